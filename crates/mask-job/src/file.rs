@@ -131,6 +131,7 @@ pub async fn mask_file<E: Engine>(
         elapsed_ms: begun.elapsed().as_millis() as u64,
         peak_memory_bytes: crate::report::peak_memory(),
         fields: ledger.rows(),
+        ..Report::default()
     })
 }
 

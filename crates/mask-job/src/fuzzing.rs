@@ -79,6 +79,7 @@ pub fn rows(
         name: (*name).to_owned(),
         type_text: String::new(),
         class: *class,
+        kinds: catalog::KindScope::Values,
         is_generated: false,
         is_not_null: false,
         number,
@@ -90,6 +91,7 @@ pub fn rows(
         rows_estimated: 0,
         bytes: 0,
         columns: columns.collect(),
+        parents: Vec::new(),
         uniques: Vec::new(),
         foreign_keys: Vec::new(),
     };

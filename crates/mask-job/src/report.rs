@@ -32,6 +32,10 @@ pub struct Report {
     pub peak_memory_bytes: Option<u64>,
     /// Counts by path or column, in the order of first occurrence.
     pub fields: Vec<FieldReport>,
+    /// Columns of a database that no rule names and that rules by kind do not look at, with their types.
+    pub not_judged: Vec<String>,
+    /// Objects of a database that the target does not get, since only a superuser could create them there.
+    pub not_copied: Vec<String>,
 }
 
 /// Returns the peak memory of this process in bytes.

@@ -187,7 +187,9 @@ fn class_of(column: &Column) -> FieldClass {
     let type_text = column.type_text.as_str();
     match column.class {
         _ if type_text.ends_with("[]") => FieldClass::Array,
-        ColumnClass::Text(characters_max) => FieldClass::Text { characters_max },
+        ColumnClass::Text(characters_max) | ColumnClass::PaddedText(characters_max) => {
+            FieldClass::Text { characters_max }
+        }
         ColumnClass::Integer | ColumnClass::Decimal => FieldClass::Number,
         ColumnClass::Boolean => FieldClass::Boolean,
         ColumnClass::Json => FieldClass::Json,
@@ -215,7 +217,7 @@ async fn sampled(
     if read.is_empty() {
         return Ok(Some(samples));
     }
-    let names: Vec<&str> = read.iter().map(|at| columns[*at].name.as_str()).collect();
+    let read_columns: Vec<_> = read.iter().map(|at| (columns[*at].name.as_str(), columns[*at].class)).collect();
     let mut rows = 0;
     let mut show = |at: usize, text: Option<&str>| {
         if let Some(text) = text {
@@ -224,7 +226,7 @@ async fn sampled(
         rows += usize::from(at + 1 == read.len());
         if rows < options.sample { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
-    let is_read = reader.first_rows(table, &names, &mut show).await?;
+    let is_read = reader.first_rows(table, &read_columns, &mut show).await?;
     Ok(is_read.then_some(samples))
 }
 

@@ -11,7 +11,8 @@
 //!   also found as a word with a digit or `@` in a text, or as a key or value in a text.
 //! * `card`, `phone` and `fpe` can return another original by chance; `pseudonym`, `date_shift`, `generalize` and
 //!   `noise` often do. Such a field leaks if most of its rows hold values that occur exactly as often as in the source.
-//!   For `card`, `phone` and `fpe`, more than 1 % of originals in other fields is a leak, too.
+//!   For `card`, `phone` and `fpe`, more than 1 % of originals in other fields is a leak, too, or more than twice the share
+//!   that its own field has by chance.
 
 mod file;
 mod pieces;
@@ -22,6 +23,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
+use sealwire_mask_rules::{Function, FunctionKind, Literal};
 use serde::Serialize;
 
 pub use file::verify_files;
@@ -65,11 +67,11 @@ pub struct LeakReport {
     pub passes: u32,
     /// Results by source field that the rules mask.
     pub fields: Vec<LeakField>,
-    /// Columns of the target with values that the check cannot read. They can hold originals.
+    /// Columns that the check did not look at, or in part. They can hold originals.
     pub skipped: Vec<SkippedColumn>,
 }
 
-/// A column of the target with values that the check cannot read.
+/// A column that the check did not look at, or in part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SkippedColumn {
     /// The column.
@@ -135,6 +137,15 @@ fn promise(name: &str) -> Guarantee {
     }
 }
 
+/// Returns the text that a function gives for every string.
+fn constant(function: &Function) -> Option<String> {
+    match function.kind() {
+        FunctionKind::Redact { with } => Some(with.as_deref().unwrap_or("[redacted]").to_owned()),
+        FunctionKind::Fixed(Literal::Text(text) | Literal::Word(text)) => Some(text.to_string()),
+        _ => None,
+    }
+}
+
 /// The state of a leak check over several passes.
 #[derive(Debug)]
 pub(crate) struct Check {
@@ -142,6 +153,8 @@ pub(crate) struct Check {
     keys: RandomState,
     fields: Vec<LeakField>,
     promises: Vec<Guarantee>,
+    /// The text that a field's function gives for every string, if there is one.
+    constants: Vec<Option<String>>,
     /// Field numbers by name and rule.
     by_rule: HashMap<(String, usize), usize>,
     /// Field numbers by name. A name has several fields if several kind rules apply to its values.
@@ -175,6 +188,7 @@ impl Check {
             keys: RandomState::new(),
             fields: Vec::new(),
             promises: Vec::new(),
+            constants: Vec::new(),
             by_rule: HashMap::new(),
             by_name: HashMap::new(),
             own: TextWindow::new(limits.values_max),
@@ -184,7 +198,7 @@ impl Check {
         }
     }
 
-    /// Notes a column of the target with values that cannot be read.
+    /// Notes a column that is not looked at.
     pub(crate) fn skip(&mut self, field: &str, why: &str) {
         if !self.skipped.iter().any(|column| column.field == field) {
             self.skipped.push(SkippedColumn { field: field.to_owned(), why: why.to_owned() });
@@ -214,6 +228,7 @@ impl Check {
             verdict: LeakVerdict::Clean,
         });
         self.promises.push(promise(self.plan.name(rule)));
+        self.constants.push(self.plan.rules().get(rule).and_then(|rule| constant(&rule.function)));
         self.target_values.push(0);
         self.by_rule.insert((name.to_owned(), rule), at);
         self.by_name.entry(name.to_owned()).or_default().push(at);
@@ -227,6 +242,10 @@ impl Check {
 
     /// Records a value of the source that a rule masks.
     pub(crate) fn original(&mut self, field: usize, text: &str) {
+        // An empty text says nothing, and functions that keep the length of a text return it.
+        if text.is_empty() {
+            return;
+        }
         let own = self.keys.hash_one((field, text));
         let fresh = Occurrences { field: field as u32, source: 0, target: 0 };
         if let Some(entry) = self.own.entry(own, fresh) {
@@ -255,7 +274,10 @@ impl Check {
                 entry.target = entry.target.saturating_add(1);
             }
         }
-        self.sought_with_pieces(name, fields, text);
+        // A constant says nothing where it is the mask.
+        if !fields.iter().any(|field| self.constants[*field].as_deref() == Some(text)) {
+            self.sought_with_pieces(name, fields, text);
+        }
     }
 
     /// Checks an object key of the target; `name` is the object's path.
@@ -281,10 +303,8 @@ impl Check {
         }
         let Some(entry) = self.anywhere.find(self.keys.hash_one(text)) else { return };
         let at = entry.field as usize;
-        // Fields with an equal function are skipped: their own originals are counted per field, and other originals
-        // occur there by chance.
-        let function = &self.fields[at].function;
-        if entry.is_found || fields.iter().any(|field| &self.fields[*field].function == function) {
+        // A field's own originals are counted per field.
+        if entry.is_found || fields.contains(&at) {
             return;
         }
         entry.is_found = true;
@@ -332,12 +352,14 @@ impl Check {
 
 fn verdict(field: &LeakField, promise: Guarantee) -> LeakVerdict {
     let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
+    // Masks are as likely to be originals in another field under the same function as in the field itself.
+    let chance = ELSEWHERE_MAX.max(2.0 * share(field.found_in_field, field.originals));
     let leaks = match promise {
         Guarantee::Absent { .. } => field.found_in_field > 0 || field.found_elsewhere > 0,
         Guarantee::Rare | Guarantee::Moved => {
             field.values >= ROWS_MIN
                 && (share(field.unmoved, field.values) >= UNMOVED_MAX
-                    || share(field.found_elsewhere, field.looked_for_elsewhere) > ELSEWHERE_MAX)
+                    || share(field.found_elsewhere, field.looked_for_elsewhere) > chance)
         }
     };
     match promise {

@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::postgres::sample::leaves;
 use crate::postgres::source::Snapshot;
 use crate::postgres::target::refuse_privileged_reader;
-use crate::postgres::{Catalog, Class, Database, Endpoint, Table};
+use crate::postgres::{Catalog, Database, Endpoint, KindScope, Table};
 use crate::report::Progress;
 use crate::scan::copy;
 
@@ -64,7 +64,7 @@ pub async fn verify_databases(
 /// The sensitivity of a source column under the rules.
 enum Sensitive {
     Field(usize),
-    /// A text column without a rule. Kind rules decide for each value.
+    /// A column without a rule. Kind rules decide for each value.
     ByKind,
     No,
 }
@@ -83,8 +83,14 @@ async fn originals(
         columns.push(match plan.column_rule(&[&table.schema, &table.name, &column.name]) {
             Some(rule) if plan.keeps(rule) => Sensitive::No,
             Some(rule) => Sensitive::Field(check.field(&name, rule)),
-            None if plan.has_kinds() && matches!(column.class, Class::Text(_)) => Sensitive::ByKind,
-            None => Sensitive::No,
+            None if plan.has_kinds() && column.kinds == KindScope::Values => Sensitive::ByKind,
+            None => {
+                if plan.has_kinds() && column.kinds == KindScope::Unseen {
+                    let type_text = &column.type_text;
+                    check.skip(&name, &format!("rules by kind do not look into values of type {type_text}"));
+                }
+                Sensitive::No
+            }
         });
     }
     if columns.iter().all(|column| matches!(column, Sensitive::No)) {
@@ -145,7 +151,7 @@ async fn each_value(
     }
     let mut fields = Vec::new();
     for leaf in leaves(client, of, table).await? {
-        let sql = format!("COPY {leaf} ({}) TO STDOUT", table.column_list());
+        let sql = format!("COPY {leaf} {} TO STDOUT", table.column_list());
         let mut stream = pin!(client.copy_out(&sql).await.map_err(|error| of.error(&error))?);
         while let Some(row) = stream.next().await {
             let row = row.map_err(|error| of.error(&error))?;
@@ -155,7 +161,7 @@ async fn each_value(
                 if copy::is_null(raw) {
                     continue;
                 }
-                if let Some(text) = copy::unescaped(raw) {
+                if let Some(text) = copy::text(raw, table.columns[*at].class) {
                     show(*at, &text);
                 }
             }

@@ -63,6 +63,56 @@ fn long_originals_are_looked_for_everywhere() {
 }
 
 #[test]
+fn fields_of_one_function_do_not_hide_the_originals_of_each_other() {
+    let digits = |from: usize| (from..from + 40).map(|n| format!("{:012}", n * 7_919)).collect::<Vec<_>>();
+    let (of_f, of_g, masks) = (digits(10), digits(100), digits(1000));
+    for (function, expected) in [
+        ("email", true),
+        ("redact", true),
+        ("hash", true),
+        ("fpe", true),
+        ("fixed(\"a longer constant\")", true),
+        ("pseudonym(list=cities)", false),
+    ] {
+        let text = format!(
+            "unknown = \"keep\"\n[[rule]]\ncolumn = \"f\"\nmask = '{function}'\n[[rule]]\ncolumn = \"g\"\nmask = '{function}'\n"
+        );
+        let plan = Arc::new(Plan::new(Arc::new(Rules::from_toml(&text).expect(function))));
+        for is_swapped in [true, false] {
+            let mut check = Check::new(Arc::clone(&plan), LeakLimits::default());
+            let (f, g) = (check.field("f", 0), check.field("g", 1));
+            of_f.iter().for_each(|value| check.original(f, value));
+            of_g.iter().for_each(|value| check.original(g, value));
+            // Both also hold the constant, in source and target.
+            for field in [f, g] {
+                check.original(field, "a longer constant");
+                check.original(field, "[redacted]");
+            }
+            let into_g = if is_swapped { &of_f } else { &masks };
+            masks.iter().for_each(|value| check.seen("f", &[f], value));
+            into_g.iter().for_each(|value| check.seen("g", &[g], value));
+            let constant = if function == "redact" { "[redacted]" } else { "a longer constant" };
+            if matches!(promise(plan.name(0)), Guarantee::Absent { constant: true }) {
+                check.seen("g", &[g], constant);
+            }
+            while check.end_pass() {}
+            let report = check.report(1);
+            let found = &report.fields[f];
+            assert_eq!(
+                found.elsewhere.contains(&"g".to_owned()),
+                is_swapped && expected,
+                "{function} {is_swapped}: {report:#?}"
+            );
+            assert_eq!(
+                found.verdict == LeakVerdict::Leak,
+                is_swapped && expected,
+                "{function} {is_swapped}: {report:#?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn originals_are_found_inside_structured_text() {
     let cases: &[(&str, &str, &str, bool)] = &[
         ("array", "anna@mail.test", "{bob@mail.test,anna@mail.test}", true),

@@ -246,6 +246,7 @@ impl OpenedJob {
             elapsed_ms: begun.elapsed().as_millis() as u64,
             peak_memory_bytes: crate::report::peak_memory(),
             fields: job.layout.ledger.rows(),
+            ..Report::default()
         })
     }
 }

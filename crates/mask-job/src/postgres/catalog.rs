@@ -32,6 +32,8 @@ pub(crate) struct Table {
     pub(crate) rows_estimated: u64,
     pub(crate) bytes: u64,
     pub(crate) columns: Vec<Column>,
+    /// Places of the tables that this one inherits columns from.
+    pub(crate) parents: Vec<usize>,
     pub(crate) uniques: Vec<Unique>,
     pub(crate) foreign_keys: Vec<ForeignKey>,
 }
@@ -42,6 +44,7 @@ pub(crate) struct Column {
     /// The type as SQL text.
     pub(crate) type_text: String,
     pub(crate) class: Class,
+    pub(crate) kinds: KindScope,
     pub(crate) is_generated: bool,
     pub(crate) is_not_null: bool,
     pub(crate) number: i16,
@@ -52,12 +55,39 @@ pub(crate) struct Column {
 pub(crate) enum Class {
     /// A string, with its maximum number of characters if limited.
     Text(Option<usize>),
+    /// A string of type `char(n)`, which the server pads with blanks that are no part of the value.
+    PaddedText(Option<usize>),
     Integer,
     Decimal,
     Boolean,
     Json,
     /// Dates, times, UUIDs, enums and all other types, which are converted as text.
     Other,
+}
+
+/// What rules by kind see of a type's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KindScope {
+    /// Each value as a whole.
+    Values,
+    /// Nothing, and the type has no values of a kind: booleans, dates, short numbers.
+    NoneNeeded,
+    /// Nothing, though numbers or parts of the values can be of a kind: bigint, JSON, arrays, ranges, composite types.
+    Unseen,
+}
+
+impl KindScope {
+    /// Returns the scope of a type by the name and the category that the server gives it, domains resolved.
+    fn of(name: &str, category: &str) -> Self {
+        match (category, name) {
+            // Strings, enums and network addresses.
+            ("S" | "E" | "I", _) => Self::Values,
+            // Booleans, dates, durations, bit strings, points, and the server's own types.
+            ("B" | "D" | "T" | "V" | "G" | "Z", _)
+            | (_, "int2" | "float4" | "float8" | "uuid" | "macaddr" | "macaddr8") => Self::NoneNeeded,
+            _ => Self::Unseen,
+        }
+    }
 }
 
 /// A unique or exclusion index, including the index of a primary key or constraint.
@@ -100,8 +130,10 @@ impl Table {
         self.columns.iter().filter(|column| !column.is_generated)
     }
 
+    /// Returns the columns for COPY, in parentheses. Without columns to copy, a row is an empty line, and there is no list.
     pub(crate) fn column_list(&self) -> String {
-        self.copied().map(|column| quoted(&column.name)).collect::<Vec<_>>().join(", ")
+        let names: Vec<String> = self.copied().map(|column| quoted(&column.name)).collect();
+        if names.is_empty() { String::new() } else { format!("({})", names.join(", ")) }
     }
 }
 
@@ -137,11 +169,17 @@ impl Catalog {
                 rows_estimated: row.get::<_, i64>(4) as u64,
                 bytes: row.get::<_, i64>(5) as u64,
                 columns: Vec::new(),
+                parents: Vec::new(),
                 uniques: Vec::new(),
                 foreign_keys: Vec::new(),
             });
         }
         Self::columns(&query(client, source, COLUMNS).await?, &by_oid, &mut tables);
+        for row in &query(client, source, PARENTS).await? {
+            if let (Some(at), Some(parent)) = (by_oid.get(&row.get::<_, i64>(0)), by_oid.get(&row.get::<_, i64>(1))) {
+                tables[*at].parents.push(*parent);
+            }
+        }
         Self::uniques(&query(client, source, UNIQUES).await?, &by_oid, &mut tables);
         Self::foreign_keys(&query(client, source, FOREIGN_KEYS).await?, &by_oid, &mut tables);
         let views = query(client, source, VIEWS).await?;
@@ -157,7 +195,8 @@ impl Catalog {
             let class = match base.as_str() {
                 "text" | "citext" => Class::Text(None),
                 // The modifier is the limit plus four bytes of header; -1 means unlimited.
-                "varchar" | "bpchar" => Class::Text(usize::try_from(modifier - 4).ok()),
+                "varchar" => Class::Text(usize::try_from(modifier - 4).ok()),
+                "bpchar" => Class::PaddedText(usize::try_from(modifier - 4).ok()),
                 "int2" | "int4" | "int8" => Class::Integer,
                 "numeric" | "float4" | "float8" => Class::Decimal,
                 "bool" => Class::Boolean,
@@ -170,6 +209,7 @@ impl Catalog {
                 type_text: row.get(3),
                 is_generated: row.get(4),
                 is_not_null: row.get(7),
+                kinds: KindScope::of(&base, &row.get::<_, String>(8)),
                 class,
             });
         }
@@ -231,10 +271,13 @@ const COLUMNS: &str = "\
         WHERE t.typtype = 'd') \
     SELECT a.attrelid::bigint, a.attnum, a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), \
         a.attgenerated <> '', t.typname::text, \
-        CASE WHEN a.atttypmod >= 0 THEN a.atttypmod ELSE b.modifier END, a.attnotnull \
+        CASE WHEN a.atttypmod >= 0 THEN a.atttypmod ELSE b.modifier END, a.attnotnull, t.typcategory::text \
     FROM pg_catalog.pg_attribute a JOIN base b ON b.type = a.atttypid \
     JOIN pg_catalog.pg_type t ON t.oid = b.base AND t.typtype <> 'd' \
     WHERE a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attrelid, a.attnum";
+
+const PARENTS: &str =
+    "SELECT inhrelid::bigint, inhparent::bigint FROM pg_catalog.pg_inherits ORDER BY inhrelid, inhseqno";
 
 /// Unique and exclusion indexes, including columns that an index's expressions or conditions use.
 const UNIQUES: &str = "\

@@ -22,6 +22,7 @@ pub(crate) fn check(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
     unnamed(catalog, plan, &mut findings);
     for table in &catalog.tables {
         columns(table, plan, &mut findings);
+        inherited(catalog, table, plan, &mut findings);
         uniques(table, plan, &mut findings);
         for key in &table.foreign_keys {
             foreign_key(catalog, table, key, plan, &mut findings);
@@ -95,6 +96,25 @@ fn columns(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
         }
         if column.is_not_null && plan.name(rule) == "null" {
             findings.push(format!("{field} is NOT NULL, and null would empty it: use redact or fixed(...)"));
+        }
+    }
+}
+
+/// Finds columns that a table inherits from one where they are masked, and that no rule names: rows of the heir would stay
+/// as they are, though a query of the parent shows them.
+fn inherited(catalog: &Catalog, table: &Table, plan: &Plan, findings: &mut Vec<String>) {
+    for parent in table.parents.iter().filter_map(|at| catalog.tables.get(*at)) {
+        for column in &table.columns {
+            let is_unnamed = plan.column_rule(&[&table.schema, &table.name, &column.name]).is_none();
+            if is_unnamed && rule_of(parent, &column.name, plan).is_some() {
+                findings.push(format!(
+                    "{}.{name} is inherited from {}, where {name} is masked, and no rule names it: name it, too (mask = \"keep\" \
+                     keeps it)",
+                    table.title(),
+                    parent.title(),
+                    name = column.name
+                ));
+            }
         }
     }
 }

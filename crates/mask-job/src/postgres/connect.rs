@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::task::JoinSet;
 use tokio_postgres::config::{Host, SslMode};
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -174,6 +174,12 @@ pub(crate) fn described(error: &tokio_postgres::Error) -> String {
         Some(said) if said.code().code().starts_with("22") => {
             format!("a value was refused (SQLSTATE {})", said.code().code())
         }
+        Some(said) if let Some(function) = raising_function(said) => {
+            let code = said.code().code();
+            format!(
+                "{function} raised an error (SQLSTATE {code}), whose message is not shown, since it can hold values"
+            )
+        }
         Some(said) if *said.code() == SqlState::LOCK_NOT_AVAILABLE => {
             "another session changes a table, or waits to: end it, or run the job at another time (55P03)".to_owned()
         }
@@ -188,6 +194,19 @@ pub(crate) fn described(error: &tokio_postgres::Error) -> String {
             text
         }
     }
+}
+
+/// Returns what raised an error, if that is code of the database and not the server: it writes its own messages.
+fn raising_function(error: &DbError) -> Option<String> {
+    let context = error.where_().unwrap_or_default();
+    // The first line is about the innermost code, such as `PL/pgSQL function touch() line 1 at RAISE`. The lines of a COPY
+    // quote values.
+    if let Some((name, _)) = context.strip_prefix("PL/pgSQL function ").and_then(|rest| rest.split_once(')')) {
+        return Some(format!("function {name})"));
+    }
+    let is_code = |line: &str| ["PL/", "SQL function", "SQL statement"].iter().any(|start| line.starts_with(start));
+    let is_raised = error.code().code().starts_with("P0") || error.routine() == Some("exec_stmt_raise");
+    (is_raised || context.lines().any(is_code)).then(|| "a function of the database".to_owned())
 }
 
 fn is_loopback(host: &Host) -> bool {

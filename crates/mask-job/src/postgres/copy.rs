@@ -38,8 +38,19 @@ pub(crate) struct Run<E> {
     pub(crate) cpu: Arc<Semaphore>,
 }
 
-/// Copies one table. Returns the numbers of bytes read and written.
-pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows) -> Result<(u64, u64), JobError> {
+/// A table that was copied.
+pub(crate) struct CopiedTable {
+    pub(crate) title: String,
+    pub(crate) sql: String,
+    pub(crate) is_partitioned: bool,
+    /// Rows that the target confirmed.
+    pub(crate) rows: u64,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+}
+
+/// Copies one table.
+pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows) -> Result<CopiedTable, JobError> {
     let reader = run.source.connect().await?;
     begin(&reader, &run.source, &run.snapshot).await?;
     let writer = target::connect_writer(&run.target).await?;
@@ -50,9 +61,9 @@ pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows)
     let from: Vec<String> = leaves(&reader, &run.source, &table)
         .await?
         .iter()
-        .map(|leaf| format!("COPY {leaf} ({columns}) TO STDOUT"))
+        .map(|leaf| format!("COPY {leaf} {columns} TO STDOUT"))
         .collect();
-    let into = format!("COPY {} ({columns}) FROM STDIN", table.sql());
+    let into = format!("COPY {} {columns} FROM STDIN", table.sql());
     let shared = Arc::new(PipelineState {
         format: rows,
         engine: Arc::clone(&run.engine),
@@ -80,9 +91,15 @@ pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows)
         pipeline::run(&shared, source, &mut target).await?;
         target.end().await
     };
-    tokio::try_join!(reading, writing)?;
+    let (read, ()) = tokio::try_join!(reading, writing)?;
+    let (rows, bytes_in, bytes_out) = (target.rows, target.bytes_in, target.bytes_out);
+    if read != rows {
+        let said = format!("{}: {read} rows were read, and {rows} arrived", table.title());
+        return Err(JobError::Postgres { whence: "target", said });
+    }
     writer.batch_execute("COMMIT").await.map_err(|error| run.target.error(&error))?;
-    Ok((target.bytes_in, target.bytes_out))
+    let (title, sql, is_partitioned) = (table.title(), table.sql(), table.is_partitioned);
+    Ok(CopiedTable { title, sql, is_partitioned, rows, bytes_in, bytes_out })
 }
 
 /// Starts a transaction that uses the shared snapshot.
@@ -113,14 +130,14 @@ async fn next_row(
     }
 }
 
-/// Collects rows into chunks. Ends early if the receiver is closed.
+/// Collects rows into chunks. Returns the number of rows, or of those until the receiver was closed.
 async fn read(
     client: &Client,
     source: &Endpoint,
     statements: Vec<String>,
     limits: Limits,
     chunks: mpsc::Sender<Result<Chunk, JobError>>,
-) -> Result<(), JobError> {
+) -> Result<u64, JobError> {
     let mut statements = statements.into_iter();
     let mut stream = None;
     let mut buffer: Vec<u8> = Vec::with_capacity(limits.chunk_bytes);
@@ -150,7 +167,7 @@ async fn read(
         };
         row += rows;
         if chunks.send(Ok(chunk)).await.is_err() || is_last {
-            return Ok(());
+            return Ok(row - 1);
         }
     }
 }

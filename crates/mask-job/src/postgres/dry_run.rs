@@ -28,18 +28,18 @@ pub(crate) async fn rehearse<E: Engine>(
     plan: &Plan,
     engine: &E,
 ) -> Result<(), JobError> {
-    let names: Vec<&str> = rows.columns.iter().map(|column| column.name.as_str()).collect();
+    let columns: Vec<_> = rows.columns.iter().map(|column| (column.name.as_str(), column.class)).collect();
     let masked = |at: usize| matches!(rows.columns[at].verdict, PathRule::Mask(..));
     // The values of each masked column, with their rows, so that subjects can be found.
-    let mut samples: Vec<Vec<(String, Option<String>)>> = vec![Vec::new(); names.len()];
-    if !(0..names.len()).any(masked) {
+    let mut samples: Vec<Vec<(String, Option<String>)>> = vec![Vec::new(); columns.len()];
+    if !(0..columns.len()).any(masked) {
         return Ok(());
     }
     let subject_at = |at: usize| {
         let PathRule::Mask(rule, _) = rows.columns[at].verdict else { return None };
-        plan.subject(rule).and_then(|name| names.iter().position(|other| *other == name))
+        plan.subject(rule).and_then(|name| columns.iter().position(|(other, _)| *other == name))
     };
-    let mut row: Vec<Option<String>> = vec![None; names.len()];
+    let mut row: Vec<Option<String>> = vec![None; columns.len()];
     let mut show = |at: usize, text: Option<&str>| {
         row[at] = text.map(str::to_owned);
         if at + 1 < row.len() {
@@ -56,7 +56,7 @@ pub(crate) async fn rehearse<E: Engine>(
         }
         if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    if !reader.first_rows(table, &names, &mut show).await? {
+    if !reader.first_rows(table, &columns, &mut show).await? {
         let table = table.title();
         return Err(JobError::Plan(format!("{table}: the server cancelled the dry run: run the job again")));
     }

@@ -70,13 +70,14 @@ impl Dump {
         })
     }
 
-    /// Returns the SQL of one section of the schema in the snapshot, without owners and grants.
+    /// Returns one section of the schema in the snapshot, without owners and grants, and without statements that only a
+    /// superuser can run.
     pub(crate) async fn section(
         &self,
         source: &Endpoint,
         snapshot: &str,
         section: Section,
-    ) -> Result<String, JobError> {
+    ) -> Result<DumpSection, JobError> {
         let guard = guard()?;
         let mut command = std::process::Command::new(&self.program);
         source.environment(&mut command);
@@ -101,9 +102,96 @@ impl Dump {
         }
         let sql = String::from_utf8(output.stdout).map_err(|_| failed("wrote what is not UTF-8".to_owned()))?;
         guarded(&sql, &guard)
-            .map(str::to_owned)
+            .map(DumpSection::new)
             .ok_or_else(|| failed("wrote something else than a guarded dump".to_owned()))
     }
+}
+
+/// The SQL of a section, as the target runs it.
+pub(crate) struct DumpSection {
+    pub(crate) sql: String,
+    /// Objects that the section does not create.
+    pub(crate) left_out: Vec<String>,
+}
+
+/// Statements that only a superuser, or the owner of an extension that a superuser made beforehand, can run. The second
+/// part names what is left out.
+const LEFT_OUT: [(&str, Option<&str>); 4] = [
+    ("COMMENT ON EXTENSION ", Some("comment on extension")),
+    ("CREATE EVENT TRIGGER ", Some("event trigger")),
+    ("ALTER EVENT TRIGGER ", None),
+    ("COMMENT ON EVENT TRIGGER ", None),
+];
+
+impl DumpSection {
+    fn new(dump: &str) -> Self {
+        let mut section = Self { sql: String::with_capacity(dump.len()), left_out: Vec::new() };
+        let mut rest = dump;
+        let mut is_left_out = false;
+        while !rest.is_empty() {
+            let (line, after) = rest.split_at(logical_line(rest));
+            rest = after;
+            if !is_left_out && let Some((start, what)) = LEFT_OUT.iter().find(|(start, _)| line.starts_with(start)) {
+                is_left_out = true;
+                if let Some(what) = what {
+                    section.left_out.push(format!("{what} {}", identifier(&line[start.len()..])));
+                }
+            }
+            if !is_left_out {
+                section.sql.push_str(line);
+            }
+            is_left_out &= !line.trim_end().ends_with(';');
+        }
+        section
+    }
+}
+
+/// Returns the length of the first line of a dump, with the line breaks inside of literals, quoted names and comments.
+fn logical_line(sql: &str) -> usize {
+    let bytes = sql.as_bytes();
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        at += match byte {
+            b'\n' => return at + 1,
+            b'\'' => quoted_length(&sql[at..], "'"),
+            b'"' => quoted_length(&sql[at..], "\""),
+            b'-' if bytes[at..].starts_with(b"--") => sql[at..].find('\n').unwrap_or(sql.len() - at),
+            // A name can hold, but not begin with, a dollar sign.
+            b'a'..=b'z' | b'A'..=b'Z' | b'_' | 0x80.. => name_length(&bytes[at..]),
+            b'$' => match dollar_tag(&sql[at..]) {
+                Some(tag) => quoted_length(&sql[at..], tag),
+                None => 1,
+            },
+            _ => 1,
+        };
+    }
+    sql.len()
+}
+
+fn name_length(bytes: &[u8]) -> usize {
+    let is_part = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..);
+    bytes.iter().take_while(is_part).count()
+}
+
+/// Returns the length of a literal that the same text begins and ends. Doubled quotes are two literals in a row.
+fn quoted_length(text: &str, quote: &str) -> usize {
+    text[quote.len()..].find(quote).map_or(text.len(), |end| end + 2 * quote.len())
+}
+
+/// Returns the quote `$tag$` that a text begins with.
+fn dollar_tag(text: &str) -> Option<&str> {
+    let tag = &text[..text[1..].find('$')? + 2];
+    let is_name = tag[1..tag.len() - 1].chars().all(|c| c.is_alphanumeric() || c == '_');
+    (is_name && !tag[1..].starts_with(|c: char| c.is_ascii_digit())).then_some(tag)
+}
+
+/// Returns the identifier, quoted or not, that a text begins with.
+fn identifier(text: &str) -> &str {
+    let mut length = 0;
+    while text[length..].starts_with('"') {
+        length += quoted_length(&text[length..], "\"");
+    }
+    if length == 0 { text.split([' ', ';', '\n']).next().unwrap_or_default() } else { &text[..length] }
 }
 
 /// Returns a random key, which the source's schema cannot contain.
@@ -182,6 +270,33 @@ async fn version(program: &Path) -> Option<Version> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn statements_for_superusers_are_left_out_and_no_others() {
+        let dump = "-- Name: it's $x$; Type: COMMENT\n\
+            COMMENT ON EXTENSION hstore IS 'first;\nCOMMENT ON EXTENSION is no statement here;\n';\n\
+            COMMENT ON TABLE t IS '\nCOMMENT ON EXTENSION a IS ''b'';\n';\n\
+            CREATE FUNCTION a$b$c() RETURNS int AS $_$\nCREATE EVENT TRIGGER x;\n$_$ LANGUAGE sql;\n\
+            CREATE TABLE \"q\"\"\nALTER EVENT TRIGGER \" (a int);\n\
+            CREATE EVENT TRIGGER \"log it; \"\"now\"\"\" ON ddl_command_end\n         WHEN TAG IN ('CREATE TABLE')\n\
+            \x20  EXECUTE FUNCTION public.log_ddl();\n\
+            ALTER EVENT TRIGGER \"log it; \"\"now\"\"\" DISABLE;\n\
+            COMMENT ON EVENT TRIGGER other IS 'x';\nSELECT $1, 'ä' AS \"ö\", ä$1 FROM t;\n";
+        let section = DumpSection::new(dump);
+        assert_eq!(section.left_out, ["comment on extension hstore", "event trigger \"log it; \"\"now\"\"\""]);
+        let kept: Vec<&str> = section.sql.split_inclusive(";\n").collect();
+        assert_eq!(kept.len(), 6, "{kept:#?}");
+        for part in ["it's $x$", "COMMENT ON TABLE t", "a$b$c", "CREATE TABLE", "SELECT $1, 'ä'"] {
+            assert!(section.sql.contains(part), "{part}: {kept:#?}");
+        }
+        for part in ["first", "ddl_command_end", "DISABLE", "other"] {
+            assert!(!section.sql.contains(part), "{part}: {kept:#?}");
+        }
+        // Whatever is not closed goes on to the end.
+        for open in ["'a\nb", "\"a\nb", "$t$a\nb", "-- a"] {
+            assert_eq!(logical_line(open), open.len(), "{open}");
+        }
+    }
 
     #[test]
     fn a_dump_is_what_stands_between_its_guards() {

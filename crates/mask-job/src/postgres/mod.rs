@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
 pub use catalog::quoted;
-pub(crate) use catalog::{Catalog, Class, Column, Table};
+pub(crate) use catalog::{Catalog, Class, Column, KindScope, Table};
 pub(crate) use check::{check, keeps_apart, refuse_missing};
 pub use connect::{Database, Endpoint};
 pub use target::refuse_privileged_writer;
@@ -35,8 +35,8 @@ use crate::error::JobError;
 use crate::limits::Limits;
 use crate::plan::Plan;
 use crate::report::{Progress, Report, RunningReport};
-use copy::Run;
-use dump::{Dump, Section};
+use copy::{CopiedTable, Run};
+use dump::{Dump, DumpSection, Section};
 use rows::Rows;
 use sample::{NO_TIMEOUT, SampleReader};
 
@@ -90,6 +90,8 @@ pub async fn mask_database<E: Engine>(
     // Progress counts rows, since the size on disk differs from the number of bytes that COPY sends.
     progress.expect(0, catalog.tables.iter().map(|table| table.rows_estimated).sum());
 
+    let not_judged = if plan.has_kinds() { not_judged(&catalog, &plan) } else { Vec::new() };
+
     target::prepare(&writer, &target, replace).await?;
     let run = Arc::new(Run {
         source,
@@ -118,12 +120,35 @@ pub async fn mask_database<E: Engine>(
         elapsed_ms: begun.elapsed().as_millis() as u64,
         peak_memory_bytes: crate::report::peak_memory(),
         fields: run.ledger.rows(),
+        not_judged,
+        not_copied: [schema.before.left_out, schema.behind.left_out].concat(),
     })
 }
 
 struct Schema {
-    before: String,
-    behind: String,
+    before: DumpSection,
+    behind: DumpSection,
+}
+
+/// What was copied.
+#[derive(Default)]
+struct Copied {
+    tables: Vec<CopiedTable>,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+/// Returns the columns that no rule names and whose values rules by kind do not look at, with their types.
+fn not_judged(catalog: &Catalog, plan: &Plan) -> Vec<String> {
+    let mut columns = Vec::new();
+    for table in &catalog.tables {
+        for column in table.copied().filter(|column| column.kinds == KindScope::Unseen) {
+            if plan.column_rule(&[&table.schema, &table.name, &column.name]).is_none() {
+                columns.push(format!("{}.{} ({})", table.title(), column.name, column.type_text));
+            }
+        }
+    }
+    columns
 }
 
 /// Exports the snapshot that all readers share.
@@ -152,11 +177,14 @@ async fn fill<E: Engine>(
     catalog: &Catalog,
     schema: &Schema,
 ) -> Result<(u64, u64), JobError> {
-    execute(&run.target, &schema.before).await?;
+    execute(&run.target, &schema.before.sql).await?;
     let tables = planned(run, catalog).await?;
-    let bytes = copy_tables(run, tables).await?;
+    let copied = copy_tables(run, tables).await?;
     opened.unchanged(&run.source).await?;
     let writer = target::connect_writer(&run.target).await?;
+    for table in &copied.tables {
+        compare_rows(&writer, &run.target, table).await?;
+    }
     let failed = |error: tokio_postgres::Error| run.target.error(&error);
     for sequence in &catalog.sequences {
         let sql = "SELECT pg_catalog.setval($1::pg_catalog.text::pg_catalog.regclass, $2, $3)";
@@ -164,11 +192,25 @@ async fn fill<E: Engine>(
             &[&sequence.name, &sequence.last_value, &sequence.is_called];
         writer.query_one(sql, values).await.map_err(failed)?;
     }
-    execute(&run.target, &schema.behind).await?;
+    execute(&run.target, &schema.behind.sql).await?;
     for view in &catalog.views {
         writer.batch_execute(&format!("REFRESH MATERIALIZED VIEW {view}")).await.map_err(failed)?;
     }
-    Ok(bytes)
+    Ok((copied.bytes_in, copied.bytes_out))
+}
+
+/// Compares the rows that were read and sent with those that are in the target.
+async fn compare_rows(writer: &Client, target: &Endpoint, table: &CopiedTable) -> Result<(), JobError> {
+    // Rows of tables that inherit from this one are counted there.
+    let only = if table.is_partitioned { "" } else { "ONLY " };
+    let sql = format!("SELECT pg_catalog.count(*) FROM {only}{}", table.sql);
+    let row = writer.query_one(&sql, &[]).await.map_err(|error| target.error(&error))?;
+    let arrived: i64 = row.get(0);
+    if u64::try_from(arrived) == Ok(table.rows) {
+        return Ok(());
+    }
+    let said = format!("{}: {} rows were read, and the target has {arrived}", table.title, table.rows);
+    Err(JobError::Postgres { whence: "target", said })
 }
 
 /// Runs a dump's SQL in one transaction, on a connection that is closed afterwards.
@@ -183,10 +225,6 @@ async fn planned<E: Engine>(run: &Arc<Run<E>>, catalog: &Catalog) -> Result<Vec<
     let mut reader = SampleReader::new(&run.source, &run.snapshot, NO_TIMEOUT);
     let mut tables = Vec::with_capacity(catalog.tables.len());
     for table in &catalog.tables {
-        // COPY cannot express an empty column list.
-        if table.copied().next().is_none() {
-            continue;
-        }
         let rows = Rows::new(table, &run.plan, &run.ledger)?;
         dry_run::rehearse(&mut reader, (&writer, &run.target), table, &rows, &run.plan, &*run.engine).await?;
         tables.push((table.clone(), rows));
@@ -196,19 +234,20 @@ async fn planned<E: Engine>(run: &Arc<Run<E>>, catalog: &Catalog) -> Result<Vec<
     Ok(tables)
 }
 
-async fn copy_tables<E: Engine>(run: &Arc<Run<E>>, tables: Vec<(Table, Rows)>) -> Result<(u64, u64), JobError> {
+async fn copy_tables<E: Engine>(run: &Arc<Run<E>>, tables: Vec<(Table, Rows)>) -> Result<Copied, JobError> {
     let mut under_way = JoinSet::new();
     let mut waiting = tables.into_iter();
-    let (mut bytes_in, mut bytes_out) = (0, 0);
+    let mut copied = Copied::default();
     loop {
         while under_way.len() < run.limits.tables.max(1)
             && let Some((table, rows)) = waiting.next()
         {
             under_way.spawn(copy::table(Arc::clone(run), table, rows));
         }
-        let Some(done) = under_way.join_next().await else { return Ok((bytes_in, bytes_out)) };
-        let (read, written) = done??;
-        bytes_in += read;
-        bytes_out += written;
+        let Some(done) = under_way.join_next().await else { return Ok(copied) };
+        let table = done??;
+        copied.bytes_in += table.bytes_in;
+        copied.bytes_out += table.bytes_out;
+        copied.tables.push(table);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sealwire_msgpack::Token;
 
-use super::catalog::{Class, Table};
+use super::catalog::{Class, KindScope, Table};
 use crate::batch::{Batch, Form, FoundValue, absent};
 use crate::chunker::Chunk;
 use crate::error::JobError;
@@ -22,7 +22,7 @@ pub(crate) struct Rows {
     plan: Arc<Plan>,
     ledger: Arc<RunningReport>,
     pub(crate) columns: Vec<RowColumn>,
-    /// True if text columns without a rule are checked for kinds.
+    /// True if columns without a rule are checked for kinds.
     by_kind: bool,
 }
 
@@ -31,6 +31,7 @@ pub(crate) struct RowColumn {
     pub(crate) name: String,
     pub(crate) type_text: String,
     pub(crate) class: Class,
+    kinds: KindScope,
     pub(crate) verdict: PathRule,
     /// Index of the subject's column.
     subject: Option<usize>,
@@ -65,6 +66,7 @@ impl Rows {
                 name: column.name.clone(),
                 type_text: column.type_text.clone(),
                 class: column.class,
+                kinds: column.kinds,
                 verdict,
                 subject,
                 kept: label,
@@ -89,8 +91,8 @@ impl Rows {
         }
         let (rule, label) = match column.verdict {
             PathRule::Mask(rule, label) => (rule, label),
-            PathRule::None if self.by_kind && matches!(column.class, Class::Text(_)) => {
-                let text = copy::unescaped(raw).ok_or_else(not_text)?;
+            PathRule::None if self.by_kind && column.kinds == KindScope::Values => {
+                let text = copy::text(raw, column.class).ok_or_else(not_text)?;
                 match self.plan.kind_rule(&text) {
                     Some(rule) if !self.plan.keeps(rule) => {
                         let field = format!("{}.{}", self.table, column.name);
@@ -108,15 +110,16 @@ impl Rows {
                 return Ok(());
             }
         };
-        let text = copy::unescaped(raw).ok_or_else(not_text)?;
+        let text = copy::text(raw, column.class).ok_or_else(not_text)?;
         let subject = match column.subject {
             None => None,
             Some(at) => {
+                let class = self.columns[at].class;
                 let raw = &chunk.bytes[fields[at].clone()];
                 let mut out = absent();
                 if !copy::is_null(raw) {
                     out.clear();
-                    copy::value(&copy::unescaped(raw).ok_or_else(not_text)?, self.columns[at].class, false, &mut out);
+                    copy::value(&copy::text(raw, class).ok_or_else(not_text)?, class, false, &mut out);
                 }
                 Some(out)
             }
@@ -135,6 +138,10 @@ impl Format for Rows {
     fn memory(&self) {}
 
     fn scan(&self, chunk: &Chunk, (): &mut (), batch: &mut Batch) -> Result<(), JobError> {
+        if self.columns.is_empty() {
+            batch.records += memchr::memchr_iter(b'\n', &chunk.bytes).count() as u64;
+            return Ok(());
+        }
         let mut fields = Vec::with_capacity(self.columns.len());
         let mut at = 0;
         while at < chunk.bytes.len() {

@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::catalog::{Table, quoted};
+use super::catalog::{Class, Table, quoted};
 use super::connect::{Connection, Endpoint};
 use super::copy::begin;
 use crate::error::JobError;
@@ -44,7 +44,7 @@ impl<'e> SampleReader<'e> {
     pub(crate) async fn first_rows(
         &mut self,
         table: &Table,
-        columns: &[&str],
+        columns: &[(&str, Class)],
         show: &mut impl FnMut(usize, Option<&str>) -> ControlFlow<()>,
     ) -> Result<bool, JobError> {
         let of = self.of;
@@ -53,7 +53,7 @@ impl<'e> SampleReader<'e> {
             None => self.connect().await?,
         };
         let client = &connection.client;
-        let list = columns.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
+        let list = columns.iter().map(|(name, _)| quoted(name)).collect::<Vec<_>>().join(", ");
         let mut read = 0;
         let mut fields = Vec::new();
         for leaf in leaves(client, of, table).await? {
@@ -68,9 +68,9 @@ impl<'e> SampleReader<'e> {
                 read += row.len();
                 copy::row(&row, 0, &mut fields);
                 let mut is_wanted = read < BYTES_MAX;
-                for (at, span) in fields.iter().enumerate().take(columns.len()) {
+                for (at, (span, (_, class))) in fields.iter().zip(columns).enumerate() {
                     let raw = &row[span.clone()];
-                    let text = if copy::is_null(raw) { None } else { copy::unescaped(raw) };
+                    let text = if copy::is_null(raw) { None } else { copy::text(raw, *class) };
                     is_wanted &= show(at, text.as_deref()).is_continue();
                 }
                 if !is_wanted {

@@ -29,8 +29,7 @@ pub(crate) fn is_null(raw: &[u8]) -> bool {
     raw == b"\\N"
 }
 
-/// Decodes a non-null field. Returns `None` if the field is not UTF-8.
-pub(crate) fn unescaped(raw: &[u8]) -> Option<Cow<'_, str>> {
+fn unescaped(raw: &[u8]) -> Option<Cow<'_, str>> {
     if memchr::memchr(b'\\', raw).is_none() {
         return std::str::from_utf8(raw).ok().map(Cow::Borrowed);
     }
@@ -52,6 +51,20 @@ pub(crate) fn unescaped(raw: &[u8]) -> Option<Cow<'_, str>> {
     }
     out.extend_from_slice(rest);
     String::from_utf8(out).ok().map(Cow::Owned)
+}
+
+/// Decodes a non-null field to the text of the value: without the blanks that pad a `char(n)`, which the server ignores in
+/// comparisons, too. Returns `None` if the field is not UTF-8.
+pub(crate) fn text(raw: &[u8], class: Class) -> Option<Cow<'_, str>> {
+    let text = unescaped(raw)?;
+    Some(match (class, text) {
+        (Class::PaddedText(_), Cow::Borrowed(text)) => Cow::Borrowed(text.trim_end_matches(' ')),
+        (Class::PaddedText(_), Cow::Owned(mut text)) => {
+            text.truncate(text.trim_end_matches(' ').len());
+            Cow::Owned(text)
+        }
+        (_, text) => text,
+    })
 }
 
 fn write_escaped(text: &[u8], out: &mut Vec<u8>) {
@@ -93,7 +106,7 @@ pub(crate) fn value(text: &str, class: Class, decimals_as_text: bool, out: &mut 
         }
         Class::Boolean if text == "t" => write::bool(out, true),
         Class::Boolean if text == "f" => write::bool(out, false),
-        Class::Text(_) | Class::Boolean | Class::Json | Class::Other => write::str(out, text),
+        Class::Text(_) | Class::PaddedText(_) | Class::Boolean | Class::Json | Class::Other => write::str(out, text),
     }
 }
 
@@ -131,7 +144,7 @@ pub(crate) fn write_plain(answer: Token<'_>, class: Class, out: &mut Vec<u8>) ->
             return Ok(true);
         }
         (Class::Boolean, _) => return unfit("and the column takes booleans"),
-        (Class::Text(_) | Class::Other, _) => {}
+        (Class::Text(_) | Class::PaddedText(_) | Class::Other, _) => {}
     }
     let start = out.len();
     if batch::plain(answer, out).is_none() {
@@ -140,7 +153,7 @@ pub(crate) fn write_plain(answer: Token<'_>, class: Class, out: &mut Vec<u8>) ->
     if out[start..].contains(&0) {
         return unfit("with a zero byte, which PostgreSQL cannot hold");
     }
-    if let Class::Text(Some(max)) = class {
+    if let Class::Text(Some(max)) | Class::PaddedText(Some(max)) = class {
         let chars = String::from_utf8_lossy(&out[start..]).chars().count();
         if chars > max {
             return Err(format!("its mask has {chars} characters, and the column takes {max}"));
@@ -165,15 +178,30 @@ mod tests {
 
     #[test]
     fn rows_are_split_at_tabs() {
-        let text = b"1\t\\N\ta\\tb\\n\\\\\n2\t\tc\n";
+        let rows = b"1\t\\N\ta\\tb\\n\\\\\n2\t\tc\n";
         let mut fields = Vec::new();
-        let end = row(text, 0, &mut fields);
-        let texts: Vec<_> = fields.iter().map(|span| &text[span.clone()]).collect();
+        let end = row(rows, 0, &mut fields);
+        let texts: Vec<_> = fields.iter().map(|span| &rows[span.clone()]).collect();
         assert_eq!(texts, [&b"1"[..], b"\\N", b"a\\tb\\n\\\\"]);
         assert!(is_null(texts[1]));
-        assert_eq!(unescaped(texts[2]).as_deref(), Some("a\tb\n\\"));
-        assert_eq!(row(text, end, &mut fields), text.len());
+        assert_eq!(text(texts[2], Class::Other).as_deref(), Some("a\tb\n\\"));
+        assert_eq!(row(rows, end, &mut fields), rows.len());
         assert_eq!(fields.len(), 3);
+    }
+
+    #[test]
+    fn blanks_that_pad_are_no_part_of_a_value() {
+        let padded = Class::PaddedText(Some(9));
+        for (raw, class, expected) in [
+            (&b"a b   "[..], padded, "a b"),
+            (b"   ", padded, ""),
+            (b"a\\t  ", padded, "a\t"),
+            (b"a  ", Class::Text(Some(9)), "a  "),
+            (b"\\.  ", padded, "."),
+        ] {
+            assert_eq!(text(raw, class).as_deref(), Some(expected), "{raw:?}");
+        }
+        assert_eq!(text(b"\xff ", padded), None);
     }
 
     #[test]
