@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A semaphore over bytes. All permits are taken by the one thread that reads, in the order in which records are written, so
-/// the oldest record always has its permit.
+/// A semaphore over bytes. Each reader takes the permits of its records in the order in which they are written, and holds
+/// none for itself, so the oldest record of each reader always has its permit.
 #[derive(Clone, Debug)]
 pub(crate) struct ByteBudget {
     permits: Arc<Semaphore>,
@@ -25,12 +25,16 @@ impl ByteBudget {
         Self { permits: Arc::new(Semaphore::new(bytes_max as usize)), bytes_max }
     }
 
-    /// Waits until so many bytes fit. More bytes than all of the budget wait until nothing else is in flight. Blocks the thread,
-    /// which must be one for blocking work of a runtime.
-    pub(crate) fn reserve_blocking(&self, bytes: usize) -> BytePermit {
+    /// Waits until so many bytes fit. More bytes than all of the budget wait until nothing else is in flight.
+    pub(crate) async fn reserve(&self, bytes: usize) -> BytePermit {
         let count = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.bytes_max);
         // The semaphore is never closed.
-        BytePermit { _permit: Handle::current().block_on(Arc::clone(&self.permits).acquire_many_owned(count)).ok() }
+        BytePermit { _permit: Arc::clone(&self.permits).acquire_many_owned(count).await.ok() }
+    }
+
+    /// Waits as [`Self::reserve`] does. Blocks the thread, which must be one for blocking work of a runtime.
+    pub(crate) fn reserve_blocking(&self, bytes: usize) -> BytePermit {
+        Handle::current().block_on(self.reserve(bytes))
     }
 }
 

@@ -87,7 +87,9 @@ pub fn is_printable(c: char) -> bool {
     }
 }
 
-fn printable(text: &str) -> Cow<'_, str> {
+/// Escapes the characters of a text that a terminal would obey instead of showing.
+#[must_use]
+pub fn printable(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_printable) {
         return text.into();
     }

@@ -285,6 +285,15 @@ impl Check {
         self.sought_with_pieces(name, &[], key);
     }
 
+    /// Checks a definition or comment of a schema. `name` says which.
+    pub(crate) fn seen_definition(&mut self, name: &str, text: &str) {
+        self.sought_with_pieces(name, &[], text);
+        // What is between single quotes is a literal of SQL.
+        for literal in text.split('\'').skip(1).step_by(2) {
+            self.sought(name, &[], literal);
+        }
+    }
+
     fn sought_with_pieces(&mut self, name: &str, fields: &[usize], text: &str) {
         self.sought(name, fields, text);
         if text.len() > ELSEWHERE_CHARS_MIN {

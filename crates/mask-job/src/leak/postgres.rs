@@ -52,6 +52,9 @@ pub async fn verify_databases(
         for table in &to.tables {
             seen(other, &target, table, &mut check, progress).await?;
         }
+        for (place, text) in schema_texts(other, &target).await? {
+            check.seen_definition(&place, &text);
+        }
         if !check.end_pass() {
             read.unchanged(&source).await?;
             searched.unchanged(&target).await?;
@@ -60,6 +63,35 @@ pub async fn verify_databases(
     }
     Ok(LeakReport::default())
 }
+
+/// Returns the texts of a schema that can hold values, with their places. Labels of enums are not among them: a column of an
+/// enum has no other values.
+async fn schema_texts(client: &Client, of: &Endpoint) -> Result<Vec<(String, String)>, JobError> {
+    let rows = client.query(SCHEMA_TEXTS, &[]).await.map_err(|error| of.error(&error))?;
+    Ok(rows.iter().filter_map(|row| Some((row.get(0), row.get::<_, Option<String>>(1)?))).collect())
+}
+
+/// Definitions and comments of all objects that the server did not come with.
+const SCHEMA_TEXTS: &str = "\
+    WITH texts AS ( \
+        SELECT 'pg_catalog.pg_attrdef'::pg_catalog.regclass AS class, oid, pg_catalog.pg_get_expr(adbin, adrelid) AS text \
+            FROM pg_catalog.pg_attrdef \
+        UNION ALL SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, oid, pg_catalog.pg_get_constraintdef(oid) FROM pg_catalog.pg_constraint \
+        UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, indexrelid, pg_catalog.pg_get_indexdef(indexrelid) FROM pg_catalog.pg_index \
+        UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, oid, pg_catalog.pg_get_expr(relpartbound, oid) FROM pg_catalog.pg_class \
+            WHERE relpartbound IS NOT NULL \
+        UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, oid, pg_catalog.pg_get_viewdef(oid) FROM pg_catalog.pg_class \
+            WHERE relkind IN ('v', 'm') \
+        UNION ALL SELECT 'pg_catalog.pg_trigger'::pg_catalog.regclass, oid, pg_catalog.pg_get_triggerdef(oid) FROM pg_catalog.pg_trigger \
+        UNION ALL SELECT 'pg_catalog.pg_policy'::pg_catalog.regclass, oid, pg_catalog.concat_ws(' ', pg_catalog.pg_get_expr(polqual, polrelid), \
+            pg_catalog.pg_get_expr(polwithcheck, polrelid)) FROM pg_catalog.pg_policy \
+        UNION ALL SELECT 'pg_catalog.pg_proc'::pg_catalog.regclass, oid, pg_catalog.pg_get_functiondef(oid) FROM pg_catalog.pg_proc \
+            WHERE prokind <> 'a' AND oid >= 16384 \
+        UNION ALL SELECT 'pg_catalog.pg_type'::pg_catalog.regclass, oid, typdefault FROM pg_catalog.pg_type \
+        UNION ALL SELECT classoid, objoid, description FROM pg_catalog.pg_description) \
+    SELECT i.type || ' ' || i.identity, texts.text FROM texts \
+    CROSS JOIN LATERAL pg_catalog.pg_identify_object(texts.class, texts.oid, 0) AS i \
+    WHERE texts.oid >= 16384 AND i.identity IS NOT NULL ORDER BY 1";
 
 /// The sensitivity of a source column under the rules.
 enum Sensitive {

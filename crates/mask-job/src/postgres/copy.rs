@@ -17,7 +17,7 @@ use crate::chunker::Chunk;
 use crate::engine::Engine;
 use crate::error::JobError;
 use crate::limits::Limits;
-use crate::memory::BytePermit;
+use crate::memory::ByteBudget;
 use crate::pipeline::{self, MaskedChunk, PipelineState, Sink};
 use crate::plan::Plan;
 use crate::report::{Progress, RunningReport};
@@ -36,6 +36,8 @@ pub(crate) struct Run<E> {
     pub(crate) limits: Limits,
     pub(crate) progress: Arc<Progress>,
     pub(crate) cpu: Arc<Semaphore>,
+    /// Bounds the rows of all tables together.
+    pub(crate) budget: ByteBudget,
 }
 
 /// A table that was copied.
@@ -75,7 +77,7 @@ pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows)
         memories: Mutex::default(),
     });
     let (chunks, source) = mpsc::channel(1);
-    let reading = read(&reader, &run.source, from, run.limits, chunks);
+    let reading = read(&reader, &run.source, from, (run.limits, &run.budget), chunks);
     let mut target = CopyTarget {
         client: &writer,
         endpoint: &run.target,
@@ -135,7 +137,7 @@ async fn read(
     client: &Client,
     source: &Endpoint,
     statements: Vec<String>,
-    limits: Limits,
+    (limits, budget): (Limits, &ByteBudget),
     chunks: mpsc::Sender<Result<Chunk, JobError>>,
 ) -> Result<u64, JobError> {
     let mut statements = statements.into_iter();
@@ -155,6 +157,7 @@ async fn read(
         }
         let bytes = std::mem::replace(&mut buffer, Vec::with_capacity(limits.chunk_bytes));
         let rows = memchr::memchr_iter(b'\n', &bytes).count() as u64;
+        let permit = budget.reserve(bytes.len()).await;
         let chunk = Chunk {
             bytes,
             first_line: row,
@@ -163,7 +166,7 @@ async fn read(
             is_last,
             skipped: 0,
             is_array: false,
-            permit: BytePermit::default(),
+            permit,
         };
         row += rows;
         if chunks.send(Ok(chunk)).await.is_err() || is_last {
@@ -190,7 +193,9 @@ impl Sink for CopyTarget<'_> {
     async fn take(&mut self, done: MaskedChunk) -> Result<(), JobError> {
         self.bytes_in += done.bytes_in;
         self.bytes_out += done.bytes.len() as u64;
-        self.write(done.bytes, done.records).await
+        self.write(done.bytes, done.records).await?;
+        drop(done.permit);
+        Ok(())
     }
 }
 

@@ -137,8 +137,11 @@ impl DumpSection {
                     section.left_out.push(format!("{what} {}", identifier(&line[start.len()..])));
                 }
             }
-            if !is_left_out {
-                section.sql.push_str(line);
+            match line.strip_prefix("CREATE SCHEMA ") {
+                _ if is_left_out => {}
+                // One that holds an extension of the target can exist beforehand.
+                Some(name) => section.sql.extend(["CREATE SCHEMA IF NOT EXISTS ", name]),
+                None => section.sql.push_str(line),
             }
             is_left_out &= !line.trim_end().ends_with(';');
         }

@@ -33,6 +33,7 @@ pub use target::refuse_privileged_writer;
 use crate::engine::Engine;
 use crate::error::JobError;
 use crate::limits::Limits;
+use crate::memory::ByteBudget;
 use crate::plan::Plan;
 use crate::report::{Progress, Report, RunningReport};
 use copy::{CopiedTable, Run};
@@ -103,6 +104,7 @@ pub async fn mask_database<E: Engine>(
         limits,
         progress,
         cpu: Arc::new(Semaphore::new(limits.workers.max(1))),
+        budget: ByteBudget::new(limits.in_flight_bytes_max),
     });
     let outcome = tokio::select! {
         outcome = fill(&run, &opened, &catalog, &schema) => outcome,

@@ -154,10 +154,15 @@ pub(crate) async fn prepare(client: &Client, to: &Endpoint, replace: bool) -> Re
     // The connection ends after an error, and its transaction with it.
     execute(client, to, "BEGIN").await?;
     if !tables.is_empty() {
-        // Extensions remain. The schema creates only missing extensions, and existing extensions can belong to other
-        // users.
-        let extensions = inventory(client, to).await?.into_iter().filter(|it| it.starts_with("DROP EXTENSION"));
-        drop_all(client, to, &extensions.collect::<Vec<_>>()).await?;
+        // Extensions remain, and with them their schemas. The schema creates only missing extensions, and existing
+        // extensions can belong to other users.
+        let mut kept: Vec<String> = inventory(client, to).await?;
+        kept.retain(|statement| statement.starts_with("DROP EXTENSION"));
+        let sql = "SELECT DISTINCT pg_catalog.format('DROP SCHEMA IF EXISTS %I CASCADE', n.nspname) FROM pg_catalog.pg_extension e \
+            JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace";
+        let schemas = client.query(sql, &[]).await.map_err(|error| to.error(&error))?;
+        kept.extend(schemas.iter().map(|row| row.get::<_, String>(0)));
+        drop_all(client, to, &kept).await?;
     }
     execute(client, to, &format!("CREATE SCHEMA {MARK}; CREATE TABLE {MARK}.before AS {INVENTORY}; COMMIT")).await
 }

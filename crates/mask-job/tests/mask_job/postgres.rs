@@ -585,6 +585,39 @@ fn what_only_a_superuser_can_create_is_listed_and_left_out() {
 }
 
 #[test]
+fn originals_in_definitions_and_comments_are_leaks() {
+    for (sql, place) in [
+        ("ALTER TABLE t ALTER mail SET DEFAULT 'anna.e@mail.test'", "default value for public.t.mail"),
+        ("CREATE INDEX i ON t (id) WHERE name <> 'Anna Maria Eisenhower'", "index public.i"),
+        (
+            "ALTER TABLE t ADD CONSTRAINT c CHECK (id > 0 OR name = 'Anna Maria Eisenhower')",
+            "table constraint c on public.t",
+        ),
+        ("COMMENT ON COLUMN t.mail IS 'such as anna.e@mail.test'", "table public.t"),
+        ("CREATE VIEW v AS SELECT id FROM t WHERE mail = 'anna.e@mail.test'", "view public.v"),
+        ("CREATE FUNCTION f() RETURNS text LANGUAGE sql AS 'SELECT ''anna.e@mail.test'''", "function public.f()"),
+        (
+            "CREATE TYPE mood AS ENUM ('anna.e@mail.test'); CREATE VIEW v AS SELECT id FROM t WHERE mail = 'no@mail.test'",
+            "",
+        ),
+    ] {
+        let pair = Pair::with(
+            "CREATE TABLE t (id int, name text, mail text); \
+             INSERT INTO t SELECT n, 'Somebody ' || n, 'p' || n || '@mail.test' FROM generate_series(1, 20) n; \
+             INSERT INTO t VALUES (21, 'Anna Maria Eisenhower', 'anna.e@mail.test')",
+        );
+        pair.source.sql(&format!("SET ROLE sealwire; {sql}")).expect(sql);
+        let rules = rules(&keep(&[("name", "redact"), ("mail", "email")]));
+        pair.mask(&rules).expect(sql);
+        let leak = pair.verify(rules, 1_000);
+        let places: Vec<&String> = leak.fields.iter().flat_map(|field| &field.elsewhere).collect();
+        let expected: Vec<&str> = if place.is_empty() { Vec::new() } else { vec![place] };
+        assert_eq!(places, expected, "{sql}");
+        assert_eq!(leak.passed, place.is_empty(), "{sql}");
+    }
+}
+
+#[test]
 fn messages_of_functions_are_not_shown() {
     let pair = Pair::with(
         "CREATE TABLE t (id int, note text, plain text); INSERT INTO t VALUES (1, 'x', 'orig-secret'); \

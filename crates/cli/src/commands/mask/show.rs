@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_mask_job::{FieldReport, LeakReport, LeakVerdict, Progress};
+use sealwire_output::printable;
 
 use super::Done;
 use crate::commands::Failure;
 
 /// Interval at which the progress line is updated.
 const TICK: Duration = Duration::from_millis(100);
+
+/// Maximum number of names of a list that are printed; JSON has all.
+const NAMES_MAX: usize = 20;
 
 /// A progress line on a terminal. Prints nothing elsewhere.
 pub(super) struct Bar {
@@ -86,12 +90,15 @@ impl Drop for Bar {
     }
 }
 
-/// Prints a table, with the first column aligned left and numbers aligned right.
+/// Prints a table, with the first column aligned left and numbers aligned right. Names of columns come from others, so what
+/// a terminal would obey is escaped.
 fn table(out: &mut dyn Write, head: &[&str], rows: &[Vec<String>]) -> std::io::Result<()> {
+    let cell = |text: &String| printable(text).replace(['\n', '\t'], " ");
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(cell).collect()).collect();
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).chain([head[at].len()]).max().unwrap_or(0);
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let head: Vec<String> = head.iter().map(|text| (*text).to_owned()).collect();
-    for row in std::iter::once(&head).chain(rows) {
+    for row in std::iter::once(&head).chain(&rows) {
         let mut line = String::new();
         for (at, cell) in row.iter().enumerate() {
             let is_number = at > 0 && rows.iter().all(|row| row[at].bytes().all(|byte| byte.is_ascii_digit()));
@@ -132,12 +139,24 @@ pub(super) fn done(done: &Done, as_json: bool, to_stderr: bool) -> Result<(), Fa
             counted(records, "record"),
             records as f64 / seconds
         )?;
+        listed(out, "not judged by kinds, name each in a rule", &report.not_judged)?;
+        listed(out, "not copied, since only a superuser can create it", &report.not_copied)?;
         if let Some(leaks) = &done.leaks {
             writeln!(out)?;
             of_leaks(out, leaks)?;
         }
     }
     passed(done.leaks.as_ref())
+}
+
+/// Prints how many names there are, and the first of them.
+fn listed(out: &mut dyn Write, what: &str, names: &[String]) -> std::io::Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let shown = names[..names.len().min(NAMES_MAX)].join(", ");
+    let more = if names.len() > NAMES_MAX { ", ..." } else { "" };
+    writeln!(out, "{what} ({}): {}{more}", names.len(), printable(&shown).replace('\n', " "))
 }
 
 fn of_field(field: &FieldReport) -> Vec<String> {
@@ -178,7 +197,8 @@ fn of_leaks(out: &mut dyn Write, report: &LeakReport) -> std::io::Result<()> {
         .collect();
     table(out, &["FIELD", "MASK", "ORIGINALS", "IN FIELD", "ELSEWHERE", "VERDICT"], &rows)?;
     for column in &report.skipped {
-        writeln!(out, "not searched: column {}, since {}", column.field, column.why)?;
+        let line = format!("not searched: column {}, since {}", column.field, column.why);
+        writeln!(out, "{}", printable(&line).replace('\n', " "))?;
     }
     Ok(())
 }

@@ -143,3 +143,20 @@ fn materialized_views_are_filled_in_the_order_of_their_dependencies() {
     pair.mask(&rules(&keep(&RULES))).expect("masks");
     pair.same("SELECT n FROM a_outer");
 }
+
+#[test]
+fn extensions_and_their_schemas_outlive_a_replacement() {
+    let pair =
+        Pair::with("CREATE SCHEMA ext; CREATE EXTENSION hstore SCHEMA ext; CREATE TABLE ext.t (a text, h ext.hstore)");
+    let prepared = "CREATE SCHEMA ext; CREATE EXTENSION hstore SCHEMA ext; GRANT ALL ON SCHEMA ext TO sealwire";
+    pair.target.sql(prepared).expect("prepares");
+    let rules = rules(&keep(&[("a", "redact")]));
+    pair.run(pair.job(), &rules, Local::new(&rules)).expect("masks");
+    pair.target.sql("SET ROLE sealwire; CREATE TABLE ext.other (a text)").expect("adds");
+    let extension = "SELECT oid FROM pg_extension WHERE extname = 'hstore'";
+    let before = pair.target.sql(extension).expect("reads");
+    let job = DatabaseJob { replace: true, ..pair.job() };
+    pair.run(job, &rules, Local::new(&rules)).expect("replaces");
+    assert_eq!(pair.target.sql(extension).expect("reads"), before);
+    assert_eq!(pair.target.sql("SELECT count(*) FROM pg_class WHERE relname IN ('t', 'other')").expect("counts"), "1");
+}
