@@ -130,7 +130,7 @@ pub async fn mask_file<E: Engine>(
         bytes_out,
         elapsed_ms: begun.elapsed().as_millis() as u64,
         peak_memory_bytes: crate::report::peak_memory(),
-        fields: ledger.rows(),
+        fields: ledger.rows_without_map_keys(),
         ..Report::default()
     })
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use sealwire_discover::hide_map_keys;
 use serde::Serialize;
 
 use crate::stop::JobStop;
@@ -50,7 +51,7 @@ pub fn peak_memory() -> Option<u64> {
 /// Counts of the values of one path or column.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FieldReport {
-    /// Path (`$.orders[*].pan`), CSV column, or `schema.table.column`.
+    /// Path (`$.orders[*].pan`), CSV column, or `schema.table.column`. Keys of maps are `[*]`.
     pub field: String,
     /// The function that masks the field. `None` if no rule names the field and it was kept.
     pub function: Option<String>,
@@ -162,6 +163,27 @@ impl RunningReport {
 
     pub(crate) fn rows(&self) -> Vec<FieldReport> {
         self.fields.lock().unwrap_or_else(PoisonError::into_inner).rows.clone()
+    }
+
+    /// Returns the rows for a report: fields of maps are counted together, since keys of maps are data.
+    pub(crate) fn rows_without_map_keys(&self) -> Vec<FieldReport> {
+        let rows = self.rows();
+        let paths: Vec<String> = rows.iter().map(|row| row.field.clone()).collect();
+        let mut merged: Vec<FieldReport> = Vec::new();
+        let mut known = HashMap::new();
+        for (path, row) in hide_map_keys(&paths).into_iter().zip(rows) {
+            let at = *known.entry((path.clone(), row.rule)).or_insert(merged.len());
+            match merged.get_mut(at) {
+                Some(other) => {
+                    other.masked = other.masked.saturating_add(row.masked);
+                    other.unchanged = other.unchanged.saturating_add(row.unchanged);
+                    other.kept = other.kept.saturating_add(row.kept);
+                    other.nulls = other.nulls.saturating_add(row.nulls);
+                }
+                None => merged.push(FieldReport { field: path, ..row }),
+            }
+        }
+        merged
     }
 }
 

@@ -23,6 +23,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
+use sealwire_discover::hide_map_keys;
 use sealwire_mask_rules::{Function, FunctionKind, Literal};
 use serde::Serialize;
 
@@ -355,8 +356,44 @@ impl Check {
         // A check that saw no original, such as that of an emptied source, proves nothing.
         let passed = self.fields.iter().any(|field| field.values > 0)
             && self.fields.iter().all(|field| field.verdict != LeakVerdict::Leak);
-        LeakReport { passed, passes, fields: self.fields, skipped: self.skipped }
+        LeakReport { passed, passes, fields: without_map_keys(self.fields), skipped: self.skipped }
     }
+}
+
+/// Counts the fields of maps together, since keys of maps are data, and hides keys in the names of other places.
+fn without_map_keys(fields: Vec<LeakField>) -> Vec<LeakField> {
+    let names: Vec<String> =
+        fields.iter().flat_map(|field| std::iter::once(&field.field).chain(&field.elsewhere)).cloned().collect();
+    let mut shown = hide_map_keys(&names).into_iter();
+    let mut merged: Vec<LeakField> = Vec::new();
+    let mut known = HashMap::new();
+    for mut field in fields {
+        field.field = shown.next().unwrap_or_default();
+        field.elsewhere = shown.by_ref().take(field.elsewhere.len()).collect();
+        field.elsewhere.dedup();
+        let at = *known.entry((field.field.clone(), field.function.clone())).or_insert(merged.len());
+        let Some(other) = merged.get_mut(at) else {
+            merged.push(field);
+            continue;
+        };
+        other.values += field.values;
+        other.originals += field.originals;
+        other.found_in_field += field.found_in_field;
+        other.unmoved += field.unmoved;
+        other.looked_for_elsewhere += field.looked_for_elsewhere;
+        other.found_elsewhere += field.found_elsewhere;
+        for place in field.elsewhere {
+            if other.elsewhere.len() < NAMED_MAX && !other.elsewhere.contains(&place) {
+                other.elsewhere.push(place);
+            }
+        }
+        other.verdict = match (other.verdict, field.verdict) {
+            (LeakVerdict::Leak, _) | (_, LeakVerdict::Leak) => LeakVerdict::Leak,
+            (LeakVerdict::Clean, _) | (_, LeakVerdict::Clean) => LeakVerdict::Clean,
+            _ => LeakVerdict::NotChecked,
+        };
+    }
+    merged
 }
 
 fn verdict(field: &LeakField, promise: Guarantee) -> LeakVerdict {

@@ -469,6 +469,45 @@ fn the_report_counts_by_field() {
 }
 
 #[test]
+fn reports_show_no_keys_of_maps() {
+    let rules = rules("unknown = \"keep\"\n[[rule]]\ncolumn = \"secret\"\nmask = \"hash\"\n");
+    let line = |at: usize| {
+        format!(
+            "{{\"by\":{{\"user{at}@mail.test\":{{\"secret\":\"original {at}\",\"n\":{at}}}}},\"copy\":{{\"user{at}@mail.test\":\"original {at}\"}}}}\n"
+        )
+    };
+    let text: String = (0..40).map(line).collect();
+    let run = Run::new(small(1));
+    let (masked, report) = run.mask(text.as_bytes(), &rules, FileFormat::Ndjson).expect("masks");
+    let rows: Vec<_> = report.fields.iter().map(|row| (row.field.as_str(), row.masked, row.kept)).collect();
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    assert!(
+        rows.contains(&("$.by[*].secret", 40, 0))
+            && rows.contains(&("$.by[*].n", 0, 40))
+            && rows.contains(&("$.copy[*]", 0, 40)),
+        "{rows:?}"
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    let (original, output) = (folder.path().join("in.ndjson"), folder.path().join("out.ndjson"));
+    fs::write(&original, &text).expect("writes");
+    fs::write(&output, &masked).expect("writes");
+    let leak = verify_files(
+        &Input::File(original),
+        &Input::File(output),
+        FileFormat::Ndjson,
+        rules,
+        small(1),
+        LeakLimits::default(),
+        &Progress::default(),
+    );
+    let leak = leak.expect("checks");
+    let fields: Vec<_> =
+        leak.fields.iter().map(|field| (field.field.as_str(), field.values, field.found_elsewhere)).collect();
+    assert_eq!(fields, [("$.by[*].secret", 40, 40)]);
+    assert_eq!(leak.fields[0].elsewhere, ["$.copy[*]"]);
+}
+
+#[test]
 fn the_leak_check_finds_a_rule_that_was_left_out() {
     let full = "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"hash\"\n[[rule]]\ncolumn = \"card\"\nmask = \"redact\"\n";
     let less = "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"hash\"\n";

@@ -1,10 +1,9 @@
 //! `mask check`: shows the effect of rules on a sample, by a job with a throw-away key whose output is discarded.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sealwire_discover::hide_map_keys;
 use sealwire_mask::{MaskSecret, Masks, RuleText, Rules, Target, Unknown, Value, redact};
 use sealwire_mask_job::{
     Column, Engine, EngineError, FieldReport, FileJob, Input, Limits, Output, Progress, mask_file,
@@ -94,8 +93,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Ok(mask_file(job, Arc::new(keeping), Arc::clone(&trial), Arc::<Progress>::default()).await?)
     })?;
     let refuses = rules.unknown() == Unknown::Refuse;
-    let fields = report.fields.into_iter().map(|field| explained(&rules, refuses, field)).collect();
-    let fields = without_map_keys(fields);
+    let fields: Vec<_> = report.fields.into_iter().map(|field| explained(&rules, refuses, field)).collect();
     let used = |rule: &usize| fields.iter().any(|field| field.rule == Some(*rule));
     let unused = (1..=rules.iter().len()).filter(|rule| !used(rule)).collect();
     let unfit = trial.unfit.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
@@ -133,24 +131,6 @@ fn explained(rules: &Rules, refuses: bool, field: FieldReport) -> Field {
         values: field.masked + field.kept,
         nulls: field.nulls,
     }
-}
-
-/// Merges the fields of maps, whose keys are data, so that no key is shown.
-fn without_map_keys(fields: Vec<Field>) -> Vec<Field> {
-    let paths: Vec<String> = fields.iter().map(|field| field.field.clone()).collect();
-    let mut merged: Vec<Field> = Vec::with_capacity(fields.len());
-    let mut known = HashMap::new();
-    for (path, field) in hide_map_keys(&paths).into_iter().zip(fields) {
-        let at = *known.entry((path.clone(), field.becomes, field.rule)).or_insert(merged.len());
-        match merged.get_mut(at) {
-            Some(other) => {
-                other.values = other.values.saturating_add(field.values);
-                other.nulls = other.nulls.saturating_add(field.nulls);
-            }
-            None => merged.push(Field { field: path, ..field }),
-        }
-    }
-    merged
 }
 
 fn named(target: &Target) -> String {
