@@ -170,6 +170,10 @@ class Mask:
         return put_back(with_made(digits, check), text)
 
     def do_date_shift(self, text, subject):
+        if text in ("infinity", "-infinity"):
+            return text
+        is_bc = text.endswith(" BC")
+        written, _, rest = re.fullmatch(r"((\d{4,7})-\d\d-\d\d)(.*)", text).groups()
         if "days" in self.settings:
             shift = self.number("days")
         else:
@@ -178,10 +182,17 @@ class Mask:
             if "subject" in self.settings:
                 h = self.hash("date_shift/subject", within_bytes, b"\0", canonical(subject))
             else:
-                h = self.hash("date_shift", within_bytes, text[:10].encode())
+                h = self.hash("date_shift", within_bytes, (written + " BC" * is_bc).encode())
             shift = drawn(h) % (2 * within) - within
             shift += shift >= 0
-        return (date.fromisoformat(text[:10]) + timedelta(days=shift)).isoformat() + text[10:]
+        year, month, day = map(int, written.split("-"))
+        year = 1 - year if is_bc else year
+        # Calendars repeat every 400 years.
+        cycles = (year - 2000) // 400
+        shifted = date(year - 400 * cycles, month, day) + timedelta(days=shift)
+        year = shifted.year + 400 * cycles
+        year = 1 - year if is_bc else year
+        return f"{year:04}-{shifted.month:02}-{shifted.day:02}{rest}"
 
     def do_noise(self, value, subject):
         if "percent" in self.settings:

@@ -52,7 +52,16 @@ const CASES: &[(&str, &[&str])] = &[
     ("fpe(alphabet=hex)", &["\"00ff00ff\""]),
     ("fpe(alphabet=alphanumeric)", &["\"Ab3z\"", "\"GB82-WEST-1234\""]),
     ("fpe(alphabet=alphanumeric_upper, domain=iban)", &["\"DE89 3704 0044 0532 0130 00\""]),
-    ("date_shift(within=365)", &["\"2024-02-29\"", "\"2024-02-29T10:11:12Z\""]),
+    (
+        "date_shift(within=365)",
+        &[
+            "\"2024-02-29\"",
+            "\"2024-02-29T10:11:12Z\"",
+            "\"infinity\"",
+            "\"0044-03-15 10:00:00 BC\"",
+            "\"12024-02-29\"",
+        ],
+    ),
     ("date_shift(within=30, subject=id)", &["\"2024-02-29\"", "\"1999-12-31 23:59:59+00\""]),
     (
         "noise(percent=10)",
