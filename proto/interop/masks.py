@@ -170,6 +170,10 @@ class Mask:
         return put_back(with_made(digits, check), text)
 
     def do_date_shift(self, text, subject):
+        if text in ("infinity", "-infinity"):
+            return text
+        is_bc = text.endswith(" BC")
+        written, _, rest = re.fullmatch(r"((\d{4,7})-\d\d-\d\d)(.*)", text).groups()
         if "days" in self.settings:
             shift = self.number("days")
         else:
@@ -178,10 +182,17 @@ class Mask:
             if "subject" in self.settings:
                 h = self.hash("date_shift/subject", within_bytes, b"\0", canonical(subject))
             else:
-                h = self.hash("date_shift", within_bytes, text[:10].encode())
+                h = self.hash("date_shift", within_bytes, (written + " BC" * is_bc).encode())
             shift = drawn(h) % (2 * within) - within
             shift += shift >= 0
-        return (date.fromisoformat(text[:10]) + timedelta(days=shift)).isoformat() + text[10:]
+        year, month, day = map(int, written.split("-"))
+        year = 1 - year if is_bc else year
+        # Calendars repeat every 400 years.
+        cycles = (year - 2000) // 400
+        shifted = date(year - 400 * cycles, month, day) + timedelta(days=shift)
+        year = shifted.year + 400 * cycles
+        year = 1 - year if is_bc else year
+        return f"{year:04}-{shifted.month:02}-{shifted.day:02}{rest}"
 
     def do_noise(self, value, subject):
         if "percent" in self.settings:
@@ -189,26 +200,74 @@ class Mask:
             settings = b"\0" + struct.pack(">Q", millionths)
         else:
             settings = b"\1" + struct.pack(">Q", self.number("by"))
-        text = value if isinstance(value, str) else repr(value)
-        text = text[:-2] if isinstance(value, float) and text.endswith(".0") else text
-        plain = re.fullmatch(r"-?\d+(\.\d+)?", text) is not None
-        part = text.encode() if plain else struct.pack(">d", value)
+        number = decimal.Decimal(value if isinstance(value, str) else repr(value))
+        sign, digits, exponent = number.as_tuple()
+        d, s = int("".join(map(str, digits))), max(0, -exponent)
+        d *= 10 ** max(0, exponent)
+        while s and d % 10 == 0:
+            d, s = d // 10, s - 1
+        sign = sign and d > 0
+        plain = d < 10**30 and s < 30
+        part = ("-" * sign + point(d, s)).encode() if plain else struct.pack(">d", value)
         if "subject" in self.settings:
             h = self.hash("noise/subject", settings, part, canonical(subject))
         else:
             h = self.hash("noise", settings, part)
         r = int.from_bytes(h[:16], "big")
+        least, most = (self.settings.get(name) for name in (("max", "min") if sign else ("min", "max")))
+        least, most = (bound and (-int(bound) if sign else int(bound)) for bound in (least, most))
+
         if not plain:
-            reach = abs(value) * (millionths / 1e6) if "percent" in self.settings else float(self.number("by"))
-            return value + reach * ((r >> 75) / 2**52 - 1)
-        scale = len(text.partition(".")[2])
-        d = int(text.replace(".", ""))
-        reach = abs(d) * millionths // 10**6 if "percent" in self.settings else self.number("by") * 10**scale
-        masked = max(0, abs(d) - reach + r % (2 * reach + 1))
-        digits = str(masked).rjust(scale + 1, "0")
-        digits = f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
-        digits = f"-{digits}" if text.startswith("-") and masked else digits
-        return digits if isinstance(value, str) else type(value)(digits)
+            v = abs(value)
+            reach = v * (millionths / 1e6) if "percent" in self.settings else float(self.number("by"))
+            low, high = max(0.0, v - reach, least or 0.0), min(v + reach, sys.float_info.max)
+            high = high if most is None else min(high, most)
+            masked = or_neighbor(low + (high - low) * ((r >> 75) / 2**53), v, r, lambda f: low <= f <= high)
+            return -masked if sign else masked
+
+        while True:
+            reach = d * millionths // 10**6 if "percent" in self.settings else self.number("by") * 10**s
+            low, high = max(0, d - reach, (least or 0) * 10**s), min(d + reach, 10**31 - 1)
+            high = high if most is None else min(high, most * 10**s)
+            masked = choose(low, high, d, r)
+            if masked is not None:
+                break
+            d, s = 10 * d, s + 1
+            if s >= 30 or d >= 10**30:
+                raise ValueError("no other number")
+        if isinstance(value, float):
+            as_float = lambda digits: float(point(digits, s))
+            in_window = lambda f: low <= decimal.Decimal(repr(f)).scaleb(s) <= high
+            fits = lambda f: as_float(low) < f < as_float(high) or in_window(f)
+            masked = or_neighbor(as_float(masked), as_float(d), r, fits)
+            return -masked if sign and masked else masked
+        decimals = len(value.partition(".")[2]) if isinstance(value, str) else 0
+        if s > decimals:
+            raise ValueError("no other number of this form")
+        largest = (10**31 - 1) // 10 ** (decimals - s) if isinstance(value, str) else 2**63 if sign else 2**64 - 1
+        if masked > largest:
+            masked = choose(low, largest, d, r)
+        text = "-" * (sign and masked > 0) + point(masked * 10 ** (decimals - s), decimals)
+        return text if isinstance(value, str) else int(text)
+
+
+def point(digits, scale):
+    digits = str(digits).rjust(scale + 1, "0")
+    return f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
+
+
+def choose(low, high, given, r):
+    holds = low <= given <= high
+    count = high - low + 1 - holds
+    if count <= 0:
+        return None
+    chosen = low + r % count
+    return chosen + (holds and chosen >= given)
+
+
+def or_neighbor(chosen, given, r, fits):
+    near = [math.nextafter(given, 0.0), math.nextafter(given, math.inf)]
+    return next(f for f in (chosen, *(near if r % 2 == 0 else reversed(near))) if f != given and f >= 0 and fits(f))
 
 
 def canonical(value):

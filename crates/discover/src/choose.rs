@@ -2,11 +2,21 @@
 
 use sealwire_mask_rules::{Function, builtin_entries};
 
-use crate::{Category, FieldClass};
+use crate::{Category, FieldClass, names};
 
 /// Length of `hash` where the column does not limit it.
 const HASH_LENGTH: usize = 32;
 const HASH_LENGTH_MIN: usize = 16;
+
+/// Noise of one degree that gives degrees of latitude.
+const LATITUDE_NOISE: &str = "noise(by=1, min=-90, max=90)";
+/// Noise of one degree that gives degrees of longitude.
+const LONGITUDE_NOISE: &str = "noise(by=1, min=-180, max=180)";
+
+/// Returns true if a name of a location is that of a latitude.
+fn is_latitude(name: &str) -> bool {
+    names::words(name).iter().any(|word| word == "lat" || word.contains("latitude"))
+}
 
 /// A source of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +32,8 @@ pub enum DemandSource {
 /// Requirements of a column that its masks must meet.
 #[derive(Clone, Copy, Debug)]
 pub struct Demands<'c> {
+    /// The name of the column.
+    pub name: &'c str,
     /// The class of the values.
     pub class: &'c FieldClass,
     /// True if different values must have different masks.
@@ -68,8 +80,10 @@ pub fn candidates(category: Category, demands: Demands<'_>) -> Vec<Function> {
         Category::Card => some(&["card", "fpe"]),
         Category::Secret | Category::FreeText | Category::Photo | Category::Special => Vec::new(),
         Category::IpAddress => some(&["fixed(\"192.0.2.1\")"]),
-        Category::Pay => some(&["noise(percent=10)"]),
-        Category::Location => some(&["noise(by=1)"]),
+        // Zero has no noise in percent.
+        Category::Pay => some(&["noise(percent=10)", "noise(by=1000)"]),
+        Category::Location if is_latitude(demands.name) => some(&[LATITUDE_NOISE, LONGITUDE_NOISE, "noise(by=1)"]),
+        Category::Location => some(&[LONGITUDE_NOISE, "noise(by=1)"]),
     };
     if demands.is_unique {
         texts.push(hash);
@@ -81,7 +95,7 @@ pub fn candidates(category: Category, demands: Demands<'_>) -> Vec<Function> {
         texts.extend(some(&["redact", "fixed(\"x\")", "fixed(\"\")"]));
         texts.extend(match demands.source {
             DemandSource::File => Vec::new(),
-            DemandSource::Database => some(&["fixed(\"{}\")", "fixed(\"1970-01-01\")"]),
+            DemandSource::Database => some(&["fixed(\"{}\")", "fixed(\"1970-01-01\")", "fixed(\"0\")"]),
             DemandSource::Arrow => some(&["fixed(\"1970-01-01\")", "fixed(\"1970-01-01T00:00:00Z\")", "fixed(\"0\")"]),
         });
         if demands.is_nullable {
@@ -89,4 +103,27 @@ pub fn candidates(category: Category, demands: Demands<'_>) -> Vec<Function> {
         }
     }
     texts.into_iter().flatten().filter_map(|text| text.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn noise_of_locations_is_bounded_by_their_names() {
+        for (name, expected) in [
+            ("latitude", LATITUDE_NOISE),
+            ("home_lat", LATITUDE_NOISE),
+            ("geoLatitude", LATITUDE_NOISE),
+            ("longitude", LONGITUDE_NOISE),
+            ("lng", LONGITUDE_NOISE),
+            ("coordinates", LONGITUDE_NOISE),
+            ("platform_lon", LONGITUDE_NOISE),
+        ] {
+            let class = &FieldClass::Number;
+            let demands = Demands { name, class, is_unique: false, is_nullable: true, source: DemandSource::Database };
+            let functions = candidates(Category::Location, demands);
+            assert_eq!(functions.first().map(Function::to_string).as_deref(), Some(expected), "{name}");
+        }
+    }
 }

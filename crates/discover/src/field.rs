@@ -32,7 +32,7 @@ pub fn decide_field(
         columns: ColumnPaths::default(),
     };
     if let Some(category) = judged.category.filter(|_| judged.confidence >= UNCERTAIN_MIN.min(options.min_confidence)) {
-        let demands = Demands { class: &class, is_unique: false, is_nullable: true, source: DemandSource::File };
+        let demands = Demands { name, class: &class, is_unique: false, is_nullable: true, source: DemandSource::File };
         let values = sample.values.iter().map(|(r#type, text)| scalar(*r#type, text));
         field.mask = first_fitting(candidates(category, demands), values, trial).map(|function| function.to_string());
         let is_sensitive = judged.confidence >= options.min_confidence && field.mask.is_some();

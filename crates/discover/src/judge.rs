@@ -10,6 +10,10 @@ use crate::{Category, FieldClass};
 /// Minimum number of values that can contradict a name.
 const CONTRADICTION_MIN: usize = 5;
 const CONFIDENCE_MAX: f64 = 0.99;
+/// Minimum number of values of which few distinct ones are no names of persons.
+const REPEATED_MIN: usize = 20;
+/// Minimum number of distinct values among [`REPEATED_MIN`] that can be names of persons.
+const DISTINCT_MIN: usize = 3;
 
 /// The judgement on one field.
 #[derive(Clone, Debug)]
@@ -109,7 +113,9 @@ fn by_name_alone(vote: NameVote, class: &FieldClass, sample: &Sample, evidence: 
         Category::Username | Category::Secret | Category::Special => {
             share(&|text| !is_date(text) && !matches!(text, "true" | "false"))
         }
-        Category::Pay | Category::Location => share(&|text| text.parse::<f64>().is_ok()),
+        // SQL writes money with a currency sign and separators.
+        Category::Pay => share(&|text| digits(text) > 0 && !has_letters(text)),
+        Category::Location => share(&|text| text.parse::<f64>().is_ok()),
         Category::IpAddress => share(&|text| text.contains(['.', ':'])),
         Category::Identifier | Category::FreeText | Category::Photo => 1.0,
     };
@@ -117,8 +123,18 @@ fn by_name_alone(vote: NameVote, class: &FieldClass, sample: &Sample, evidence: 
         evidence.push(format!("few values have the form of {}", vote.category.title()));
         return vote.weight * 0.4;
     }
+    let distinct = texts.iter().collect::<HashSet<_>>().len();
+    if texts.len() >= REPEATED_MIN && distinct < DISTINCT_MIN && is_of_many(vote.category) {
+        evidence.push(format!("only {distinct} distinct values, which cannot tell persons apart"));
+        return vote.weight * 0.4;
+    }
     evidence.push("the values do not contradict the name".to_owned());
     vote.weight
+}
+
+/// Returns true if values of a category are as many as there are persons.
+fn is_of_many(category: Category) -> bool {
+    category.is_name() || matches!(category, Category::Username | Category::Street)
 }
 
 /// Returns the class of a field of a file, by the types and texts of its values.
@@ -131,4 +147,47 @@ pub fn class_of(sample: &Sample) -> FieldClass {
         return FieldClass::Number;
     }
     FieldClass::Text { characters_max: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_need_distinct_values_and_tables_of_persons() {
+        let attributes: &[&str] = &["phoneNumber", "locale"];
+        let persons: &[&str] = &["Xaver Quill", "Ora Vint", "Ulf Marn", "Ida Sool"];
+        for (name, table, values, count, is_sensitive) in [
+            ("name", "user_attribute", attributes, 2, false),
+            ("name", "user_attribute", attributes, 100, false),
+            ("name", "user_attribute", persons, 100, false),
+            ("name", "customer_settings", attributes, 4, false),
+            ("name", "users", attributes, 100, false),
+            ("full_name", "t", attributes, 100, false),
+            ("name", "users", persons, 100, true),
+            ("name", "users", persons, 2, true),
+            ("full_name", "user_attribute", persons, 100, true),
+            ("email", "user_attribute", &["a@mail.test"], 100, true),
+        ] {
+            let mut sample = Sample::new(200, 7);
+            (0..count).for_each(|at| sample.add(ValueType::Text, values[at % values.len()]));
+            let class = FieldClass::Text { characters_max: None };
+            let judged = judge(name, table, &class, &sample, 2025);
+            assert_eq!(judged.confidence >= 0.5, is_sensitive, "{table}.{name} of {count}: {judged:?}");
+        }
+    }
+
+    #[test]
+    fn amounts_of_money_are_pay() {
+        for (values, is_sensitive) in [
+            (["$1,234.00", "$2,000.50", "-$3.00", "4.500,00 €", "$5.00"], true),
+            (["1234.00", "2000.50", "3", "4500", "5"], true),
+            (["low", "high", "low", "mid", "high"], false),
+        ] {
+            let mut sample = Sample::new(10, 7);
+            values.iter().for_each(|text| sample.add(ValueType::Text, text));
+            let judged = judge("salary", "employees", &FieldClass::Number, &sample, 2025);
+            assert_eq!(judged.confidence >= 0.5, is_sensitive, "{judged:?}");
+        }
+    }
 }

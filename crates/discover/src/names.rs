@@ -631,6 +631,43 @@ pub fn is_of_persons(table: &str) -> bool {
     words.iter().any(|word| singular(word)) && !words.iter().any(|word| word == "type" || word == "status")
 }
 
+/// Last words of tables whose rows are not persons but belong to them, as in `user_attribute`.
+const OF_PERSONS: &[&str] = &[
+    "attribute",
+    "property",
+    "setting",
+    "preference",
+    "role",
+    "group",
+    "permission",
+    "privilege",
+    "option",
+    "field",
+    "feature",
+    "flag",
+    "tag",
+    "label",
+    "category",
+    "level",
+    "plan",
+    "event",
+    "action",
+    "config",
+];
+
+/// Returns true if the rows of a table of persons are no persons.
+fn is_of_attributes(table: &str) -> bool {
+    let words = words(table);
+    let Some(last) = words.last() else { return false };
+    OF_PERSONS.iter().any(|known| {
+        let plural = match known.strip_suffix('y') {
+            Some(stem) => format!("{stem}ies"),
+            None => format!("{known}s"),
+        };
+        last == known || *last == plural
+    })
+}
+
 /// Names that say nothing without the name of their table or object, as in `card.number`.
 const NEEDS_TABLE: &[&str] = &["number", "no", "nr", "num", "line", "nummer", "numero"];
 
@@ -705,7 +742,8 @@ fn vote_by_words(name: &str, table: &str) -> Option<NameVote> {
     }
     let [rest @ .., last] = words.as_slice() else { return None };
     let bare = BARE_NAMES.iter().find(|bare| *bare == last)?;
-    let is_persons = if rest.is_empty() { is_of_persons(table) } else { is_of_persons(&rest.join("_")) };
+    let is_persons =
+        if rest.is_empty() { is_of_persons(table) && !is_of_attributes(table) } else { is_of_persons(&rest.join("_")) };
     is_persons.then_some(NameVote { category: Category::FullName, weight: 0.85, word: bare })
 }
 

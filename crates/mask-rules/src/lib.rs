@@ -16,7 +16,9 @@ mod subject;
 mod value;
 
 pub use finding::{Finding, Found};
-pub use function::{Alphabet, FUNCTION_NAMES, Function, FunctionError, FunctionKind, Literal, Period, work_of_text};
+pub use function::{
+    Alphabet, FUNCTION_NAMES, Function, FunctionError, FunctionKind, Literal, NumberBounds, Period, work_of_text,
+};
 pub use kinds::{Kind, calling_code_digits, check_digit, luhn};
 pub use lists::builtin_entries;
 pub use lookup::{PathStep, index_max};

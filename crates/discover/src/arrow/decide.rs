@@ -178,7 +178,8 @@ impl JudgedColumn {
     /// Returns the functions whose results fit the types.
     fn candidates(&self, category: crate::Category) -> Vec<Function> {
         let is_nullable = self.leaves.iter().all(|leaf| leaf.leaf.field.is_nullable());
-        let demands = Demands { class: &self.class, is_unique: false, is_nullable, source: DemandSource::Arrow };
+        let name = crate::names_of(&self.parts).0;
+        let demands = Demands { name, class: &self.class, is_unique: false, is_nullable, source: DemandSource::Arrow };
         let mut functions = candidates(category, demands);
         functions.retain(|function| self.leaves.iter().all(|leaf| leaf.fits_type(function)));
         functions
@@ -228,10 +229,24 @@ fn fits_by_form(function: &Function, sampled: &SampledLeaf) -> bool {
         }
         FunctionKind::Step { .. } | FunctionKind::NoisePercent { .. } | FunctionKind::NoiseBy { .. } => {
             let is_wide = data_type.primitive_width().is_some_and(|bytes| bytes * 8 >= WIDE_BITS);
-            is_wide
-                && data_type.is_numeric()
-                && sampled.sample.values.iter().all(|(_, text)| text.parse::<f64>().is_ok_and(f64::is_finite))
+            let mut texts = sampled.sample.values.iter().map(|(_, text)| &**text);
+            is_wide && data_type.is_numeric() && texts.all(|text| is_moved_surely(function.kind(), text))
         }
         _ => true,
     }
+}
+
+/// Returns true if a function of numbers surely takes the number with this text, by its reach and bounds.
+fn is_moved_surely(function: &FunctionKind, text: &str) -> bool {
+    let Some(value) = text.parse::<f64>().ok().filter(|value| value.is_finite()) else { return false };
+    let (reach, bounds) = match function {
+        FunctionKind::NoisePercent { millionths, bounds } => (value.abs() * f64::from(*millionths) / 1e6, bounds),
+        FunctionKind::NoiseBy { by, bounds } => (*by as f64, bounds),
+        _ => return true,
+    };
+    let is_bounded =
+        bounds.min.is_none_or(|min| min as f64 <= value) && bounds.max.is_none_or(|max| value <= max as f64);
+    // Noise needs another number of the same decimals within its reach.
+    let decimals = text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+    is_bounded && reach >= 10_f64.powi(-i32::try_from(decimals).unwrap_or(i32::MAX))
 }

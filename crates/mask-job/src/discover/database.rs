@@ -191,6 +191,7 @@ fn class_of(column: &Column) -> FieldClass {
             FieldClass::Text { characters_max }
         }
         ColumnClass::Integer | ColumnClass::Decimal => FieldClass::Number,
+        ColumnClass::Other if type_text == "money" => FieldClass::Number,
         ColumnClass::Boolean => FieldClass::Boolean,
         ColumnClass::Json => FieldClass::Json,
         ColumnClass::Other if type_text == "date" || type_text.starts_with("timestamp") => FieldClass::Date,
@@ -350,7 +351,9 @@ async fn group_function(
         _ => 0,
     });
     let Some(narrowest) = narrowest else { return Ok(None) };
-    let demands = Demands { class: &found[*narrowest].class, is_unique, is_nullable, source: DemandSource::Database };
+    let name = found[*narrowest].column.name.as_str();
+    let demands =
+        Demands { name, class: &found[*narrowest].class, is_unique, is_nullable, source: DemandSource::Database };
     'functions: for function in candidates(category, demands) {
         if is_unique && !keeps_apart(&function) || is_joined && !keeps_apart(&function) {
             continue;
@@ -383,6 +386,8 @@ async fn fits(
     let values = match found.class {
         FieldClass::Bytes => &probe[..],
         _ if found.sample.values().is_empty() && is_constant => &probe[..],
+        // Without values nothing shows that the type holds the masks.
+        _ if found.sample.values().is_empty() && column.class == ColumnClass::Other => return Ok(false),
         _ => found.sample.values(),
     };
     for (_, text) in values {

@@ -123,12 +123,25 @@ pub enum FunctionKind {
     NoisePercent {
         /// The greatest change, in millionths of the number.
         millionths: u32,
+        /// The bounds of the result.
+        bounds: NumberBounds,
     },
     /// Changes a number by a keyed amount.
     NoiseBy {
         /// The greatest change.
         by: u64,
+        /// The bounds of the result.
+        bounds: NumberBounds,
     },
+}
+
+/// The smallest and the largest number that a mask can return.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NumberBounds {
+    /// The smallest number, if bounded.
+    pub min: Option<i64>,
+    /// The largest number, if bounded.
+    pub max: Option<i64>,
 }
 
 /// The precision to which dates are generalized.

@@ -38,10 +38,16 @@ impl Display for Function {
             FunctionKind::Truncate { keep } => call.argument("keep", keep)?,
             FunctionKind::Coarsen(Period::Month) => call.argument("date", &"month")?,
             FunctionKind::Coarsen(Period::Year) => call.argument("date", &"year")?,
-            FunctionKind::NoisePercent { millionths } => {
-                call.argument("percent", &(f64::from(*millionths) / 10_000.0))?
+            FunctionKind::NoisePercent { millionths, bounds } => {
+                call.argument("percent", &(f64::from(*millionths) / 10_000.0))?;
+                call.optional("min", bounds.min)?;
+                call.optional("max", bounds.max)?;
             }
-            FunctionKind::NoiseBy { by } => call.argument("by", by)?,
+            FunctionKind::NoiseBy { by, bounds } => {
+                call.argument("by", by)?;
+                call.optional("min", bounds.min)?;
+                call.optional("max", bounds.max)?;
+            }
         }
         call.optional("subject", self.subject.as_deref().map(Plain))?;
         call.optional("domain", self.domain.as_deref().map(Plain))?;

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use super::arguments::{Arguments, TakenArguments, alternatives};
 use super::scan::{self, Literal};
-use super::{Alphabet, Function, FunctionError, FunctionKind, Period};
+use super::{Alphabet, Function, FunctionError, FunctionKind, NumberBounds, Period};
 
 /// All names, in the order of the documentation.
 pub const NAMES: [&str; 14] = [
@@ -70,7 +70,7 @@ fn known(name: &str) -> &'static [&'static str] {
         "fpe" => &["alphabet", "domain"],
         "date_shift" => &["days", "within", "subject", "domain"],
         "generalize" => &["step", "keep", "date"],
-        "noise" => &["percent", "by", "subject", "domain"],
+        "noise" => &["percent", "by", "min", "max", "subject", "domain"],
         _ => &[],
     }
 }
@@ -171,6 +171,7 @@ fn generalize(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionErr
 
 fn noise(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
     const IS: &str = "a number from 0.0001 to 100, with four digits behind the point at most";
+    let bounds = bounds(arguments)?;
     match (arguments.take("percent"), arguments.take("by")) {
         (Some(percent), None) => {
             let given = match percent.value {
@@ -184,12 +185,20 @@ fn noise(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
             if !is_exact || !(1.0..=1_000_000.0).contains(&millionths) {
                 return Err(percent.wrong(IS));
             }
-            Ok(FunctionKind::NoisePercent { millionths: millionths as u32 })
+            Ok(FunctionKind::NoisePercent { millionths: millionths as u32, bounds })
         }
-        (None, Some(by)) => Ok(FunctionKind::NoiseBy { by: by.int(1..=i64::MAX)? }),
+        (None, Some(by)) => Ok(FunctionKind::NoiseBy { by: by.int(1..=i64::MAX)?, bounds }),
         _ => {
             let message = "`noise` needs either `percent`, of each number, or `by`, the same for every number";
             Err(FunctionError::new(arguments.end, message))
         }
     }
+}
+
+fn bounds(arguments: &mut Arguments<'_>) -> Result<NumberBounds, FunctionError> {
+    let whole = i64::MIN..=i64::MAX;
+    let min = arguments.take("min").map(|min| min.int(whole.clone())).transpose()?;
+    let Some(taken) = arguments.take("max") else { return Ok(NumberBounds { min, max: None }) };
+    let max: i64 = taken.int(min.unwrap_or(i64::MIN)..=i64::MAX)?;
+    Ok(NumberBounds { min, max: Some(max) })
 }

@@ -49,6 +49,8 @@ fn a_text_becomes_canonical() {
     check("noise(percent=2.5, subject=id, domain=pay)", "noise(percent=2.5, subject=id, domain=pay)");
     check("noise(percent=0.0001)", "noise(percent=0.0001)");
     check("noise(by=3)", "noise(by=3)");
+    check("noise(max=90, min=-90, by=1)", "noise(by=1, min=-90, max=90)");
+    check("noise(percent=10, max=9, subject=id)", "noise(percent=10, max=9, subject=id)");
 }
 
 #[track_caller]
@@ -104,6 +106,8 @@ fn all_else_is_refused_where_it_goes_wrong() {
     refused("generalize(step=0)", 16, "from 1");
     refused("generalize(date=day)", 16, "`month` or `year`");
     refused("noise", 5, "either `percent`");
+    refused("noise(by=1, min=2, max=1)", 23, "from 2 to");
+    refused("noise(by=1, min=0.5)", 16, "whole number");
     refused("noise(percent=0)", 14, "0.0001 to 100");
     refused("noise(percent=100.5)", 14, "0.0001 to 100");
     refused("noise(percent=1.00001)", 14, "0.0001 to 100");

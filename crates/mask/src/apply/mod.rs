@@ -37,6 +37,9 @@ pub enum Unfit {
     /// The result would be outside of the valid range.
     #[error("the masked value would be out of range")]
     Range,
+    /// The type and form of the value hold no other number within the noise and its bounds.
+    #[error("no other number of this type and form lies within the noise and its bounds")]
+    NoOther,
     /// The masking depends on a subject in the same map, which is missing.
     #[error("the subject is not there: no string or integer under its key in the same map")]
     NoSubject,
@@ -72,7 +75,7 @@ impl Applied {
         let domain = function.domain();
         let keyed = || secret.keyed(domain);
         let has_subject = function.subject().is_some();
-        let noise = |reach| Self::Noise(number::Noise { keyed: keyed(), reach, has_subject });
+        let noise = |reach, bounds| Self::Noise(number::Noise { keyed: keyed(), reach, bounds, has_subject });
         Some(match function.kind() {
             FunctionKind::Keep => Self::Keep,
             FunctionKind::Redact { with } => Self::Redact(with.clone()),
@@ -96,8 +99,8 @@ impl Applied {
             FunctionKind::Step { step } => Self::Step(*step),
             FunctionKind::Truncate { keep } => Self::Truncate(*keep),
             FunctionKind::Coarsen(period) => Self::Coarsen(*period),
-            FunctionKind::NoisePercent { millionths } => noise(number::NoiseRange::Of(*millionths)),
-            FunctionKind::NoiseBy { by } => noise(number::NoiseRange::Fixed(*by)),
+            FunctionKind::NoisePercent { millionths, bounds } => noise(number::NoiseRange::Of(*millionths), *bounds),
+            FunctionKind::NoiseBy { by, bounds } => noise(number::NoiseRange::Fixed(*by), *bounds),
         })
     }
 

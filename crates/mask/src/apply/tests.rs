@@ -286,6 +286,32 @@ fn dates_are_shifted_in_the_calendar_and_their_text_stays() {
         ],
     );
     check_texts("date_shift(days=-366)", &[("2024-12-31", "2023-12-31"), ("2024-03-01", "2023-03-01")]);
+    check_texts(
+        "date_shift(days=30)",
+        &[
+            ("infinity", "infinity"),
+            ("-infinity", "-infinity"),
+            ("0044-03-15 BC", "0044-04-14 BC"),
+            ("0044-03-15 10:00:00.5+00 BC", "0044-04-14 10:00:00.5+00 BC"),
+            ("0002-12-31 BC", "0001-01-30 BC"),
+            ("0001-02-01 BC", "0001-03-02 BC"),
+            ("12024-02-01", "12024-03-02"),
+            ("294276-01-31 04:00:00", "294276-03-01 04:00:00"),
+            ("5874897-11-30", "5874897-12-30"),
+        ],
+    );
+    check_texts("date_shift(days=-1)", &[("2000-03-01", "2000-02-29"), ("1900-03-01", "1900-02-28")]);
+    check_texts("date_shift(days=-1)", &[("0005-03-01 BC", "0005-02-29 BC"), ("10001-01-01", "10000-12-31")]);
+    check_texts("generalize(date=year)", &[("0044-03-15 10:00 BC", "0044-01-01 00:00 BC"), ("infinity", "infinity")]);
+    for beyond in ["0001-12-31 BC", "99999-12-31"] {
+        refused("date_shift(days=1)", Value::Str(beyond), "out of range");
+    }
+    refused("date_shift(days=-1)", Value::Str("10000-01-01"), "out of range");
+    for wrong in
+        ["0000-01-01 BC", "02024-01-01", "Infinity", "infinity BC", "2024-01-01 AD", "12345678-01-01", "2023-02-29"]
+    {
+        refused("date_shift(days=1)", Value::Str(wrong), "not a date");
+    }
     refused("date_shift(days=1)", Value::Str("9999-12-31"), "out of range");
     refused("date_shift(days=-1)", Value::Str("0001-01-01"), "out of range");
     for wrong in [
@@ -312,8 +338,6 @@ fn dates_are_shifted_in_the_calendar_and_their_text_stays() {
         "2024-01-01T10:00:00 Z ",
         "2024-01-01T10:00:00ZZ",
         "2024-01-01Z",
-        "infinity",
-        "2024-01-01 BC",
         "-2024-01-01",
         "2024-01-01T10:00:00[Europe/Paris]",
         "２０２４-01-01",
@@ -426,10 +450,10 @@ fn generalized_values_are_coarser_and_of_their_form() {
     }
     refused("generalize(step=10)", Value::Float(f64::NAN), "finite");
     // At this magnitude, adding the step gives the same float, so the mask would not change the value.
-    for function in ["generalize(step=1000)", "noise(by=1000)"] {
-        refused(function, Value::Float(1e89), "out of range");
-        refused(function, Value::Float(-1e40), "out of range");
-        refused(function, Value::Single(1e35), "out of range");
+    for (function, needle) in [("generalize(step=1000)", "out of range"), ("noise(by=1000)", "no other number")] {
+        refused(function, Value::Float(1e89), needle);
+        refused(function, Value::Float(-1e40), needle);
+        refused(function, Value::Single(1e35), needle);
     }
     refused("noise(by=1)", Value::Single(f32::INFINITY), "finite");
 }
@@ -461,13 +485,12 @@ fn noise_stays_within_its_reach_on_its_side_of_zero_and_in_its_type() {
     let moved: std::collections::HashSet<i64> =
         (1000..1200).map(|value| integer("noise(by=40)", value) - value).collect();
     assert!(moved.len() > 50, "{} of 81 differences in 200", moved.len());
-    for value in [f64::MAX, f64::MIN, 1e300, -1e-300, f64::MIN_POSITIVE, 5e-324, 0.0] {
+    for value in [f64::MAX, f64::MIN, 1e300, -1e-300, f64::MIN_POSITIVE, 5e-324] {
         let masked = float("noise(percent=100)", value);
         assert!(masked.is_finite() && masked.abs() <= value.abs() * 2.0, "{value}: {masked}");
     }
     assert!(integer("noise(percent=100)", i64::MIN) <= 0);
     assert!(integer("noise(percent=100)", i64::MAX) >= 0);
-    check("noise(percent=10)", Value::Uint(9), Value::Uint(9));
     assert_eq!(
         masked("noise(percent=10)", Value::Float(1234.5), None)
             .map(|out| Value::read(&out).map(|v| format!("{v:?}")))
@@ -482,4 +505,100 @@ fn noise_stays_within_its_reach_on_its_side_of_zero_and_in_its_type() {
         masked("noise(percent=10, subject=id)", Value::Uint(1_000_000), Some(Value::Uint(1))),
         masked("noise(percent=10, subject=id)", Value::Uint(1_000_000), Some(Value::Uint(2))),
     );
+}
+
+/// Returns the number as a text, without zeros that do not change it.
+fn plain(out: Result<Vec<u8>, Unfit>) -> String {
+    let out = out.expect("a number that fits");
+    let text = match Value::read(&out) {
+        Some(Value::Int(value)) => value.to_string(),
+        Some(Value::Uint(value)) => value.to_string(),
+        Some(Value::Single(value)) => value.to_string(),
+        Some(Value::Float(value)) => value.to_string(),
+        Some(Value::Str(value)) => value.to_owned(),
+        other => panic!("{other:?}"),
+    };
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+#[test]
+fn noise_is_the_same_for_equal_numbers_of_every_type() {
+    for (function, values) in [
+        ("noise(by=50)", &[Value::Uint(10), Value::Int(10), Value::Float(1e1), Value::Single(10.0)][..]),
+        ("noise(by=50)", &[Value::Str("10"), Value::Str("10.0"), Value::Str("10.00"), Value::Uint(10)]),
+        ("noise(by=2)", &[Value::Float(10.5), Value::Single(10.5), Value::Str("10.5"), Value::Str("10.500")]),
+        ("noise(percent=10)", &[Value::Float(5.0), Value::Str("5.0"), Value::Str("5.00")]),
+        ("noise(percent=10)", &[Value::Uint(10_u64.pow(15)), Value::Float(1e15), Value::Str("1000000000000000.0")]),
+        ("noise(percent=90)", &[Value::Float(1e-7), Value::Str("0.00000010")]),
+        ("noise(percent=50)", &[Value::Int(-40), Value::Float(-40.0), Value::Str("-40.000")]),
+    ] {
+        let expected = plain(masked(function, values[0], None));
+        for value in values {
+            assert_eq!(plain(masked(function, *value, None)), expected, "{function} of {value:?}");
+        }
+    }
+}
+
+#[test]
+fn noise_never_returns_the_value_itself() {
+    for function in ["noise(by=1)", "noise(by=3)", "noise(percent=10)", "noise(percent=100)"] {
+        for n in 1..400_i32 {
+            let scaled = format!("{}.{:02}", n / 7 + 1, n % 100);
+            for value in [
+                Value::Int(i64::MAX - i64::from(n) + 1),
+                Value::Int(i64::MIN + i64::from(n) - 1),
+                Value::Uint(u64::MAX - n as u64 + 1),
+                Value::Uint(n as u64 + 9),
+                Value::Float(f64::from(n) / 3.0),
+                Value::Single(n as f32 / 3.0),
+                Value::Single(8_388_608.0 + n as f32),
+                Value::Float(9_007_199_254_740_000.0 - f64::from(n)),
+                Value::Str(&scaled),
+            ] {
+                match masked(function, value, None) {
+                    Err(unfit) => panic!("{function} of {value:?}: {unfit}"),
+                    Ok(out) => {
+                        let mut same = Vec::new();
+                        value.write(&mut same);
+                        assert_ne!(out, same, "{function} of {value:?}");
+                    }
+                }
+            }
+        }
+    }
+    for (function, value) in [
+        ("noise(percent=10)", Value::Uint(9)),
+        ("noise(percent=10)", Value::Uint(0)),
+        ("noise(percent=10)", Value::Str("0.00")),
+        ("noise(percent=10)", Value::Str("0.09")),
+        ("noise(percent=100)", Value::Float(0.0)),
+        ("noise(percent=10)", Value::Float(5e-324)),
+        ("noise(by=1)", Value::Single(33_554_432.0)),
+        ("noise(by=1)", Value::Float(1e20)),
+        ("noise(by=1000)", Value::Float(1e89)),
+    ] {
+        refused(function, value, "no other number");
+    }
+}
+
+#[test]
+fn noise_stays_within_its_bounds() {
+    for n in -900..=900_i32 {
+        let value = f64::from(n) / 10.0;
+        let out: f64 =
+            plain(masked("noise(by=1, min=-90, max=90)", Value::Float(value), None)).parse().expect("a float");
+        assert!((-90.0..=90.0).contains(&out) && out != value && (out - value).abs() < 1.000_001, "{value}: {out}");
+        let text = format!("{value:.4}");
+        let out = masked("noise(percent=50, max=20)", Value::Str(&text), None);
+        if value == 0.0 || value > 40.0 {
+            assert_eq!(out, Err(Unfit::NoOther), "{text}");
+        } else {
+            let out: f64 = plain(out).parse().expect("a float");
+            assert!(out <= 20.0 && (out - value).abs() <= value.abs() / 2.0 + 1e-9, "{text}: {out}");
+        }
+    }
+    refused("noise(by=1, min=-90, max=90)", Value::Float(200.5), "no other number");
+    refused("noise(by=1, min=0, max=90)", Value::Int(-7), "no other number");
+    check("noise(by=1, min=7)", Value::Uint(7), Value::Uint(8));
+    check("noise(by=1, max=90)", Value::Uint(90), Value::Uint(89));
 }

@@ -64,7 +64,9 @@ fn texts(row: &FunctionRow) -> BoxedStrategy<String> {
         "date_shift" => date(),
         "generalize" if row.function.contains("date") => date(),
         "generalize" if row.function.contains("keep") => ".{0,12}".boxed(),
-        "generalize" | "noise" => "-?(0|[1-9][0-9]{0,12})(\\.[0-9]{1,4})?".boxed(),
+        // Within 10 percent of a number below 10 there can be no other of its form.
+        "noise" => "-?[1-9][0-9]{1,12}(\\.[0-9]{1,4})?".boxed(),
+        "generalize" => "-?(0|[1-9][0-9]{0,12})(\\.[0-9]{1,4})?".boxed(),
         _ => "[ -~éß漢🙂]{1,24}".boxed(),
     }
 }
