@@ -130,6 +130,63 @@ fn bring_back(metadata: &mut Metadata) -> Result<Option<DataType>, ColumnError> 
     Ok(Some(noted))
 }
 
+/// Returns the type with a name, in the words of pyarrow: `int64`, `timestamp[us, tz=UTC]`, `decimal128(10, 2)`.
+///
+/// # Errors
+/// [`ColumnError::Note`] if there is no such type, or if no column of it can be restored.
+pub fn named_type(name: &str) -> Result<DataType, ColumnError> {
+    let known = match name {
+        "bool" => Some(DataType::Boolean),
+        "int8" => Some(DataType::Int8),
+        "int16" => Some(DataType::Int16),
+        "int32" => Some(DataType::Int32),
+        "int64" => Some(DataType::Int64),
+        "uint8" => Some(DataType::UInt8),
+        "uint16" => Some(DataType::UInt16),
+        "uint32" => Some(DataType::UInt32),
+        "uint64" => Some(DataType::UInt64),
+        "float" | "float32" => Some(DataType::Float32),
+        "double" | "float64" => Some(DataType::Float64),
+        "string" => Some(DataType::Utf8),
+        "large_string" => Some(DataType::LargeUtf8),
+        "binary" => Some(DataType::Binary),
+        "large_binary" => Some(DataType::LargeBinary),
+        "date32" | "date32[day]" => Some(DataType::Date32),
+        name => named_with_parameters(name),
+    };
+    let unknown = || ColumnError::Note(format!("there is no type {name:?} to restore: write it as pyarrow does"));
+    let data_type = known.ok_or_else(unknown)?;
+    check_noted(&data_type)?;
+    Ok(data_type)
+}
+
+fn named_with_parameters(name: &str) -> Option<DataType> {
+    let (kind, parameters) = name.strip_suffix([']', ')'])?.split_once(['[', '('])?;
+    let (first, second) = match parameters.split_once(',') {
+        Some((first, second)) => (first.trim(), Some(second.trim())),
+        None => (parameters.trim(), None),
+    };
+    match (kind, second) {
+        ("timestamp", zone) => {
+            let unit = match first {
+                "s" => TimeUnit::Second,
+                "ms" => TimeUnit::Millisecond,
+                "us" => TimeUnit::Microsecond,
+                "ns" => TimeUnit::Nanosecond,
+                _ => return None,
+            };
+            let zone = match zone {
+                Some(zone) => Some(zone.strip_prefix("tz=")?.into()),
+                None => None,
+            };
+            Some(DataType::Timestamp(unit, zone))
+        }
+        ("decimal128", Some(scale)) => Some(DataType::Decimal128(first.parse().ok()?, scale.parse().ok()?)),
+        ("fixed_size_binary", None) => Some(DataType::FixedSizeBinary(first.parse().ok()?)),
+        _ => None,
+    }
+}
+
 /// Rejects types that are not restored from a note.
 fn check_noted(noted: &DataType) -> Result<(), ColumnError> {
     let is_sound = match noted {
@@ -276,6 +333,33 @@ mod tests {
         let field: FieldRef = Arc::new(Field::new("a", DataType::Utf8, true).with_metadata(metadata));
         let field = new_field(&field, None, Direction::Open, &[]).map_err(|error| error.to_string())?;
         Ok(field.data_type().clone())
+    }
+
+    #[test]
+    fn types_are_named_in_the_words_of_pyarrow() {
+        let utc = Some("UTC".into());
+        for (name, expected) in [
+            ("int64", Some(DataType::Int64)),
+            ("double", Some(DataType::Float64)),
+            ("bool", Some(DataType::Boolean)),
+            ("date32[day]", Some(DataType::Date32)),
+            ("timestamp[us]", Some(DataType::Timestamp(TimeUnit::Microsecond, None))),
+            ("timestamp[ms, tz=UTC]", Some(DataType::Timestamp(TimeUnit::Millisecond, utc.clone()))),
+            ("decimal128(10, 2)", Some(DataType::Decimal128(10, 2))),
+            ("decimal128(10,-2)", Some(DataType::Decimal128(10, -2))),
+            ("fixed_size_binary[16]", Some(DataType::FixedSizeBinary(16))),
+            ("decimal128(39, 2)", None),
+            ("decimal128(10)", None),
+            ("timestamp[min]", None),
+            ("timestamp[us, UTC]", None),
+            ("timestamp[us, tz=../UTC]", None),
+            ("fixed_size_binary[-1]", None),
+            ("list<item: int64>", None),
+            ("INT64", None),
+            ("", None),
+        ] {
+            assert_eq!(named_type(name).ok(), expected, "{name}");
+        }
     }
 
     #[test]

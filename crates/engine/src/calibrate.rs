@@ -196,6 +196,7 @@ fn job_of(
         leaves: u64::from(FIELDS),
         extra: ExtraWork::default(),
         context_bytes: 0,
+        sealed: None,
         reply_bytes: 2 * payload.len() + 64 * 1_024,
         estimate: Cost::default(),
     };

@@ -24,7 +24,7 @@ use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::{OperationKind, authenticated, fields_max};
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_errors::FieldErrors;
-use sealwire_jobs::job::StartFields;
+use sealwire_jobs::job::{SealedBound, StartFields};
 use sealwire_jobs::objects::Objects;
 use sealwire_jobs::scheduler::AdmissionPermit;
 use sealwire_jobs::tokens::store_io::{FRAME_BYTES, Tokens};
@@ -161,6 +161,8 @@ pub struct DocumentPlan {
     pub mask: Option<Arc<Mask>>,
     /// Bytes that are authenticated with each field.
     pub context_bytes: usize,
+    /// Bound of the result's document, if it is a sealed one.
+    pub sealed: Option<SealedBound>,
     /// Upper bound of the response's bytes.
     pub response_bytes: usize,
     /// Bytes to reserve besides the request and its response.
@@ -272,6 +274,7 @@ impl RequestDocument {
             fields,
             mask: None,
             context_bytes: self.context.len(),
+            sealed: None,
             response_bytes: 0,
             extra_bytes: 0,
             subject: None,

@@ -70,6 +70,19 @@ pub enum CallFailure {
         /// The limit.
         reply_bytes_max: usize,
     },
+    /// The sealed document would be longer than `decrypt` takes. The text names the encoding that is shorter, if the
+    /// request did not ask for it.
+    #[error(
+        "the sealed document, with a request around it, would be longer than the {message_bytes_max} bytes that decrypt \
+         takes: send it in parts{}",
+        if *binary_is_shorter { ", or seal with encoding \"binary\"" } else { "" }
+    )]
+    SealedTooLarge {
+        /// The limit.
+        message_bytes_max: usize,
+        /// True if the values were written as text that could be binary.
+        binary_is_shorter: bool,
+    },
     /// No role of the caller grants it.
     #[error(transparent)]
     Denied(#[from] Denied),
@@ -191,7 +204,7 @@ impl CallFailure {
             Self::Call(error) => error.code(),
             Self::Select(_) | Self::Param { .. } | Self::Payload(_) | Self::Rules(_) => ErrorCode::BadRequest,
             Self::Unmatched { .. } => ErrorCode::BadRequest,
-            Self::TooDeep { .. } | Self::ReplyTooLarge { .. } => ErrorCode::TooLarge,
+            Self::TooDeep { .. } | Self::ReplyTooLarge { .. } | Self::SealedTooLarge { .. } => ErrorCode::TooLarge,
             Self::TooManyTokens { .. } | Self::AboveHourlyLimit { .. } => ErrorCode::TooLarge,
             Self::NoApp | Self::NoKey | Self::NoPublicKey | Self::NoCollection | Self::NoTokenKey | Self::NoTokens => {
                 ErrorCode::NotFound
@@ -231,6 +244,9 @@ impl CallFailure {
             Self::ReplyTooLarge { reply_bytes_max } => plain(self.to_string())
                 .with(Detail::text("limit", "reply_bytes_max"))
                 .with(Detail::number("max", *reply_bytes_max as u64)),
+            Self::SealedTooLarge { message_bytes_max, .. } => plain(self.to_string())
+                .with(Detail::text("limit", "message_bytes_max"))
+                .with(Detail::number("max", *message_bytes_max as u64)),
             Self::Field { path, .. } => plain(self.to_string()).with(Detail::text("path", path.clone())),
             Self::Items { errors } => items(errors),
             Self::Unmatched { position } => {

@@ -218,6 +218,15 @@ impl FieldWork for TokenFields {
     }
 }
 
+/// Bound of a sealed document: `decrypt` must take it.
+#[derive(Clone, Copy, Debug)]
+pub struct SealedBound {
+    /// Maximum length of the document.
+    pub document_bytes_max: usize,
+    /// True if the values are written as text that could be binary, which is shorter.
+    pub binary_is_shorter: bool,
+}
+
 /// A call to be worked on.
 #[derive(Clone)]
 pub struct JobSpec {
@@ -245,6 +254,8 @@ pub struct JobSpec {
     pub extra: ExtraWork,
     /// Bytes that are authenticated with each field.
     pub context_bytes: usize,
+    /// Bound of the result's document, if it is a sealed one.
+    pub sealed: Option<SealedBound>,
     /// Bytes set aside for the reply.
     pub reply_bytes: usize,
     /// Predicted cost.
@@ -416,7 +427,7 @@ impl Job {
         let (done, finished) = oneshot::channel();
         let work = Self {
             stage: JobStage::New(start),
-            walk: Walk::new(Arc::clone(&order.selection), order.containers, walk_limits(limits)),
+            walk: Walk::new(Arc::clone(&order.selection), order.containers, walk_limits(limits, order.sealed)),
             out: Vec::new(),
             document: None,
             read_ahead: None,
@@ -470,7 +481,7 @@ impl Job {
         let (cancel, leaves) = (Arc::clone(&self.order.cancel), self.order.leaves);
         let fields = start.start(FieldContext { cancel, errors_max: self.limits.errors_reported_max, leaves })?;
         if let Some(selection) = fields.work().selection() {
-            self.walk = Walk::new(selection, self.order.containers, walk_limits(&self.limits));
+            self.walk = Walk::new(selection, self.order.containers, walk_limits(&self.limits, self.order.sealed));
         }
         self.stage = JobStage::Running(fields);
         self.out = Vec::with_capacity(self.order.reply_bytes);
@@ -498,7 +509,18 @@ impl Job {
         }
         let budget = Budget { fields_max: allowance.fields, bytes_max: allowance.bytes };
         let slice = WalkSlice { budget, timer: allowance.timer };
-        work.advance(&mut self.walk, &self.order.payload, &mut self.out, slice)
+        let advanced = work.advance(&mut self.walk, &self.order.payload, &mut self.out, slice);
+        advanced.map_err(|failure| match (failure, self.order.sealed) {
+            (CallFailure::ReplyTooLarge { reply_bytes_max }, Some(sealed))
+                if reply_bytes_max < self.limits.reply_bytes_max =>
+            {
+                CallFailure::SealedTooLarge {
+                    message_bytes_max: self.limits.message_bytes_max,
+                    binary_is_shorter: sealed.binary_is_shorter,
+                }
+            }
+            (failure, _) => failure,
+        })
     }
 
     fn finish(&mut self, walked: Result<(), CallFailure>) {
@@ -695,10 +717,11 @@ fn finish_document(
     Ok(())
 }
 
-fn walk_limits(limits: &Limits) -> sealwire_payload::WalkLimits {
+fn walk_limits(limits: &Limits, sealed: Option<SealedBound>) -> sealwire_payload::WalkLimits {
+    let sealed_bytes_max = sealed.map_or(usize::MAX, |sealed| sealed.document_bytes_max);
     sealwire_payload::WalkLimits {
         depth_max: limits.depth_max as usize,
-        out_bytes_max: limits.reply_bytes_max.saturating_sub(FRAME_BYTES),
+        out_bytes_max: limits.reply_bytes_max.saturating_sub(FRAME_BYTES).min(sealed_bytes_max),
     }
 }
 

@@ -26,6 +26,8 @@ mod s3;
 mod scan;
 mod stop;
 
+/// The type of a column.
+pub use arrow_schema::DataType as ValueType;
 pub use discover::{discover_database, discover_file};
 pub use engine::{Engine, EngineError, answers};
 pub use error::{JobError, UNKNOWN_LISTED_MAX};
@@ -36,7 +38,7 @@ pub use leak::{
 };
 pub use limits::Limits;
 pub use output::{Input, Output, check_output};
-pub use parquet::{ColumnsJob, Direction, DocumentEngine, change_columns};
+pub use parquet::{ColumnsJob, Direction, DocumentEngine, change_columns, named_type};
 pub use postgres::{Database, DatabaseJob, Endpoint, mask_database, quoted, refuse_privileged_writer};
 pub use report::{FieldReport, Progress, ProgressSnapshot, Report, peak_memory};
 pub use s3::{S3Object, S3Settings, S3Store};

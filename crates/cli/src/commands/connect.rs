@@ -50,6 +50,15 @@ impl ConnectArgs {
             || self.folder.as_os_str() != dev_folder::DEFAULT_PATH
     }
 
+    /// Returns the files that a connection reads, of a client or an operator. Some of them can be missing.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        let given = [&self.ca, &self.cert, &self.key].into_iter().flatten().cloned();
+        let names = [dev_folder::CLIENT_CERT, dev_folder::OPERATOR_CERT].into_iter();
+        let names = names.flat_map(|name| [format!("{name}.pem"), format!("{name}-key.pem")]);
+        let of_folder = names.chain(["ca.pem".to_owned()]).map(|name| self.folder.join(name));
+        given.chain(of_folder).collect()
+    }
+
     /// Connects as a client, and sends one request to check the connection.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
         self.check_folder()?;

@@ -12,7 +12,7 @@ use sealwire_client::{
     Decrypt, DetailValue, Document, Encapsulation, Encrypt, Error, ErrorCode, FieldError, Format, KeyScope, OnError,
     Outside, Reading, Rewrap, Suite, Unbound, Unmatched, Writing,
 };
-use sealwire_mask_job::check_output;
+use sealwire_mask_job::{ValueType, check_output, named_type};
 use sealwire_output::errln;
 use sealwire_payload::{WalkLimits, json};
 
@@ -97,6 +97,10 @@ pub(super) struct DecryptArgs {
     /// Leave fields that do not open as they are and list them, instead of failing
     #[arg(long)]
     report: bool,
+    /// Type of a decrypted Parquet column that does not note it any more, in the words of pyarrow:
+    /// --type '$.amount=decimal128(10, 2)'; repeat for more
+    #[arg(long = "type", value_name = "COLUMN=TYPE", value_parser = column_type)]
+    types: Vec<(String, ValueType)>,
     /// Open only what an engine sealed: not what others sealed to a published key, and no Evervault value
     #[arg(long)]
     refuse_outside: bool,
@@ -271,10 +275,19 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
     let common = &args.common;
     if common.file.is_parquet() {
         if args.report {
-            return Err("--report is for JSON: a column with an envelope that does not open has no type".into());
+            let why = "a column has one type, and an envelope that does not open is text";
+            let advice = "decrypt the other columns with --select, or read the column with `sealwire.arrow`";
+            return Err(format!("--report is for JSON: {why}. {advice}").into());
         }
         let outside = if args.refuse_outside { Outside::Refuse } else { Outside::Accept };
-        return parquet::run(common, &args.object_store, ColumnOperation::Decrypt { outside });
+        return parquet::run(
+            common,
+            &args.object_store,
+            ColumnOperation::Decrypt { outside, types: args.types.clone() },
+        );
+    }
+    if !args.types.is_empty() {
+        return Err("--type is for Parquet: values of JSON come back with their types".into());
     }
     let on_error = if args.report { OnError::Report } else { OnError::Fail };
     common.convert("decrypting", Opened::Selected, async |payload, encapsulations| {
@@ -321,7 +334,7 @@ pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
 pub(super) fn seal(args: &SealArgs) -> Result<(), Failure> {
     let SealArgs { file, suite, apart, public_keys } = args;
     let keys = public_keys.load()?;
-    file.convert("sealing", Opened::None, |payload, _| {
+    file.convert(&public_keys.files(), "sealing", Opened::None, |payload, _| {
         let select = file.select();
         let options = SealOptions {
             select: select.as_deref(),
@@ -359,7 +372,9 @@ impl Common {
         call: impl AsyncFnOnce(&[u8], &[String]) -> Result<Document, Failure>,
     ) -> Result<(), Failure> {
         let explained = |failure| self.file.explained(failure);
-        self.file.convert(doing, opened, |payload, given| self.connect.run(call(payload, given)).map_err(explained))
+        let files = self.connect.files();
+        self.file
+            .convert(&files, doing, opened, |payload, given| self.connect.run(call(payload, given)).map_err(explained))
     }
 }
 
@@ -370,6 +385,16 @@ pub(super) enum Opened {
     None,
     /// Those that are selected, if no field fails.
     Selected,
+}
+
+fn column_type(text: &str) -> Result<(String, ValueType), String> {
+    let (column, name) = text.rsplit_once('=').ok_or("write COLUMN=TYPE")?;
+    // A time zone is written with an equals sign, too.
+    let (column, name) = match column.rsplit_once("=timestamp[") {
+        Some((column, unit)) => (column, format!("timestamp[{unit}={name}")),
+        None => (column, name.to_owned()),
+    };
+    Ok((column.to_owned(), named_type(&name).map_err(|error| error.to_string())?))
 }
 
 fn placed(apart: bool) -> Encapsulation {
@@ -404,8 +429,10 @@ impl FileArgs {
         (!self.select.is_empty()).then(|| self.select.iter().map(String::as_str).collect())
     }
 
+    /// `files`: those that the command reads besides its input.
     pub(super) fn convert(
         &self,
+        files: &[PathBuf],
         doing: &str,
         opened: Opened,
         call: impl FnOnce(&[u8], &[String]) -> Result<Document, Failure>,
@@ -416,7 +443,8 @@ impl FileArgs {
             return Err(format!("{}: only Parquet is read from and written to object stores", object.display()).into());
         }
         if let Some(output) = &self.output {
-            check_output(output, true, &[&self.file])?;
+            let inputs = files.iter().chain([&self.file]).map(PathBuf::as_path).collect::<Vec<_>>();
+            check_output(output, true, &inputs)?;
         }
         let progress = DocumentProgress::new();
         progress.say("reading");

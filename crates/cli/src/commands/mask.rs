@@ -388,7 +388,8 @@ fn file(args: &FileArgs) -> Result<(), Failure> {
         return Err("--verify reads both files again: name them".into());
     }
     if !to_pipe && !is_object(&args.out) {
-        let inputs: Vec<&Path> = files.iter().chain([&args.input]).map(PathBuf::as_path).collect();
+        let read = args.engine.connect.files().into_iter().chain(args.object_store.files()).collect::<Vec<_>>();
+        let inputs: Vec<&Path> = files.iter().chain(&read).chain([&args.input]).map(PathBuf::as_path).collect();
         check_output(&args.out, args.replace, &inputs)?;
     }
     let store = &args.object_store;

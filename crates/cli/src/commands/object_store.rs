@@ -20,6 +20,11 @@ pub(super) struct ObjectStoreArgs {
 }
 
 impl ObjectStoreArgs {
+    /// Returns the file of certificates that a connection to the object store reads.
+    pub(super) fn files(&self) -> Option<PathBuf> {
+        self.s3_ca.clone().or_else(|| std::env::var_os("AWS_CA_BUNDLE").map(PathBuf::from))
+    }
+
     /// Returns the input of this name.
     pub(super) fn input(&self, name: &Path) -> Result<Input, Failure> {
         Ok(match self.object(name)? {

@@ -1,7 +1,7 @@
 //! `encrypt` and `decrypt` of columns of a Parquet file.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,9 @@ use bytes::Bytes;
 use sealwire_client::{
     Client, Decrypt, DetailValue, Encrypt, Error, ErrorCode, Format, KeyScope, Outside, Reading, Suite, Writing,
 };
-use sealwire_mask_job::{ColumnsJob, Direction, DocumentEngine, EngineError, Limits, Progress, change_columns};
+use sealwire_mask_job::{
+    ColumnsJob, Direction, DocumentEngine, EngineError, Limits, Progress, ValueType, change_columns, check_output,
+};
 use tokio::time::{Instant, sleep};
 
 use super::connect::retry_pause;
@@ -30,23 +32,29 @@ pub(super) fn is_parquet(file: &Path) -> bool {
 /// The operation on the values of columns.
 pub(super) enum ColumnOperation {
     Encrypt { suite: Option<Suite>, key_scope: KeyScope, format: Option<Format>, role: Option<String> },
-    Decrypt { outside: Outside },
+    Decrypt { outside: Outside, types: Vec<(String, ValueType)> },
 }
 
 /// Encrypts or decrypts columns of the file of a command.
 pub(super) fn run(common: &Common, store: &ObjectStoreArgs, operation: ColumnOperation) -> Result<(), Failure> {
     let output = common.file.parquet_output()?;
-    let direction = match operation {
-        ColumnOperation::Encrypt { .. } => Direction::Seal,
-        ColumnOperation::Decrypt { .. } => Direction::Open,
+    let (direction, types) = match &operation {
+        ColumnOperation::Encrypt { .. } => (Direction::Seal, Vec::new()),
+        ColumnOperation::Decrypt { types, .. } => (Direction::Open, types.clone()),
     };
     let job = ColumnsJob {
         input: store.input(common.file.path_of_file())?,
         output: store.output(output, true)?,
         select: common.select().unwrap_or_default().into_iter().map(str::to_owned).collect(),
+        types,
         direction,
         limits: Limits::default(),
     };
+    let files = common.connect.files().into_iter().chain(store.files()).collect::<Vec<_>>();
+    if !is_object(output) {
+        let inputs = files.iter().map(PathBuf::as_path).chain([common.file.path_of_file()]).collect::<Vec<_>>();
+        check_output(output, true, &inputs)?;
+    }
     let has_object = is_object(common.file.path_of_file()) || is_object(output);
     let spinner = DocumentProgress::new();
     spinner.say(if direction == Direction::Seal { "encrypting" } else { "decrypting" });
@@ -95,7 +103,7 @@ impl ColumnClient {
                 };
                 self.client.encrypt(Encrypt { context, reason, writing, ..Encrypt::new(&self.app, payload) }).await?
             }
-            ColumnOperation::Decrypt { outside } => {
+            ColumnOperation::Decrypt { outside, .. } => {
                 let writing = Reading { outside: *outside };
                 self.client.decrypt(Decrypt { context, reason, writing, ..Decrypt::new(&self.app, payload) }).await?
             }

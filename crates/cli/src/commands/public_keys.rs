@@ -54,6 +54,13 @@ pub(super) struct PublicKeysArgs {
     min_generation: u64,
 }
 
+impl PublicKeysArgs {
+    /// Returns the files that are read.
+    pub(super) fn files(&self) -> [PathBuf; 1] {
+        [self.public_keys.clone()]
+    }
+}
+
 /// The output with `--json`, and the file.
 #[derive(Serialize, Deserialize)]
 struct SignedFile {

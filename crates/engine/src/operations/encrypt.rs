@@ -61,7 +61,9 @@ impl Operation for Encrypt {
         let response_bytes = self.response_bytes_in(format, suite, context.size, &context.engine.limits);
         let start = StartSealing { sealer, on_error: self.document.on_error };
         let plan = self.document.plan(Containers::Whole, generation, Box::new(start))?;
-        Ok(Plan::Document(DocumentPlan { response_bytes, ..plan }))
+        let limits = &context.engine.limits;
+        let sealed = self.options.sealed_bound(format, self.document.payload.len(), context.size.bytes, limits);
+        Ok(Plan::Document(DocumentPlan { sealed: Some(sealed), response_bytes, ..plan }))
     }
 }
 

@@ -80,7 +80,9 @@ impl Operation for Rewrap {
         )?;
         let suite = if grows { Suite::P256MlKem768 } else { self.options.suite_in(&app, format) };
         let response_bytes = self.response_bytes_in(format, suite, context.size, &context.engine.limits);
-        Ok(Plan::Document(DocumentPlan { response_bytes, ..plan }))
+        let limits = &context.engine.limits;
+        let sealed = self.options.sealed_bound(format, self.document.payload.len(), context.size.bytes, limits);
+        Ok(Plan::Document(DocumentPlan { sealed: Some(sealed), response_bytes, ..plan }))
     }
 }
 

@@ -12,9 +12,11 @@ use super::USUAL_SUITE;
 use crate::apps::Apps;
 use crate::frame_text::FrameText;
 use crate::suite;
+use sealwire_config::Limits;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::field_sealer::FieldSealer;
+use sealwire_jobs::job::SealedBound;
 
 /// Bytes by which an Evervault string may be longer than an envelope of the same value: longer keys and metadata, and
 /// numbers as text. Held by a test.
@@ -26,6 +28,10 @@ const RESPONSE_ENCAPSULATIONS_MAX: usize = crypto::SEALER_ENCAPSULATIONS_MAX + 1
 
 // `decrypt` must accept what one response returned.
 const _: () = assert!(RESPONSE_ENCAPSULATIONS_MAX <= sealwire_wire::ENCAPSULATIONS_MAX);
+
+/// Bytes that a `decrypt` of a sealed document can have besides those of the request that sealed it: a longer message id,
+/// `on_error`, a deadline, a generation, a `traceparent` and a `reason`.
+const DECRYPT_PARAMS_BYTES: usize = 512;
 
 /// The sealer of a request, before it is made.
 pub struct SealerSpec {
@@ -128,6 +134,24 @@ impl SealOptions {
         match self.encapsulation {
             Encapsulation::Inline => 0,
             Encapsulation::Apart => RESPONSE_ENCAPSULATIONS_MAX * (crypto::ENCAPSULATION_TEXT_BYTES + 8),
+        }
+    }
+
+    /// Returns the bound of the document that a request of `message_bytes` about a document of `payload_bytes` seals. A
+    /// `decrypt` with the same parameters must take it. A document that does not grow is never too long, because the
+    /// engine took it already.
+    pub(super) fn sealed_bound(
+        &self,
+        format: Format,
+        payload_bytes: usize,
+        message_bytes: usize,
+        limits: &Limits,
+    ) -> SealedBound {
+        let around = message_bytes.saturating_sub(payload_bytes).saturating_add(self.encapsulations_bytes());
+        let room = limits.message_bytes_max.saturating_sub(around.saturating_add(DECRYPT_PARAMS_BYTES));
+        SealedBound {
+            document_bytes_max: room.max(payload_bytes),
+            binary_is_shorter: self.encoding == Encoding::Text && format == Format::Native,
         }
     }
 

@@ -30,7 +30,7 @@ use sealwire_mask_rules::{Column, Rules};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::spawn_blocking;
 
-pub use seal::{ColumnsJob, Direction, DocumentEngine, change_columns};
+pub use seal::{ColumnsJob, Direction, DocumentEngine, change_columns, named_type};
 
 use crate::engine::Engine;
 use crate::error::JobError;

@@ -15,6 +15,7 @@ use parquet::basic::{Repetition, Type as PhysicalType};
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
 pub use sealwire_columns::Direction;
+pub use sealwire_columns::named_type;
 use sealwire_columns::{ColumnError, Leaf, LeafPlan, Pieces, build, check, new_field, resolve};
 use sealwire_mask_rules::{RuleText, Rules, Target, Unknown};
 use tokio::task::spawn_blocking;
@@ -46,6 +47,8 @@ pub struct ColumnsJob {
     pub output: Output,
     /// Select paths of the columns, such as `$.email` and `$.tags[*]`. Empty: all columns.
     pub select: Vec<String>,
+    /// Types of decrypted columns that do not note one, by path. Programs that copy a file can drop the note.
+    pub types: Vec<(String, DataType)>,
     /// Encryption ([`Direction::Seal`]) or decryption ([`Direction::Open`]).
     pub direction: Direction,
     /// Limits of the job.
@@ -121,6 +124,7 @@ fn layout(
     let leaves = resolve(plan.rules(), &schema).map_err(|error| JobError::Plan(format!("{name}: {error}")))?;
     let is_same = leaves.len() == layout.leaves.len();
     let mut columns = vec![None; layout.leaves.len()];
+    let mut types = job.types.clone();
     for column in layout.changed_columns().collect::<Vec<_>>() {
         let plan = &layout.leaves[column].plan;
         let error = |error: ColumnError| JobError::Plan(format!("{name}: {error}"));
@@ -135,13 +139,18 @@ fn layout(
                 problem: format!("has type {}, and envelopes are text or binary", plan.field.data_type()),
             }));
         }
-        let field = new_field(&old, None, job.direction, &[]).map_err(error)?;
+        let named = types.iter().position(|(named, _)| column_name(named) == column_name(path.text()));
+        let named = named.map(|at| types.swap_remove(at).1);
+        let field = new_field(&old, named.as_ref(), job.direction, &[]).map_err(error)?;
         let (field, is_int96) = with_physical(&field, physical, job.direction);
         schema = Schema::clone(&path.replace_field(&schema, &field));
         let (leaf, data_type) = parquet_type(&field, is_int96).map_err(|what| layout.column_invalid(column, &what))?;
         let column_path = layout.metadata.file_metadata().schema_descr().column(column).path().clone();
         root = replaced(&root, column_path.parts(), &leaf).map_err(|what| layout.column_invalid(column, &what))?;
         columns[column] = Some(NewColumn { data_type, physical: leaf.get_physical_type(), width: width(&leaf) });
+    }
+    if let Some((unused, _)) = types.first() {
+        return Err(JobError::Plan(format!("{name}: a type is given for {unused}, which is no column to decrypt")));
     }
     layout.output.columns = Arc::new(SchemaDescriptor::new(root));
     layout.output.indexing = if job.direction == Direction::Seal { Indexing::Off } else { Indexing::Usual };
@@ -151,6 +160,11 @@ fn layout(
     let schema = Schema::new(schema.fields().clone());
     entries.push(KeyValue::new(ARROW_SCHEMA_META_KEY.to_owned(), encode_arrow_schema(&schema)));
     Ok((layout, columns))
+}
+
+/// Returns a path without the root, which errors and paths of columns leave out.
+fn column_name(path: &str) -> &str {
+    path.strip_prefix("$.").unwrap_or(path)
 }
 
 /// Rejects a changed column whose name another column has, too: a reader could not tell which of both is encrypted.

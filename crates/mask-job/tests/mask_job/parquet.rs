@@ -40,7 +40,8 @@ use parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
 use sealwire_mask_job::{
     Column, ColumnsJob, Direction, DocumentEngine, Engine, EngineError, FieldReport, FileFormat, FileJob, Input,
-    JobError, LeakLimits, LeakVerdict, Limits, Output, Progress, Report, change_columns, mask_file, verify_files,
+    JobError, LeakLimits, LeakVerdict, Limits, Output, Progress, Report, change_columns, mask_file, named_type,
+    verify_files,
 };
 use sealwire_mask_rules::Rules;
 use sealwire_msgpack::{TokenReader, write as msgpack};
@@ -725,11 +726,23 @@ impl DocumentEngine for Hexadecimal {
 
 impl Run {
     fn change(&self, input: &[u8], select: &[&str], direction: Direction) -> Result<Bytes, JobError> {
+        self.change_to(input, select, direction, &[])
+    }
+
+    fn change_to(
+        &self,
+        input: &[u8],
+        select: &[&str],
+        direction: Direction,
+        types: &[(&str, &str)],
+    ) -> Result<Bytes, JobError> {
+        let typed = |(column, name): &(&str, &str)| ((*column).to_owned(), named_type(name).expect(name));
         fs::write(self.path("in.parquet"), input).expect("writes");
         let job = ColumnsJob {
             input: Input::File(self.path("in.parquet")),
             output: Output::File { path: self.path("out.parquet"), replace: true },
             select: select.iter().map(|path| (*path).to_owned()).collect(),
+            types: types.iter().map(typed).collect(),
             direction,
             limits: self.limits,
         };
@@ -766,6 +779,36 @@ fn columns_are_encrypted_to_text_and_come_back_with_their_types() {
                 assert_eq!(field, &opened_schema.fields()[at]);
                 assert_eq!(&before[at], &after[at], "{field}");
             }
+        }
+    }
+}
+
+#[test]
+fn types_that_are_not_noted_any_more_are_named_or_text_comes_back() {
+    let source = file(&people(), rich());
+    let run = Run::new();
+    let select = ["$.number", "$.tags[*]"];
+    let sealed = run.change(&source, &select, Direction::Seal).expect("encrypts");
+    // A copy by a program that keeps no metadata of fields.
+    let (schema, columns) = table(&sealed);
+    let plain =
+        schema.fields().iter().map(|field| field.as_ref().clone().with_metadata(std::collections::HashMap::new()));
+    let plain = Arc::new(Schema::new(plain.collect::<Vec<_>>()));
+    let copy = file(&RecordBatch::try_new(plain, columns).expect("a batch"), settings());
+    let (_, before) = table(&source);
+    let number = schema.index_of("number").expect("a column");
+    for (types, expected) in [
+        (&[("$.number", "int64")][..], Ok(true)),
+        (&[("number", "int64"), ("tags[*]", "string")], Ok(true)),
+        (&[], Err("which type Utf8 does not hold")),
+        (&[("$.number", "date32")], Err("does not hold")),
+        (&[("$.nothing", "int64")], Err("a type is given for $.nothing, which is no column to decrypt")),
+        (&[("$.city", "string"), ("$.number", "int64")], Err("a type is given for $.city")),
+    ] {
+        match (run.change_to(&copy, &select, Direction::Open, types), expected) {
+            (Ok(opened), Ok(_)) => assert_eq!(&table(&opened).1[number], &before[number], "{types:?}"),
+            (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{types:?}: {error}"),
+            (outcome, expected) => panic!("{types:?}: {outcome:?}, and not {expected:?}"),
         }
     }
 }

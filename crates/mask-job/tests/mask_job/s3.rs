@@ -220,7 +220,7 @@ fn columns_of_objects_are_encrypted_and_decrypted() {
     fs::write(lake.path("in.parquet"), &source).expect("writes");
     let change = |input, output, direction| {
         let select = vec!["$.email".to_owned()];
-        let job = ColumnsJob { input, output, select, direction, limits: Limits::default() };
+        let job = ColumnsJob { input, output, select, types: Vec::new(), direction, limits: Limits::default() };
         lake.runtime.block_on(change_columns(job, Arc::new(Around), Arc::default())).expect("changes");
     };
     let local = |name: &str| Output::File { path: lake.path(name), replace: true };

@@ -207,6 +207,7 @@ fn job(
         leaves: request.size.leaves,
         extra: request.extra,
         context_bytes: plan.context_bytes,
+        sealed: plan.sealed,
         reply_bytes,
         estimate: admission.estimate(),
     };

@@ -107,7 +107,10 @@ fn confidence(text: &str) -> Result<f64, String> {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // The output is checked before work that can take minutes.
     if let Some(out) = &args.out {
-        let inputs: Vec<&Path> = args.file.as_deref().into_iter().collect();
+        let database = [&args.password_file, &args.ca, &args.database_cert, &args.database_key];
+        let store = args.object_store.files();
+        let inputs: Vec<&Path> =
+            database.into_iter().flatten().chain(&args.file).chain(&store).map(PathBuf::as_path).collect();
         check_output(out, args.replace, &inputs).map_err(|error| match error {
             JobError::Exists { .. } => exists(out),
             error => error.into(),

@@ -809,7 +809,15 @@ fn no_command_writes_over_what_it_reads() {
     let path = |name: &str| folder.path().join(name);
     let rules =
         "unknown = \"keep\"\n[lists]\nown = \"own\"\n[[rule]]\ncolumn = \"a\"\nmask = \"pseudonym(list=own)\"\n";
-    let files = [("a.json", "{\"a\": \"x\"}\n"), ("rules.toml", rules), ("own", "one\ntwo\n")];
+    let files = [
+        ("a.json", "{\"a\": \"x\"}\n"),
+        ("rules.toml", rules),
+        ("own", "one\ntwo\n"),
+        ("key.pem", "a key"),
+        ("cert.pem", "a certificate"),
+        ("ca.pem", "an authority"),
+        ("a.parquet", "no table"),
+    ];
     for (name, text) in files {
         std::fs::write(path(name), text).unwrap();
     }
@@ -817,8 +825,23 @@ fn no_command_writes_over_what_it_reads() {
     assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
     let mask = ["mask", "file", "a.json", "--rules", "rules.toml", "--replace", "--out"];
     let discover = ["mask", "discover", "a.json", "--replace", "--out"];
+    let connection = ["--ca", "ca.pem", "--cert", "cert.pem", "--key", "key.pem"];
+    let pems = &["ca.pem", "cert.pem", "key.pem"][..];
+    let mask_over = ["mask", "file", "a.json", "--rules", "rules.toml", "--replace"];
+    let [mask_with_files, encrypt_with_files, decrypt_with_files, columns_with_files] =
+        [&mask_over[..], &["encrypt", "a.json"], &["decrypt", "a.json"], &["encrypt", "a.parquet"]]
+            .map(|command| [command, &connection, &[if command[0] == "mask" { "--out" } else { "--output" }]].concat());
+    let database =
+        ["mask", "discover", "--database", "postgres://a@h/b", "--password-file", "key.pem", "--replace", "--out"];
     for (command, outputs) in [
         (&mask[..], &["a.json", "link", "rules.toml", "own", "pipe"][..]),
+        (&mask_with_files, pems),
+        (&encrypt_with_files, pems),
+        (&decrypt_with_files, pems),
+        (&columns_with_files, &["ca.pem", "cert.pem", "key.pem", "a.parquet"]),
+        (&["encrypt", "a.json", "--folder", ".", "--output"], &["ca.pem"]),
+        (&["encrypt", "a.parquet", "--s3-ca", "cert.pem", "--output"], &["cert.pem"]),
+        (&database, &["key.pem"]),
         (&discover, &["a.json", "link", "pipe"]),
         (&["encrypt", "a.json", "--output"], &["a.json", "link", "pipe"]),
         (&["decrypt", "a.json", "--output"], &["a.json", "link", "pipe"]),
@@ -832,6 +855,23 @@ fn no_command_writes_over_what_it_reads() {
     }
     for (name, text) in files {
         assert_eq!(std::fs::read_to_string(path(name)).unwrap(), text, "{name}");
+    }
+}
+
+#[test]
+fn types_of_decrypted_columns_are_named_in_the_words_of_pyarrow() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.json"), "{}").unwrap();
+    for (column_type, expected) in [
+        ("$.a=int64", "--type is for Parquet"),
+        ("$.a=decimal128(10, 2)", "--type is for Parquet"),
+        ("$.a=timestamp[us, tz=Europe/Berlin]", "--type is for Parquet"),
+        ("$.a", "write COLUMN=TYPE"),
+        ("$.a=number", "there is no type"),
+        ("$.a=decimal128(99, 2)", "cannot be restored"),
+    ] {
+        let (_, said, status) = run(folder.path(), &["decrypt", "a.json", "--type", column_type]);
+        assert!(status != 0 && said.contains(expected), "{column_type}: {said}");
     }
 }
 

@@ -6,8 +6,12 @@ use std::time::Duration;
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
 use sealwire_client::Error;
 use sealwire_dev_ca::Issued;
+use sealwire_msgpack::write;
 use sealwire_token::Format;
-use sealwire_wire::{Detail, Encrypt, ErrorCode, RpcError, TokenMap};
+use sealwire_wire::{
+    Decrypt, Detail, Encapsulation, Encoding, Encrypt, ErrorCode, Format as EnvelopeFormat, Mask, MaskRule, Masking,
+    OnError, Rewrap, RpcError, RuleFields, Suite, TokenMap, Writing,
+};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
@@ -355,7 +359,9 @@ fn a_reply_over_its_bound_is_refused_by_name() {
         })
         .await;
         let client = harness.client().await;
-        let refused = rpc_error(client.encrypt(Encrypt::new(APP, &fields(3_000))).await);
+        let rules = vec![MaskRule { fields: RuleFields::Path("$[*]"), mask: "hash" }];
+        let writing = Masking { rules, ..Masking::default() };
+        let refused = rpc_error(client.mask(Mask { writing, ..Mask::new(APP, &fields(3_000)) }).await);
         assert_eq!(refused.code, ErrorCode::TooLarge);
         assert!(refused.details.contains(&Detail::text("limit", "reply_bytes_max")), "{refused:?}");
         client.encrypt(Encrypt::new(APP, &fields(400))).await.unwrap();
@@ -365,6 +371,86 @@ fn a_reply_over_its_bound_is_refused_by_name() {
             other => panic!("{other:?}"),
         }
         assert_eq!(code(client.encrypt(Encrypt::new("nobody", &[1])).await), ErrorCode::NotFound);
+        harness.settles().await;
+    });
+}
+
+#[test]
+fn a_document_that_encrypt_or_rewrap_returns_is_one_that_decrypt_takes() {
+    run(async {
+        let harness = Harness::with(|config| {
+            config.limits.message_bytes_max = 64 << 10;
+            config.limits.reply_bytes_max = 1 << 20;
+        })
+        .await;
+        let client = harness.client().await;
+        let binary = |bytes: usize| {
+            let mut document = Vec::new();
+            write::bin(&mut document, &vec![7; bytes]);
+            document
+        };
+        let context = vec![b'c'; 4_000];
+        let text = Writing::default();
+        let apart =
+            Writing { suite: Some(Suite::P256MlKem768), encapsulation: Encapsulation::Apart, ..Writing::default() };
+        for (writing, context) in [
+            (text, &[][..]),
+            (text, &context),
+            (Writing { encoding: Encoding::Binary, ..text }, &[]),
+            (Writing { format: Some(EnvelopeFormat::Evervault), ..text }, &[]),
+            (apart, &[]),
+        ] {
+            // Of binary, Evervault makes a file, which is binary, too.
+            let is_binary = writing.encoding == Encoding::Binary || writing.format.is_some();
+            let longest = if is_binary { 65_300 } else { 60_000 };
+            // Halves the distance between a length that is accepted and one that is denied, down to a byte.
+            let mut accepted = 40_000;
+            let mut denied = longest;
+            while denied - accepted > 1 {
+                let bytes = (accepted + denied) / 2;
+                let document = binary(bytes);
+                match client.encrypt(Encrypt { context, writing, ..Encrypt::new(APP, &document) }).await {
+                    Ok(sealed) => {
+                        accepted = bytes;
+                        let encapsulations = || sealed.encapsulations.iter().map(String::as_str).collect();
+                        let call = Decrypt {
+                            context,
+                            encapsulations: encapsulations(),
+                            on_error: OnError::Report,
+                            deadline_ms: Some(100_000),
+                            reason: Some("a reason that a role requires"),
+                            ..Decrypt::new(APP, &sealed.payload)
+                        };
+                        assert_eq!(client.decrypt(call).await.unwrap().payload, document, "{writing:?} {bytes}");
+                        let call =
+                            Rewrap { context, encapsulations: encapsulations(), ..Rewrap::new(APP, &sealed.payload) };
+                        let again = client.rewrap(call).await;
+                        if let Ok(again) = again {
+                            let call = Decrypt { context, ..Decrypt::new(APP, &again.payload) };
+                            assert_eq!(client.decrypt(call).await.unwrap().payload, document, "{writing:?} {bytes}");
+                        }
+                    }
+                    Err(Error::Rpc(error)) => {
+                        denied = bytes;
+                        assert_eq!(error.code, ErrorCode::TooLarge, "{writing:?} {bytes}: {error:?}");
+                        assert!(error.details.contains(&Detail::text("limit", "message_bytes_max")), "{error:?}");
+                        assert!(error.details.contains(&Detail::number("max", 64 << 10)), "{error:?}");
+                        let hints = error.message.contains("encoding \"binary\"");
+                        assert_eq!(hints, writing.encoding == Encoding::Text && writing.format.is_none(), "{error:?}");
+                    }
+                    Err(other) => panic!("{writing:?} {bytes}: {other:?}"),
+                }
+            }
+            assert!(accepted > 40_000 && denied < longest, "{writing:?}: {accepted} {denied}");
+        }
+        // A rewrap that makes text of a binary envelope could make it too long, and says so.
+        let document = binary(60_000);
+        let binary = Writing { encoding: Encoding::Binary, ..text };
+        let sealed = client.encrypt(Encrypt { writing: binary, ..Encrypt::new(APP, &document) }).await.unwrap();
+        let error = rpc_error(client.rewrap(Rewrap::new(APP, &sealed.payload)).await);
+        assert!(error.details.contains(&Detail::text("limit", "message_bytes_max")), "{error:?}");
+        let again = client.rewrap(Rewrap { writing: binary, ..Rewrap::new(APP, &sealed.payload) }).await.unwrap();
+        assert_eq!(client.decrypt(Decrypt::new(APP, &again.payload)).await.unwrap().payload, document);
         harness.settles().await;
     });
 }

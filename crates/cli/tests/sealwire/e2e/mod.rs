@@ -27,6 +27,7 @@ mod objects;
 mod outside;
 mod overload;
 mod pipelining;
+mod poison;
 mod raw;
 mod reload;
 mod retry;
