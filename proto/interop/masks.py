@@ -169,6 +169,13 @@ class Mask:
             check = (check + 5) % 10
         return put_back(with_made(digits, check), text)
 
+    def do_iban(self, text, _):
+        digits = "00" + re.sub(r"\D", "", text)[2:]
+        text = put_back(self.replace("iban", digits, 2, len(digits), lambda _: True), text)
+        compact = text.replace(" ", "")
+        check = 98 - int("".join(str(int(c, 36)) for c in compact[4:] + compact[:4])) % 97
+        return f"{text[:2]}{check:02}{text[4:]}"
+
     def do_date_shift(self, text, subject):
         if text in ("infinity", "-infinity"):
             return text

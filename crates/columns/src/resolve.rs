@@ -418,6 +418,7 @@ pub fn check_function(column: &str, field: &Field, function: &Function) -> Resul
         | FunctionKind::Email { .. }
         | FunctionKind::Phone { .. }
         | FunctionKind::Card { .. }
+        | FunctionKind::Iban
         | FunctionKind::Hash { .. }
         | FunctionKind::Pseudonym { .. }
         | FunctionKind::Truncate { .. } => {

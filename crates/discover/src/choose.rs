@@ -74,7 +74,10 @@ pub fn candidates(category: Category, demands: Demands<'_>) -> Vec<Function> {
         Category::City => vec![list("cities")],
         Category::PostalCode => some(&["fpe", "fpe(alphabet=alphanumeric_upper)"]),
         Category::BirthDate => some(&["date_shift(within=365)", "generalize(step=10)"]),
-        Category::NationalId | Category::BankAccount | Category::Identifier => {
+        Category::BankAccount => {
+            some(&["iban", "fpe", "fpe(alphabet=alphanumeric_upper)", "fpe(alphabet=alphanumeric)"])
+        }
+        Category::NationalId | Category::Identifier => {
             some(&["fpe", "fpe(alphabet=alphanumeric_upper)", "fpe(alphabet=alphanumeric)"])
         }
         Category::Card => some(&["card", "fpe"]),

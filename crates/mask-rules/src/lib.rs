@@ -19,7 +19,7 @@ pub use finding::{Finding, Found};
 pub use function::{
     Alphabet, FUNCTION_NAMES, Function, FunctionError, FunctionKind, Literal, NumberBounds, Period, work_of_text,
 };
-pub use kinds::{Kind, calling_code_digits, check_digit, luhn};
+pub use kinds::{Kind, calling_code_digits, check_digit, iban_check_digits, luhn};
 pub use lists::builtin_entries;
 pub use lookup::{PathStep, index_max};
 pub use request::{Column, VALUE_KEY, answers, payload, place};

@@ -36,7 +36,7 @@ const NO: &str = "no";
 const BY_KEY: &str = "with the key, by the engine alone; no call does it";
 
 /// All rows, in the order of the documentation.
-pub(crate) const ROWS: [FunctionRow; 23] = [
+pub(crate) const ROWS: [FunctionRow; 24] = [
     FunctionRow {
         function: "keep",
         takes: "any value",
@@ -146,6 +146,16 @@ pub(crate) const ROWS: [FunctionRow; 23] = [
         reversible: NO,
         form: "kept, never passes Luhn, so it is nobody's card; the first 6 and last 4 digits stay",
         learns: "as above; of the first 6 digits the bank",
+    },
+    FunctionRow {
+        function: "iban",
+        takes: "strings that are valid IBANs, with 6 to 22 digits behind the check digits",
+        is_consistent: true,
+        unique: Unique::Yes,
+        unique_for: "; spaces do not count",
+        reversible: BY_KEY,
+        form: "kept, with valid check digits; country and letters stay, in some countries the bank's. May be somebody's account",
+        learns: "the country, the letters, the spaces, which accounts are equal",
     },
     FunctionRow {
         function: "hash",

@@ -28,7 +28,7 @@ const CHARACTER_WORK: u64 = 6;
 pub fn work_of_text(text: &str, fields: u64, bytes: u64) -> ExtraWork {
     let name = text.trim_start();
     let is = |names: &[&str]| names.iter().any(|other| name.starts_with(other));
-    let fields = if is(&["fpe", "card", "phone"]) { fields.saturating_mul(FPE_WORK) } else { 0 };
+    let fields = if is(&["fpe", "card", "phone", "iban"]) { fields.saturating_mul(FPE_WORK) } else { 0 };
     let bytes = if is(&["partial", "generalize"]) { bytes.saturating_mul(CHARACTER_WORK) } else { 0 };
     ExtraWork { fields, bytes }
 }
@@ -85,6 +85,8 @@ pub enum FunctionKind {
         /// True if the result passes Luhn's check; otherwise it fails the check.
         is_valid: bool,
     },
+    /// Replaces an international bank account number.
+    Iban,
     /// Writes hexadecimal digits.
     Hash {
         /// Number of digits.
@@ -224,7 +226,7 @@ impl Function {
     #[must_use]
     pub const fn work(&self, bytes: usize) -> ExtraWork {
         match self.kind {
-            FunctionKind::Fpe(_) | FunctionKind::Card { .. } | FunctionKind::Phone { .. } => {
+            FunctionKind::Fpe(_) | FunctionKind::Card { .. } | FunctionKind::Phone { .. } | FunctionKind::Iban => {
                 ExtraWork { fields: FPE_WORK, bytes: 0 }
             }
             FunctionKind::Partial { .. } | FunctionKind::Truncate { .. } => {
@@ -246,6 +248,7 @@ impl Function {
             FunctionKind::Email { .. } => "email",
             FunctionKind::Phone { .. } => "phone",
             FunctionKind::Card { .. } => "card",
+            FunctionKind::Iban => "iban",
             FunctionKind::Hash { .. } => "hash",
             FunctionKind::Pseudonym { .. } => "pseudonym",
             FunctionKind::Fpe(_) => "fpe",
@@ -277,6 +280,7 @@ impl Function {
             FunctionKind::Email { .. }
             | FunctionKind::Phone { .. }
             | FunctionKind::Card { .. }
+            | FunctionKind::Iban
             | FunctionKind::Hash { .. }
             | FunctionKind::Pseudonym { .. }
             | FunctionKind::Fpe(_)

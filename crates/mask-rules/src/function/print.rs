@@ -10,7 +10,7 @@ impl Display for Function {
         let mut call = FunctionText { f, arguments: 0 };
         call.f.write_str(self.name())?;
         match &self.kind {
-            FunctionKind::Keep | FunctionKind::Null => {}
+            FunctionKind::Keep | FunctionKind::Null | FunctionKind::Iban => {}
             FunctionKind::Redact { with } => call.optional("with", with.as_ref().map(|with| Quoted(with)))?,
             FunctionKind::Fixed(value) => call.argument("", value)?,
             FunctionKind::Partial { first, last, with } => {

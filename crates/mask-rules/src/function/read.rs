@@ -7,7 +7,7 @@ use super::scan::{self, Literal};
 use super::{Alphabet, Function, FunctionError, FunctionKind, NumberBounds, Period};
 
 /// All names, in the order of the documentation.
-pub const NAMES: [&str; 14] = [
+pub const NAMES: [&str; 15] = [
     "keep",
     "redact",
     "fixed",
@@ -16,6 +16,7 @@ pub const NAMES: [&str; 14] = [
     "email",
     "phone",
     "card",
+    "iban",
     "hash",
     "pseudonym",
     "fpe",
@@ -65,6 +66,7 @@ fn known(name: &str) -> &'static [&'static str] {
         "email" => &["keep", "domain"],
         "phone" => &["last", "domain"],
         "card" => &["first", "last", "luhn", "domain"],
+        "iban" => &["domain"],
         "hash" => &["length", "domain"],
         "pseudonym" => &["list", "domain"],
         "fpe" => &["alphabet", "domain"],
@@ -89,6 +91,7 @@ fn kind(name: &str, arguments: &mut Arguments<'_>) -> Result<FunctionKind, Funct
             last: arguments.int("last", 0..=4, 4)?,
             is_valid: arguments.word("luhn", &["valid", "invalid"])? == 0,
         },
+        "iban" => FunctionKind::Iban,
         "hash" => FunctionKind::Hash { length: arguments.int("length", 16..=64, 32)? },
         "pseudonym" => FunctionKind::Pseudonym { list: list(arguments)? },
         "fpe" => FunctionKind::Fpe(alphabet(arguments)?),

@@ -29,6 +29,19 @@ pub(super) fn is_iban(text: &[u8]) -> bool {
         && remainder(compact) == 1
 }
 
+/// Computes the check digits of an account number with the check digits 00. Spaces are ignored.
+#[must_use]
+pub fn iban_check_digits(text: &[u8]) -> [u8; 2] {
+    let mut compact = [0; 34];
+    let mut len = 0;
+    for (slot, byte) in compact.iter_mut().zip(text.iter().filter(|byte| **byte != b' ')) {
+        *slot = *byte;
+        len += 1;
+    }
+    let check = 98 - remainder(&compact[..len.max(4)]) as u8;
+    [b'0' + check / 10, b'0' + check % 10]
+}
+
 /// Computes the remainder modulo 97, with the first four characters moved to the end and letters as 10 to 35.
 fn remainder(compact: &[u8]) -> u32 {
     compact[4..].iter().chain(&compact[..4]).fold(0, |rest, byte| match byte {

@@ -15,6 +15,7 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
 pub use card::{check_digit, luhn};
+pub use iban::iban_check_digits;
 pub use phone::calling_code_digits;
 
 use crate::limits::{KIND_BYTES_MAX, SECRET_BYTES_MAX};

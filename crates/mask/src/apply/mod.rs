@@ -8,6 +8,7 @@ mod email;
 mod ff1;
 mod fpe;
 mod hash;
+mod iban;
 mod number;
 mod phone;
 mod pseudonym;
@@ -59,6 +60,7 @@ pub(crate) enum Applied {
     Email(email::Email),
     Phone(phone::Phone),
     Card(card::Card),
+    Iban(iban::Iban),
     Hash(hash::Hash),
     Pseudonym(pseudonym::Pseudonym),
     Fpe(fpe::Fpe),
@@ -87,6 +89,7 @@ impl Applied {
             FunctionKind::Card { first, last, is_valid } => {
                 Self::Card(card::Card::new(secret, domain, *first, *last, *is_valid))
             }
+            FunctionKind::Iban => Self::Iban(iban::Iban::new(secret, domain)),
             FunctionKind::Hash { length } => Self::Hash(hash::Hash::new(keyed(), *length)),
             FunctionKind::Pseudonym { list } => {
                 Self::Pseudonym(pseudonym::Pseudonym::new(keyed(), list, lists.find(list)?))
@@ -115,6 +118,7 @@ impl Applied {
             Self::Email(email) => return email.apply(value, out),
             Self::Phone(phone) => return phone.apply(value, out),
             Self::Card(card) => return card.apply(value, out),
+            Self::Iban(iban) => return iban.apply(value, out),
             Self::Hash(hash) => return hash.apply(value, out),
             Self::Pseudonym(pseudonym) => return pseudonym.apply(value, out),
             Self::Fpe(fpe) => return fpe.apply(value, out),

@@ -602,3 +602,19 @@ fn noise_stays_within_its_bounds() {
     check("noise(by=1, min=7)", Value::Uint(7), Value::Uint(8));
     check("noise(by=1, max=90)", Value::Uint(90), Value::Uint(89));
 }
+
+#[test]
+fn iban_keeps_country_form_and_valid_check_digits() {
+    for given in
+        ["DE89 3704 0044 0532 0130 00", "GB82WEST12345698765432", "NO9386011117947", "FR1420041010050500013M02606"]
+    {
+        let made = text("iban", given);
+        assert!(crate::Kind::Iban.knows(&made), "{made}");
+        let letters = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "9");
+        assert!(letters(&made) == letters(given) && made != given, "{made}");
+    }
+    for wrong in ["DE88370400440532013000", "de89370400440532013000", "", "DE89", "DE89\u{a0}3704 0044 0532 0130 00"] {
+        refused("iban", Value::Str(wrong), "an IBAN");
+    }
+    refused("iban", Value::Uint(1), "values of this type");
+}

@@ -59,6 +59,12 @@ fn texts(row: &FunctionRow) -> BoxedStrategy<String> {
         "email" => "[a-zA-Zé.]{1,12}@[a-z]{2,8}\\.[a-z]{2,3}".boxed(),
         "phone" => "(\\+34 |0034|0|[1-9])?[1-9][0-9]{2}[- ]?[0-9]{6,8}".boxed(),
         "card" => "[2-6][0-9]{3}[ -]?[0-9]{4}[ -]?[0-9]{4}[ -]?[0-9]{4}".prop_map(|text| valid(&text)).boxed(),
+        "iban" => "(DE|FR|GB)00[0-9]{18}"
+            .prop_map(|text| {
+                let check = sealwire_mask_rules::iban_check_digits(text.as_bytes());
+                format!("{}{}{}{}", &text[..2], char::from(check[0]), char::from(check[1]), &text[4..])
+            })
+            .boxed(),
         "fpe" if row.function == "fpe" => "[0-9]{3}-?[0-9]{3,12}".boxed(),
         "fpe" => "[0-9a-zA-Z]{2,8}[ -][0-9a-zA-Z]{2,8}".boxed(),
         "date_shift" => date(),
@@ -157,7 +163,7 @@ fn another_app_and_another_domain_mask_otherwise_and_functions_without_a_key_ali
 #[test]
 fn no_original_is_in_what_hides_it() {
     for_each_row(24, |row, texts| {
-        let hides = ["redact", "fixed", "null", "email", "hash", "pseudonym", "phone", "card", "fpe"];
+        let hides = ["redact", "fixed", "null", "email", "hash", "pseudonym", "phone", "card", "iban", "fpe"];
         let name = row.function.parse::<Function>().expect(row.function).name();
         if !hides.contains(&name) {
             return;
@@ -196,7 +202,7 @@ fn what_keeps_its_form_keeps_it() {
             let masked = masked(&mask, text);
             let same = |letters| assert_eq!(form(text_of(&masked), letters), form(text, letters), "{text}");
             match mask.function().name() {
-                "phone" | "card" | "date_shift" => same(false),
+                "phone" | "card" | "iban" | "date_shift" => same(false),
                 "fpe" => same(true),
                 "generalize" if row.function.contains("date") => same(false),
                 "noise" | "generalize" if !row.function.contains("keep") => {
