@@ -232,25 +232,34 @@ class Mask:
             masked = or_neighbor(low + (high - low) * ((r >> 75) / 2**53), v, r, lambda f: low <= f <= high)
             return -masked if sign else masked
 
-        while True:
-            reach = d * millionths // 10**6 if "percent" in self.settings else self.number("by") * 10**s
+        decimals = len(value.partition(".")[2]) if isinstance(value, str) else 0
+
+        def window(reach):
             low, high = max(0, d - reach, (least or 0) * 10**s), min(d + reach, 10**31 - 1)
-            high = high if most is None else min(high, most * 10**s)
+            return low, high if most is None else min(high, most * 10**s)
+
+        shortest = d, s
+        while True:
+            low, high = window(d * millionths // 10**6 if "percent" in self.settings else self.number("by") * 10**s)
             masked = choose(low, high, d, r)
             if masked is not None:
                 break
-            d, s = 10 * d, s + 1
-            if s >= 30 or d >= 10**30:
+            finer = s + 1 <= decimals or isinstance(value, float)
+            if finer and s + 1 < 30 and 10 * d < 10**30:
+                d, s = 10 * d, s + 1
+                continue
+            d, s = shortest if isinstance(value, float) else (d, s)
+            low, high = window(1)
+            masked = choose(low, high, d, r)
+            if masked is None:
                 raise ValueError("no other number")
+            break
         if isinstance(value, float):
             as_float = lambda digits: float(point(digits, s))
             in_window = lambda f: low <= decimal.Decimal(repr(f)).scaleb(s) <= high
             fits = lambda f: as_float(low) < f < as_float(high) or in_window(f)
             masked = or_neighbor(as_float(masked), as_float(d), r, fits)
             return -masked if sign and masked else masked
-        decimals = len(value.partition(".")[2]) if isinstance(value, str) else 0
-        if s > decimals:
-            raise ValueError("no other number of this form")
         largest = (10**31 - 1) // 10 ** (decimals - s) if isinstance(value, str) else 2**63 if sign else 2**64 - 1
         if masked > largest:
             masked = choose(low, largest, d, r)

@@ -259,13 +259,13 @@ pub(crate) const ROWS: [FunctionRow; 24] = [
     },
     FunctionRow {
         function: "noise(percent=10)",
-        takes: "integers, floats, strings of plain decimal numbers of at most 30 digits, if another number of the type and its decimals is within the noise (of integers: from 10); with `subject` as `date_shift`",
+        takes: "integers, floats, strings of plain decimal numbers of at most 30 digits; with `subject` as `date_shift`",
         is_consistent: true,
         unique: Unique::No,
         unique_for: "",
         reversible: NO,
         form: "kept: type, sign, digits behind the point",
-        learns: "the value to within 10 percent, but never the value itself; how many decimals are not zero; sums nearly",
+        learns: "the value to within 10 percent or one unit of its last digit, but never the value itself; how many decimals are not zero; sums nearly",
     },
     FunctionRow {
         function: "noise(by=3)",

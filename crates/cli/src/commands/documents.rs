@@ -525,15 +525,22 @@ fn list(errors: &[FieldError], omitted: u64) {
     }
 }
 
+/// Maximum length of a document, which is read whole.
+const DOCUMENT_BYTES_MAX: u64 = 1 << 30;
+
 /// Reads a file; `-` is standard input.
 pub(super) fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     let mut text = Vec::new();
     let read = if file == Path::new("-") {
-        std::io::stdin().lock().read_to_end(&mut text)
+        std::io::stdin().lock().take(DOCUMENT_BYTES_MAX + 1).read_to_end(&mut text)
     } else {
-        File::open(file).and_then(|mut file| file.read_to_end(&mut text))
+        File::open(file).and_then(|file| file.take(DOCUMENT_BYTES_MAX + 1).read_to_end(&mut text))
     };
     read.map_err(|error| format!("{}: {error}", file.display()))?;
+    if text.len() as u64 > DOCUMENT_BYTES_MAX {
+        let what = "longer than 1 GiB, which no engine takes: divide the document, or use `mask` or Parquet for tables";
+        return Err(format!("{}: {what}", file.display()).into());
+    }
     Ok(text)
 }
 

@@ -17,7 +17,7 @@ use super::values::{Levels, Values, read};
 use crate::limits::Limits;
 
 /// Bytes that an entry of a column in lists takes beside its value.
-const ENTRY_BYTES: usize = 8;
+pub(super) const ENTRY_BYTES: usize = 8;
 
 /// Rows of a column.
 #[derive(Debug)]

@@ -20,6 +20,7 @@ use sealwire_columns::{ColumnError, Leaf, LeafPlan, Pieces, build, check, new_fi
 use sealwire_mask_rules::{RuleText, Rules, Target, Unknown};
 use tokio::task::spawn_blocking;
 
+use super::column_rows::ENTRY_BYTES;
 use super::layout::{Indexing, Layout, LeafLayout};
 use super::read::ReadBatch;
 use super::values::Values;
@@ -136,7 +137,10 @@ fn layout(
         if job.direction == Direction::Open && !is_text(plan) {
             return Err(error(ColumnError::Type {
                 column: path.text().to_owned(),
-                problem: format!("has type {}, and envelopes are text or binary", plan.field.data_type()),
+                problem: format!(
+                    "has type {}, and envelopes are text or binary: name the columns to decrypt, such as --select '$.email'",
+                    plan.field.data_type()
+                ),
             }));
         }
         let named = types.iter().position(|(named, _)| column_name(named) == column_name(path.text()));
@@ -320,6 +324,30 @@ fn cut(job: &JobState, batch: ReadBatch) -> Result<(ReadBatch, Leaf, Vec<sealwir
     Ok((batch, leaf, pieces))
 }
 
+/// Returns an error if a row became longer than a job takes: another job, such as one that decrypts, could not read it.
+fn check_rows(job: &JobState, batch: &ReadBatch, values: &Values) -> Result<(), JobError> {
+    let leaf = &job.layout.leaves[batch.column];
+    let mut row_bytes = 0;
+    let mut at = 0;
+    for entry in 0..batch.entries {
+        let is_in_list = leaf.repetition_max > 0;
+        if !is_in_list || batch.levels.repetitions[entry] == 0 {
+            row_bytes = 0;
+        }
+        row_bytes += ENTRY_BYTES * usize::from(is_in_list);
+        if leaf.definition_max > 0 && batch.levels.definitions[entry] != leaf.definition_max {
+            continue;
+        }
+        row_bytes += values.value_bytes(at);
+        if row_bytes > job.limits.record_bytes_max {
+            let what = format!("the result has more than {} bytes, which no job reads", job.limits.record_bytes_max);
+            return Err(job.layout.value_error(batch, at, &what));
+        }
+        at += 1;
+    }
+    Ok(())
+}
+
 fn put_back(
     job: &JobState,
     new: &NewColumn,
@@ -340,6 +368,7 @@ fn put_back(
     if values.len() != batch.values.len() {
         return Err(layout.column_invalid(batch.column, "a result is null"));
     }
+    check_rows(job, &batch, &values)?;
     let mut counts = Counts::default();
     (0..values.len()).for_each(|_| counts.masked(own.kept, false));
     counts.nulls(own.kept, own.nulls(&batch.levels));

@@ -784,6 +784,30 @@ fn columns_are_encrypted_to_text_and_come_back_with_their_types() {
 }
 
 #[test]
+fn rows_that_no_job_could_decrypt_are_not_encrypted() {
+    // A value of n bytes becomes text of 2 n + 13 bytes or so.
+    let limits = Limits { record_bytes_max: 400, ..Limits::default() };
+    let run = Run { limits, ..Run::new() };
+    for (length, fits) in [(100, true), (180, true), (198, false), (390, false)] {
+        let text = "x".repeat(length);
+        let column: ArrayRef = Arc::new(StringArray::from(vec![Some("short"), None, Some(text.as_str())]));
+        let source = file(&RecordBatch::try_from_iter([("mail", column)]).expect("a batch"), settings());
+        let sealed = run.change(&source, &["$.mail"], Direction::Seal);
+        match sealed {
+            Ok(sealed) if fits => {
+                let opened = run.change(&sealed, &["$.mail"], Direction::Open).expect("decrypts");
+                assert_eq!(table(&opened).1, table(&source).1, "{length}");
+            }
+            Err(error) if !fits => {
+                let expected = "row 3: the result has more than 400 bytes, which no job reads";
+                assert!(error.to_string().contains(expected), "{length}: {error}");
+            }
+            other => panic!("{length}: {other:?}"),
+        }
+    }
+}
+
+#[test]
 fn types_that_are_not_noted_any_more_are_named_or_text_comes_back() {
     let source = file(&people(), rich());
     let run = Run::new();

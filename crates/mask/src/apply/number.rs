@@ -50,6 +50,15 @@ impl Form {
 }
 
 impl Form {
+    /// Returns true if numbers of this form can have so many decimals, where the given one has `decimals`.
+    fn holds(self, scale: usize, decimals: usize) -> bool {
+        match self {
+            Self::Signed | Self::Unsigned => scale == 0,
+            Self::Single | Self::Float => true,
+            Self::Text => scale <= decimals,
+        }
+    }
+
     /// Returns the largest digits of `scale` decimals that the form holds beside the sign. `decimals` is the number of
     /// decimals of the input. `None` if the form cannot hold so many decimals.
     fn digits_max(self, is_negative: bool, scale: usize, decimals: usize) -> Option<u128> {
@@ -349,11 +358,19 @@ impl Noise {
         let mut text = [0; 48];
         let drawn = self.draw(given.print(&mut text).as_bytes(), subject)?;
         let (mut window, mut chosen) = loop {
-            let window = self.window(&given);
+            let window = self.window(&given, self.reach_of(&given));
             if let Some(chosen) = window.choose(given.digits, drawn) {
                 break (window, chosen);
             }
-            given = given.finer().ok_or(Unfit::NoOther)?;
+            if let Some(finer) = given.finer().filter(|finer| form.holds(finer.scale, decimal.scale)) {
+                given = finer;
+                continue;
+            }
+            // No other number is within the reach, as of zero: the next one is taken instead.
+            given = if matches!(form, Form::Text) { given } else { decimal.normal() };
+            let window = self.window(&given, 1);
+            let chosen = window.choose(given.digits, drawn).ok_or(Unfit::NoOther)?;
+            break (window, chosen);
         };
         let digits_max = form.digits_max(given.is_negative, given.scale, decimal.scale).ok_or(Unfit::NoOther)?;
         if chosen > digits_max {
@@ -426,13 +443,17 @@ impl Noise {
         if is_negative { (max.map(|max| -max), min.map(|min| -min)) } else { (min, max) }
     }
 
-    /// Returns the magnitudes within the reach and the bounds, on the number's side of zero.
-    fn window(&self, given: &Decimal) -> Window {
-        let reach = match self.reach {
+    /// Returns the maximum distance from the number, in its last digit.
+    fn reach_of(&self, given: &Decimal) -> u128 {
+        match self.reach {
             // Cannot overflow: less than 10^30 times 10^6.
             NoiseRange::Of(millionths) => given.digits * u128::from(millionths) / 1_000_000,
             NoiseRange::Fixed(by) => u128::from(by).saturating_mul(given.unit()).min(RESULT_MAX),
-        };
+        }
+    }
+
+    /// Returns the magnitudes within a reach and the bounds, on the number's side of zero.
+    fn window(&self, given: &Decimal, reach: u128) -> Window {
         let mut low = given.digits.saturating_sub(reach);
         let mut high = (given.digits + reach).min(RESULT_MAX);
         let (least, most) = self.magnitudes(given.is_negative);

@@ -567,11 +567,6 @@ fn noise_never_returns_the_value_itself() {
         }
     }
     for (function, value) in [
-        ("noise(percent=10)", Value::Uint(9)),
-        ("noise(percent=10)", Value::Uint(0)),
-        ("noise(percent=10)", Value::Str("0.00")),
-        ("noise(percent=10)", Value::Str("0.09")),
-        ("noise(percent=100)", Value::Float(0.0)),
         ("noise(percent=10)", Value::Float(5e-324)),
         ("noise(by=1)", Value::Single(33_554_432.0)),
         ("noise(by=1)", Value::Float(1e20)),
@@ -579,6 +574,24 @@ fn noise_never_returns_the_value_itself() {
     ] {
         refused(function, value, "no other number");
     }
+}
+
+#[test]
+fn noise_without_another_number_in_reach_gives_the_next_one() {
+    for (function, value, expected) in [
+        ("noise(percent=10)", Value::Uint(9), &["8", "10"][..]),
+        ("noise(percent=10)", Value::Int(-3), &["-2", "-4"]),
+        ("noise(percent=10)", Value::Uint(0), &["1"]),
+        ("noise(percent=10)", Value::Str("0.00"), &["0.01"]),
+        ("noise(percent=10)", Value::Str("0.09"), &["0.08", "0.10"]),
+        ("noise(percent=100)", Value::Float(0.0), &["1"]),
+        ("noise(percent=10, max=9)", Value::Uint(9), &["8"]),
+    ] {
+        let out = plain(masked(function, value, None));
+        assert!(expected.contains(&out.as_str()), "{function} {value:?}: {out}");
+    }
+    refused("noise(percent=10, min=9, max=9)", Value::Uint(9), "no other number");
+    refused("noise(percent=10, max=0)", Value::Uint(0), "no other number");
 }
 
 #[test]
@@ -590,11 +603,11 @@ fn noise_stays_within_its_bounds() {
         assert!((-90.0..=90.0).contains(&out) && out != value && (out - value).abs() < 1.000_001, "{value}: {out}");
         let text = format!("{value:.4}");
         let out = masked("noise(percent=50, max=20)", Value::Str(&text), None);
-        if value == 0.0 || value > 40.0 {
+        if value > 40.0 {
             assert_eq!(out, Err(Unfit::NoOther), "{text}");
         } else {
             let out: f64 = plain(out).parse().expect("a float");
-            assert!(out <= 20.0 && (out - value).abs() <= value.abs() / 2.0 + 1e-9, "{text}: {out}");
+            assert!(out <= 20.0 && (out - value).abs() <= (value.abs() / 2.0).max(0.0001) + 1e-9, "{text}: {out}");
         }
     }
     refused("noise(by=1, min=-90, max=90)", Value::Float(200.5), "no other number");
