@@ -47,10 +47,7 @@ pub(crate) fn classify(value: &[u8], encoding: Encoding) -> ValueClass {
 /// column. Binary envelopes inside other bytes are not searched for: their three first bytes occur by chance.
 fn contains_envelope(value: &[u8]) -> bool {
     let mut envelopes = memmem::find_iter(value, TEXT_PREFIX).map(|at| &value[at..]);
-    let mut strings = memmem::find_iter(value, b"ev:").map(|at| &value[at..]);
-    envelopes.any(begins_with_envelope)
-        || strings.any(begins_with_evervault_string)
-        || memmem::find(value, b"%EVENC").is_some()
+    envelopes.any(begins_with_envelope) || contains_evervault_string(value) || memmem::find(value, b"%EVENC").is_some()
 }
 
 fn begins_with_envelope(text: &[u8]) -> bool {
@@ -59,10 +56,18 @@ fn begins_with_envelope(text: &[u8]) -> bool {
     Envelope::from_text(&text[..TEXT_PREFIX.len() + body]).is_some()
 }
 
-fn begins_with_evervault_string(text: &[u8]) -> bool {
+fn contains_evervault_string(value: &[u8]) -> bool {
     let is_part = |byte: &&u8| byte.is_ascii_alphanumeric() || b":+/=-_".contains(byte);
-    let (string, rest) = text.split_at(text.iter().take_while(is_part).count());
-    string.ends_with(b":") && string.len() > b"ev:".len() && rest.starts_with(b"$")
+    let mut rest = value;
+    while let Some(at) = memmem::find(rest, b"ev:") {
+        let (string, after) = rest[at..].split_at(rest[at..].iter().take_while(is_part).count());
+        if string.ends_with(b":") && string.len() > b"ev:".len() && after.starts_with(b"$") {
+            return true;
+        }
+        // Other beginnings in the same run have the same end.
+        rest = after;
+    }
+    false
 }
 
 /// Returns true for Evervault strings and files, which do not name their key.
@@ -140,6 +145,9 @@ mod tests {
             (&document(&text(9)), Text, ValueClass::Plain),
             (b"prev: 12 USD:$", Text, ValueClass::Plain),
             (b"ev:$ or ev:", Text, ValueClass::Plain),
+            (&b"ev:".repeat(1 << 20), Text, ValueClass::Plain),
+            (&[&b"ev:".repeat(1 << 20)[..], b"$"].concat(), Text, ValueClass::Left(Evervault)),
+            (&[&b"x ev:".repeat(1 << 18)[..], b"a:$"].concat(), Text, ValueClass::Left(Inside)),
             (&text(4), Text, ValueClass::Left(Apart)),
             (&binary(4), Binary, ValueClass::Left(Apart)),
         ] {

@@ -42,6 +42,8 @@ const UNMOVED_MAX: f64 = 0.9;
 const ROWS_MIN: u64 = 10;
 /// Maximum share of originals in other fields that chance explains.
 const ELSEWHERE_MAX: f64 = 0.01;
+/// Maximum share of originals in other fields that is taken for chance, however many the own field has.
+const CHANCE_MAX: f64 = 0.1;
 /// Maximum number of target fields that are listed per source field.
 const NAMED_MAX: usize = 5;
 
@@ -252,18 +254,23 @@ impl Check {
         if let Some(entry) = self.own.entry(own, fresh) {
             entry.source = entry.source.saturating_add(1);
         }
-        if self.promises[field] != Guarantee::Moved && is_telling(text) {
-            let fresh = SearchTerms { field: field as u32, is_found: false };
-            let _ = self.anywhere.entry(self.keys.hash_one(text), fresh);
+        if self.promises[field] == Guarantee::Moved {
+            return;
         }
-        if self.promises[field] != Guarantee::Moved {
-            let Self { keys, anywhere, .. } = self;
-            pieces::elements(text, &mut |element| {
-                if is_telling(element) {
-                    let fresh = SearchTerms { field: field as u32, is_found: false };
-                    let _ = anywhere.entry(keys.hash_one(element), fresh);
-                }
-            });
+        self.seek(field, text);
+        pieces::elements(text, &mut |element| self.seek(field, element));
+    }
+
+    /// Adds an original to those that are searched for in other fields. Of several fields with that original, one whose
+    /// function never returns originals has it.
+    fn seek(&mut self, field: usize, text: &str) {
+        if !is_telling(text) {
+            return;
+        }
+        let fresh = SearchTerms { field: field as u32, is_found: false };
+        let Some(entry) = self.anywhere.entry(self.keys.hash_one(text), fresh) else { return };
+        if self.promises[entry.field as usize] == Guarantee::Rare && self.promises[field] != Guarantee::Rare {
+            entry.field = field as u32;
         }
     }
 
@@ -289,9 +296,12 @@ impl Check {
     /// Checks a definition or comment of a schema. `name` says which.
     pub(crate) fn seen_definition(&mut self, name: &str, text: &str) {
         self.sought_with_pieces(name, &[], text);
-        // What is between single quotes is a literal of SQL.
-        for literal in text.split('\'').skip(1).step_by(2) {
-            self.sought(name, &[], literal);
+        // What is between single quotes can be a literal of SQL. An apostrophe in a comment must not shift the pairs, and a
+        // doubled quote is one of the literal.
+        text.split('\'').for_each(|literal| self.sought(name, &[], literal));
+        if text.contains("''") {
+            let text = text.replace("''", "\0");
+            text.split('\'').for_each(|literal| self.sought(name, &[], &literal.replace('\0', "'")));
         }
     }
 
@@ -308,6 +318,15 @@ impl Check {
     }
 
     fn sought(&mut self, name: &str, fields: &[usize], text: &str) {
+        self.sought_exactly(name, fields, text);
+        // A document can hold what a `char(n)` column had, with its padding.
+        let unpadded = text.trim_end_matches(' ');
+        if unpadded.len() < text.len() {
+            self.sought_exactly(name, fields, unpadded);
+        }
+    }
+
+    fn sought_exactly(&mut self, name: &str, fields: &[usize], text: &str) {
         if !is_telling(text) {
             return;
         }
@@ -399,7 +418,7 @@ fn without_map_keys(fields: Vec<LeakField>) -> Vec<LeakField> {
 fn verdict(field: &LeakField, promise: Guarantee) -> LeakVerdict {
     let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
     // Masks are as likely to be originals in another field under the same function as in the field itself.
-    let chance = ELSEWHERE_MAX.max(2.0 * share(field.found_in_field, field.originals));
+    let chance = ELSEWHERE_MAX.max((2.0 * share(field.found_in_field, field.originals)).min(CHANCE_MAX));
     let leaks = match promise {
         Guarantee::Absent { .. } => field.found_in_field > 0 || field.found_elsewhere > 0,
         Guarantee::Rare | Guarantee::Moved => {

@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::postgres::sample::leaves;
 use crate::postgres::source::Snapshot;
 use crate::postgres::target::refuse_privileged_reader;
-use crate::postgres::{Catalog, Database, Endpoint, KindScope, Table};
+use crate::postgres::{Catalog, Database, Endpoint, KindScope, OURS, Table};
 use crate::report::Progress;
 use crate::scan::copy;
 
@@ -43,6 +43,12 @@ pub async fn verify_databases(
     let from = Catalog::read(reader, &source).await?;
     let to = Catalog::read(other, &target).await?;
     crate::postgres::refuse_missing(&from, check.plan())?;
+    for (client, of) in [(reader, &source), (other, &target)] {
+        refuse_unknown_encoding(client, of).await?;
+    }
+    for row in other.query(&unsearched(), &[]).await.map_err(|error| target.error(&error))? {
+        check.skip(row.get(0), row.get(1));
+    }
     let estimate: u64 = from.tables.iter().chain(&to.tables).map(|table| table.rows_estimated).sum();
     for pass in 1.. {
         progress.expect(0, estimate * u64::from(pass));
@@ -62,6 +68,27 @@ pub async fn verify_databases(
         }
     }
     Ok(LeakReport::default())
+}
+
+/// Rejects a database whose texts have no known encoding: they could neither be read nor compared.
+async fn refuse_unknown_encoding(client: &Client, of: &Endpoint) -> Result<(), JobError> {
+    let row = client.query_one("SELECT pg_catalog.current_setting('server_encoding')", &[]).await;
+    if row.map_err(|error| of.error(&error))?.get::<_, &str>(0) != "SQL_ASCII" {
+        return Ok(());
+    }
+    let what = "its encoding is SQL_ASCII, so that texts cannot be compared reliably: move it to UTF8 first";
+    Err(JobError::Plan(format!("{}: {what}", of.whence)))
+}
+
+/// Relations with rows that are not searched, and why.
+fn unsearched() -> String {
+    format!(
+        "SELECT n.nspname || '.' || c.relname, CASE c.relkind WHEN 'm' THEN 'it is a materialized view, which derives from tables' \
+             WHEN 'f' THEN 'it is a foreign table' ELSE 'it belongs to an extension' END \
+         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE {OURS} AND (c.relkind IN ('m', 'f') OR c.relkind IN ('r', 'p') AND EXISTS (SELECT 1 FROM pg_catalog.pg_depend d \
+             WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = c.oid AND d.deptype = 'e')) ORDER BY 1"
+    )
 }
 
 /// Returns the texts of a schema that can hold values, with their places. Labels of enums are not among them: a column of an
@@ -87,6 +114,13 @@ const SCHEMA_TEXTS: &str = "\
             pg_catalog.pg_get_expr(polwithcheck, polrelid)) FROM pg_catalog.pg_policy \
         UNION ALL SELECT 'pg_catalog.pg_proc'::pg_catalog.regclass, oid, pg_catalog.pg_get_functiondef(oid) FROM pg_catalog.pg_proc \
             WHERE prokind <> 'a' AND oid >= 16384 \
+        UNION ALL SELECT 'pg_catalog.pg_proc'::pg_catalog.regclass, aggfnoid, agginitval FROM pg_catalog.pg_aggregate \
+        UNION ALL SELECT 'pg_catalog.pg_rewrite'::pg_catalog.regclass, oid, pg_catalog.pg_get_ruledef(oid) FROM pg_catalog.pg_rewrite \
+            WHERE rulename <> '_RETURN' \
+        UNION ALL SELECT 'pg_catalog.pg_statistic_ext'::pg_catalog.regclass, oid, pg_catalog.pg_get_statisticsobjdef(oid) \
+            FROM pg_catalog.pg_statistic_ext \
+        UNION ALL SELECT 'pg_catalog.pg_class'::pg_catalog.regclass, ftrelid, ftoptions::text FROM pg_catalog.pg_foreign_table \
+        UNION ALL SELECT 'pg_catalog.pg_foreign_server'::pg_catalog.regclass, oid, srvoptions::text FROM pg_catalog.pg_foreign_server \
         UNION ALL SELECT 'pg_catalog.pg_type'::pg_catalog.regclass, oid, typdefault FROM pg_catalog.pg_type \
         UNION ALL SELECT classoid, objoid, description FROM pg_catalog.pg_description) \
     SELECT i.type || ' ' || i.identity, texts.text FROM texts \

@@ -113,6 +113,60 @@ fn fields_of_one_function_do_not_hide_the_originals_of_each_other() {
 }
 
 #[test]
+fn half_masked_numbers_hide_no_originals_elsewhere() {
+    let source: Vec<String> = (0..40).map(|n| format!("{:012}", n * 7_919)).collect();
+    // Half of the rows are not masked, and another field holds all originals.
+    let half: Vec<String> =
+        (0..40).map(|n| if n % 2 == 0 { source[n].clone() } else { format!("9{:011}", n * 104_729) }).collect();
+    let texts = |values: &[String]| values.iter().map(String::as_str).map(str::to_owned).collect::<Vec<_>>();
+    let [source, half] = [texts(&source), texts(&half)];
+    let source: Vec<&str> = source.iter().map(String::as_str).collect();
+    let half: Vec<&str> = half.iter().map(String::as_str).collect();
+    assert_eq!(verdict_of("fpe", &source, &half, &source), LeakVerdict::Leak);
+}
+
+#[test]
+fn originals_of_padded_columns_are_found_with_their_padding() {
+    let field = check("redact", &["Hans Meier"], &["[redacted]"], &[r#"{"name": "Hans Meier          "}"#]);
+    assert_eq!((field.found_elsewhere, field.verdict), (1, LeakVerdict::Leak));
+}
+
+#[test]
+fn an_original_of_two_fields_has_the_stronger_guarantee() {
+    let text =
+        "unknown = \"keep\"\n[[rule]]\ncolumn = \"f\"\nmask = 'fpe'\n[[rule]]\ncolumn = \"g\"\nmask = 'redact'\n";
+    let plan = Arc::new(Plan::new(Arc::new(Rules::from_toml(text).expect("rules"))));
+    let mut check = Check::new(plan, LeakLimits::default());
+    let (f, g) = (check.field("f", 0), check.field("g", 1));
+    (0..1_000).for_each(|n| check.original(f, &format!("{:012}", n * 7_919)));
+    (0..5).for_each(|n| check.original(g, &format!("{:012}", n * 7_919)));
+    check.seen("h", &[], "000000007919");
+    check.end_pass();
+    let report = check.report(1);
+    assert_eq!((report.fields[f].verdict, report.fields[g].verdict), (LeakVerdict::Clean, LeakVerdict::Leak));
+}
+
+#[test]
+fn literals_of_definitions_are_found_behind_apostrophes() {
+    for definition in [
+        "CREATE FUNCTION f() -- don't touch\n IF n = 'Johannes Meier' THEN",
+        "DEFAULT 'Johannes Meier'::text",
+        "CHECK (n <> 'it''s' AND n <> 'Johannes Meier')",
+    ] {
+        let text = "unknown = \"keep\"\n[[rule]]\ncolumn = \"f\"\nmask = 'redact'\n";
+        let plan = Arc::new(Plan::new(Arc::new(Rules::from_toml(text).expect("rules"))));
+        let mut check = Check::new(plan, LeakLimits::default());
+        let field = check.field("f", 0);
+        check.original(field, "Johannes Meier");
+        check.original(field, "Anna O'Brien");
+        check.seen_definition("a definition", definition);
+        check.seen_definition("another", "DEFAULT 'Anna O''Brien'");
+        check.end_pass();
+        assert_eq!(check.report(1).fields[field].found_elsewhere, 2, "{definition}");
+    }
+}
+
+#[test]
 fn originals_are_found_inside_structured_text() {
     let cases: &[(&str, &str, &str, bool)] = &[
         ("array", "anna@mail.test", "{bob@mail.test,anna@mail.test}", true),

@@ -22,7 +22,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(15);
 
 /// Keeps a session from reading views and foreign tables, which run code of others, as `pg_dump` does. Older servers have no
 /// such setting.
-const ONLY_TABLES: &str = "SELECT pg_catalog.set_config(name, 'view,foreign-table', false) \
+pub(crate) const ONLY_TABLES: &str = "SELECT pg_catalog.set_config(name, 'view,foreign-table', false) \
     FROM pg_catalog.pg_settings WHERE name = 'restrict_nonsystem_relation_kind'";
 
 /// A database. `Debug` shows no password.
@@ -131,9 +131,6 @@ impl Endpoint {
                    SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; \
                    SET synchronize_seqscans = off; SET search_path = ''; SET standard_conforming_strings = on";
         client.batch_execute(set).await.map_err(|error| self.error(&error))?;
-        if self.whence == "source" {
-            client.batch_execute(ONLY_TABLES).await.map_err(|error| self.error(&error))?;
-        }
         Ok(Connection { client, link })
     }
 

@@ -9,7 +9,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_postgres::{Client, CopyInSink, CopyOutStream, Error};
 
 use super::catalog::Table;
-use super::connect::{Endpoint, described};
+use super::connect::{Endpoint, ONLY_TABLES, described};
 use super::rows::Rows;
 use super::sample::leaves;
 use super::target;
@@ -53,14 +53,16 @@ pub(crate) struct CopiedTable {
 
 /// Copies one table.
 pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows) -> Result<CopiedTable, JobError> {
-    let reader = run.source.connect().await?;
-    begin(&reader, &run.source, &run.snapshot).await?;
+    // Closed when the copy ends early, so that the rest of the table is not read.
+    let connection = run.source.connect_scoped().await?;
+    let reader = &connection.client;
+    begin(reader, &run.source, &run.snapshot).await?;
     let writer = target::connect_writer(&run.target).await?;
     writer.batch_execute("BEGIN").await.map_err(|error| run.target.error(&error))?;
 
     let columns = table.column_list();
     // COPY of a table's name gives no rows of inheriting tables, and calls no function of its owner.
-    let from: Vec<String> = leaves(&reader, &run.source, &table)
+    let from: Vec<String> = leaves(reader, &run.source, &table)
         .await?
         .iter()
         .map(|leaf| format!("COPY {leaf} {columns} TO STDOUT"))
@@ -77,7 +79,7 @@ pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows)
         memories: Mutex::default(),
     });
     let (chunks, source) = mpsc::channel(1);
-    let reading = read(&reader, &run.source, from, (run.limits, &run.budget), chunks);
+    let reading = read(reader, &run.source, from, (run.limits, &run.budget), chunks);
     let mut target = CopyTarget {
         client: &writer,
         endpoint: &run.target,
@@ -106,6 +108,7 @@ pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows)
 
 /// Starts a transaction that uses the shared snapshot.
 pub(crate) async fn begin(client: &Client, source: &Endpoint, snapshot: &str) -> Result<(), JobError> {
+    client.batch_execute(ONLY_TABLES).await.map_err(|error| source.error(&error))?;
     let sql = format!(
         "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{}'; SET LOCAL lock_timeout = '{}'",
         snapshot.replace('\'', ""),

@@ -137,15 +137,29 @@ impl DumpSection {
                     section.left_out.push(format!("{what} {}", identifier(&line[start.len()..])));
                 }
             }
-            match line.strip_prefix("CREATE SCHEMA ") {
-                _ if is_left_out => {}
-                // One that holds an extension of the target can exist beforehand.
-                Some(name) => section.sql.extend(["CREATE SCHEMA IF NOT EXISTS ", name]),
-                None => section.sql.push_str(line),
+            if !is_left_out {
+                section.sql.push_str(line);
             }
             is_left_out &= !line.trim_end().ends_with(';');
         }
         section
+    }
+}
+
+impl DumpSection {
+    /// Returns the SQL without the statements that create schemas of these names, written as SQL.
+    pub(crate) fn without_schemas(&self, names: &[String]) -> String {
+        let mut kept = String::with_capacity(self.sql.len());
+        let mut rest = self.sql.as_str();
+        while !rest.is_empty() {
+            let (line, after) = rest.split_at(logical_line(rest));
+            rest = after;
+            let created = line.strip_prefix("CREATE SCHEMA ").map(identifier);
+            if !created.is_some_and(|created| names.iter().any(|name| name == created)) {
+                kept.push_str(line);
+            }
+        }
+        kept
     }
 }
 
@@ -295,6 +309,11 @@ mod tests {
         for part in ["first", "ddl_command_end", "DISABLE", "other"] {
             assert!(!section.sql.contains(part), "{part}: {kept:#?}");
         }
+        let schemas = DumpSection::new(
+            "CREATE SCHEMA ext;\nCREATE SCHEMA \"Odd one\";\nSELECT '\nCREATE SCHEMA ext;\n';\nCREATE SCHEMA ex;\n",
+        );
+        let kept = schemas.without_schemas(&["ext".to_owned(), "\"Odd one\"".to_owned()]);
+        assert_eq!(kept, "SELECT '\nCREATE SCHEMA ext;\n';\nCREATE SCHEMA ex;\n");
         // Whatever is not closed goes on to the end.
         for open in ["'a\nb", "\"a\nb", "$t$a\nb", "-- a"] {
             assert_eq!(logical_line(open), open.len(), "{open}");

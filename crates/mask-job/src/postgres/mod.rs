@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
 pub use catalog::quoted;
-pub(crate) use catalog::{Catalog, Class, Column, KindScope, Table};
+pub(crate) use catalog::{Catalog, Class, Column, KindScope, OURS, Table};
 pub(crate) use check::{check, keeps_apart, refuse_missing};
 pub use connect::{Database, Endpoint};
 pub use target::refuse_privileged_writer;
@@ -83,6 +83,7 @@ pub async fn mask_database<E: Engine>(
     let catalog = Catalog::read(reader, &source).await?;
     let plan = Arc::new(Plan::new(rules));
     check(&catalog, &plan)?;
+    target::refuse_mark(reader, &source).await?;
     let dump = Dump::find(reader, &source).await?;
     let schema = Schema {
         before: dump.section(&source, &snapshot, Section::PreData).await?,
@@ -91,6 +92,7 @@ pub async fn mask_database<E: Engine>(
     // Progress counts rows, since the size on disk differs from the number of bytes that COPY sends.
     progress.expect(0, catalog.tables.iter().map(|table| table.rows_estimated).sum());
 
+    let extension_rows = extension_rows(reader, &source).await?;
     let not_judged = if plan.has_kinds() { not_judged(&catalog, &plan) } else { Vec::new() };
 
     target::prepare(&writer, &target, replace).await?;
@@ -123,7 +125,7 @@ pub async fn mask_database<E: Engine>(
         peak_memory_bytes: crate::report::peak_memory(),
         fields: run.ledger.rows(),
         not_judged,
-        not_copied: [schema.before.left_out, schema.behind.left_out].concat(),
+        not_copied: [schema.before.left_out, schema.behind.left_out, extension_rows].concat(),
     })
 }
 
@@ -138,6 +140,15 @@ struct Copied {
     tables: Vec<CopiedTable>,
     bytes_in: u64,
     bytes_out: u64,
+}
+
+/// Returns the tables of extensions whose rows `pg_dump` would copy.
+async fn extension_rows(reader: &Client, source: &Endpoint) -> Result<Vec<String>, JobError> {
+    let sql = "SELECT pg_catalog.format('rows of %I.%I, a table of extension %I', n.nspname, c.relname, e.extname) \
+        FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_class c ON c.oid = ANY (e.extconfig) AND c.relkind IN ('r', 'p') \
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace ORDER BY 1";
+    let rows = reader.query(sql, &[]).await.map_err(|error| source.error(&error))?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// Returns the columns that no rule names and whose values rules by kind do not look at, with their types.
@@ -179,7 +190,8 @@ async fn fill<E: Engine>(
     catalog: &Catalog,
     schema: &Schema,
 ) -> Result<(u64, u64), JobError> {
-    execute(&run.target, &schema.before.sql).await?;
+    let existing = target::extension_schemas(&target::connect_writer(&run.target).await?, &run.target).await?;
+    execute(&run.target, &schema.before.without_schemas(&existing)).await?;
     let tables = planned(run, catalog).await?;
     let copied = copy_tables(run, tables).await?;
     opened.unchanged(&run.source).await?;

@@ -7,7 +7,7 @@
 use tokio_postgres::Client;
 
 use super::catalog::OURS;
-use super::connect::Endpoint;
+use super::connect::{Endpoint, ONLY_TABLES};
 use crate::error::JobError;
 
 /// Maximum number of attempts to lock all tables, while other sessions create tables.
@@ -24,6 +24,7 @@ impl Snapshot {
     /// Locks all tables in ACCESS SHARE mode, and begins a read-only snapshot.
     pub(crate) async fn open(of: &Endpoint) -> Result<Self, JobError> {
         let client = of.connect().await?;
+        client.batch_execute(ONLY_TABLES).await.map_err(|error| of.error(&error))?;
         for _ in 0..ATTEMPTS {
             let names = client.query(&names(), &[]).await.map_err(|error| of.error(&error))?;
             let names: Vec<String> = names.iter().map(|row| row.get(1)).collect();

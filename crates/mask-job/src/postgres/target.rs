@@ -158,13 +158,28 @@ pub(crate) async fn prepare(client: &Client, to: &Endpoint, replace: bool) -> Re
         // extensions can belong to other users.
         let mut kept: Vec<String> = inventory(client, to).await?;
         kept.retain(|statement| statement.starts_with("DROP EXTENSION"));
-        let sql = "SELECT DISTINCT pg_catalog.format('DROP SCHEMA IF EXISTS %I CASCADE', n.nspname) FROM pg_catalog.pg_extension e \
-            JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace";
-        let schemas = client.query(sql, &[]).await.map_err(|error| to.error(&error))?;
-        kept.extend(schemas.iter().map(|row| row.get::<_, String>(0)));
+        let schemas = extension_schemas(client, to).await?;
+        kept.extend(schemas.iter().map(|name| format!("DROP SCHEMA IF EXISTS {name} CASCADE")));
         drop_all(client, to, &kept).await?;
     }
     execute(client, to, &format!("CREATE SCHEMA {MARK}; CREATE TABLE {MARK}.before AS {INVENTORY}; COMMIT")).await
+}
+
+/// Returns the schemas of the target's extensions, quoted where SQL needs it.
+pub(crate) async fn extension_schemas(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError> {
+    let sql = "SELECT DISTINCT pg_catalog.quote_ident(n.nspname) FROM pg_catalog.pg_extension e \
+        JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace";
+    let rows = client.query(sql, &[]).await.map_err(|error| to.error(&error))?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Rejects a source with a schema of the mark's name: its objects would go with the mark.
+pub(crate) async fn refuse_mark(client: &Client, of: &Endpoint) -> Result<(), JobError> {
+    let row = client.query_opt("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1", &[&MARK]).await;
+    if row.map_err(|error| of.error(&error))?.is_none() {
+        return Ok(());
+    }
+    Err(JobError::Plan(format!("the source has a schema {MARK}, whose name jobs use in targets: drop or rename it")))
 }
 
 async fn execute(client: &Client, to: &Endpoint, sql: &str) -> Result<(), JobError> {

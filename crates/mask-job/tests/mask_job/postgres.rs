@@ -595,6 +595,8 @@ fn originals_in_definitions_and_comments_are_leaks() {
         ),
         ("COMMENT ON COLUMN t.mail IS 'such as anna.e@mail.test'", "table public.t"),
         ("CREATE VIEW v AS SELECT id FROM t WHERE mail = 'anna.e@mail.test'", "view public.v"),
+        ("CREATE RULE r AS ON UPDATE TO t DO ALSO SELECT 'Anna Maria Eisenhower'", "rule r on public.t"),
+        ("CREATE STATISTICS st ON (mail = 'anna.e@mail.test'), id FROM t", "statistics object public.st"),
         ("CREATE FUNCTION f() RETURNS text LANGUAGE sql AS 'SELECT ''anna.e@mail.test'''", "function public.f()"),
         (
             "CREATE TYPE mood AS ENUM ('anna.e@mail.test'); CREATE VIEW v AS SELECT id FROM t WHERE mail = 'no@mail.test'",
@@ -615,6 +617,45 @@ fn originals_in_definitions_and_comments_are_leaks() {
         assert_eq!(places, expected, "{sql}");
         assert_eq!(leak.passed, place.is_empty(), "{sql}");
     }
+}
+
+#[test]
+fn what_is_not_searched_or_copied_is_listed() {
+    let pair = Pair::with(
+        "CREATE TABLE t (id int, mail text); INSERT INTO t VALUES (1, 'anna.e@mail.test'); CREATE MATERIALIZED VIEW m AS SELECT * FROM t; \
+         CREATE EXTENSION hstore; CREATE TABLE settings (a text); INSERT INTO settings VALUES ('own')",
+    );
+    // As extensions do whose tables hold settings of users.
+    pair.source
+        .sql(
+            "ALTER EXTENSION hstore ADD TABLE settings; \
+             UPDATE pg_extension SET extconfig = ARRAY['settings'::regclass::oid], extcondition = ARRAY[''] WHERE extname = 'hstore'",
+        )
+        .expect("configures");
+    let rules = rules(&keep(&[("mail", "email")]));
+    let report = pair.mask(&rules).expect("masks");
+    let expected = "rows of public.settings, a table of extension hstore".to_owned();
+    assert!(report.not_copied.contains(&expected), "{:?}", report.not_copied);
+    let skipped = pair.verify(rules, 100).skipped;
+    assert!(
+        skipped.iter().any(|column| column.field == "public.m" && column.why.contains("materialized")),
+        "{skipped:?}"
+    );
+}
+
+#[test]
+fn a_source_with_the_schema_of_a_mark_is_refused() {
+    let pair = Pair::with("CREATE SCHEMA sealwire_mask_unfinished; CREATE TABLE sealwire_mask_unfinished.t (a text)");
+    pair.refused(&keep(&[("a", "redact")]), &["the source has a schema sealwire_mask_unfinished"]);
+}
+
+#[test]
+fn schemas_that_no_extension_is_in_are_not_shared() {
+    let pair = Pair::with("CREATE SCHEMA app; CREATE TABLE app.t (a text)");
+    pair.target.sql("CREATE SCHEMA app; CREATE FUNCTION app.f() RETURNS int LANGUAGE sql AS 'SELECT 1'").expect("adds");
+    let error = pair.mask(&rules(&keep(&[("a", "redact")]))).expect_err("refused").to_string();
+    assert!(error.contains("schema \"app\" already exists"), "{error}");
+    assert_eq!(pair.target.sql("SELECT app.f()").expect("is there"), "1");
 }
 
 #[test]
