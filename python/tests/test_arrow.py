@@ -780,8 +780,7 @@ class Discovery(unittest.TestCase):
             "$.visits[*]": ("harmless", None),
             "$.birth_date": ("sensitive", "date_shift(within=365)"),
             "$.postal_code": ("sensitive", "fpe(alphabet=alphanumeric_upper)"),
-            # One of them is zero, which has no noise in percent.
-            "$.salary": ("sensitive", "noise(by=1000)"),
+            "$.salary": ("sensitive", "noise(percent=10)"),
             "$.user_email": ("uncertain", None),
             "$.password": ("uncertain", None),
             "$.quantity": ("harmless", None),

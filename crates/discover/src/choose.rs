@@ -83,8 +83,7 @@ pub fn candidates(category: Category, demands: Demands<'_>) -> Vec<Function> {
         Category::Card => some(&["card", "fpe"]),
         Category::Secret | Category::FreeText | Category::Photo | Category::Special => Vec::new(),
         Category::IpAddress => some(&["fixed(\"192.0.2.1\")"]),
-        // Zero has no noise in percent.
-        Category::Pay => some(&["noise(percent=10)", "noise(by=1000)"]),
+        Category::Pay => some(&["noise(percent=10)"]),
         Category::Location if is_latitude(demands.name) => some(&[LATITUDE_NOISE, LONGITUDE_NOISE, "noise(by=1)"]),
         Category::Location => some(&[LONGITUDE_NOISE, "noise(by=1)"]),
     };

@@ -238,17 +238,11 @@ fn fits_by_form(function: &Function, sampled: &SampledLeaf) -> bool {
     }
 }
 
-/// Returns true if a function of numbers surely takes the number with this text, by its reach and bounds.
+/// Returns true if a function of numbers surely takes the number with this text, by its bounds.
 fn is_moved_surely(function: &FunctionKind, text: &str) -> bool {
     let Some(value) = text.parse::<f64>().ok().filter(|value| value.is_finite()) else { return false };
-    let (reach, bounds) = match function {
-        FunctionKind::NoisePercent { millionths, bounds } => (value.abs() * f64::from(*millionths) / 1e6, bounds),
-        FunctionKind::NoiseBy { by, bounds } => (*by as f64, bounds),
-        _ => return true,
+    let (FunctionKind::NoisePercent { bounds, .. } | FunctionKind::NoiseBy { bounds, .. }) = function else {
+        return true;
     };
-    let is_bounded =
-        bounds.min.is_none_or(|min| min as f64 <= value) && bounds.max.is_none_or(|max| value <= max as f64);
-    // Noise needs another number of the same decimals within its reach.
-    let decimals = text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
-    is_bounded && reach >= 10_f64.powi(-i32::try_from(decimals).unwrap_or(i32::MAX))
+    bounds.min.is_none_or(|min| min as f64 <= value) && bounds.max.is_none_or(|max| value <= max as f64)
 }
