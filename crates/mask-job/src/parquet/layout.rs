@@ -19,7 +19,7 @@ use crate::report::{Counts, Label, RunningReport};
 
 /// Keys of file metadata that hold or bound values of columns: the bounding boxes of GeoParquet, and the least and greatest
 /// record key and the bloom filter of record keys of Apache Hudi.
-const VALUES_OF_COLUMNS: [&str; 6] = [
+pub(super) const VALUES_OF_COLUMNS: [&str; 6] = [
     "geo",
     "hoodie_min_record_key",
     "hoodie_max_record_key",
@@ -27,6 +27,13 @@ const VALUES_OF_COLUMNS: [&str; 6] = [
     "org.apache.hudi.bloomfilter",
     "com.uber.hoodie.bloomfilter",
 ];
+
+/// Returns a schema without what bounds values of columns in its metadata. Readers such as pyarrow take the metadata of the
+/// file from there.
+pub(super) fn without_bounds(mut schema: Schema) -> Schema {
+    schema.metadata.retain(|key, _| !VALUES_OF_COLUMNS.contains(&key.as_str()));
+    schema
+}
 
 /// A checked file, with the decision for each of its columns.
 pub(super) struct Layout {
@@ -177,15 +184,18 @@ impl Layout {
         let is_changed = self.changed_columns().next().is_some();
         let file = self.metadata.file_metadata();
         let Some(entries) = self.output.key_values.as_mut().filter(|_| is_changed) else { return };
+        let before = entries.len();
         entries.retain(|entry| !VALUES_OF_COLUMNS.contains(&entry.key.as_str()));
+        let had_bounds = entries.len() < before;
         let schema = parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata()).ok();
         let has_bounds = |schema: &Schema| VALUES_OF_COLUMNS.iter().any(|key| schema.metadata().contains_key(key));
-        if schema.as_ref().is_some_and(|schema| !has_bounds(schema)) {
+        // A schema that does not fit the file's, as after a column was renamed, is left as it is where there is nothing to
+        // repeat.
+        if schema.as_ref().map_or(!had_bounds, |schema| !has_bounds(schema)) {
             return;
         }
         if let Some(at) = entries.iter().position(|entry| entry.key == ARROW_SCHEMA_META_KEY) {
-            let fields = schema.map(|schema| Schema::new(schema.fields().clone()));
-            match fields {
+            match schema.map(without_bounds) {
                 Some(schema) => entries[at].value = Some(encode_arrow_schema(&schema)),
                 None => drop(entries.remove(at)),
             }

@@ -107,6 +107,44 @@ fn invalid(what: &str) -> ParquetError {
     ParquetError::General(what.to_owned())
 }
 
+/// Reads the header of the page at a place, `left` bytes before the end of its chunk. Returns the header and its bytes.
+fn read_header(source: &SourceFile, at: u64, left: u64) -> Result<(PageHeader, Bytes), ParquetError> {
+    let mut size = HEADER_BYTES_FIRST;
+    loop {
+        let length = usize::try_from(left).unwrap_or(usize::MAX).min(size);
+        let bytes = source.get_bytes(at, length)?;
+        if let Some((header, length)) = page_header(&bytes) {
+            return Ok((header, bytes.slice(..length)));
+        }
+        if length < size || size >= HEADER_BYTES_MAX {
+            return Err(invalid("a page has an invalid header"));
+        }
+        size *= 16;
+    }
+}
+
+/// Checks that the pages of a chunk end where its metadata says, and have its number of values. A chunk is copied by its
+/// stated length, and old writers stated one that lacks the header of the dictionary (PARQUET-816).
+pub(super) fn check_pages(source: &SourceFile, chunk: &ColumnChunkMetaData) -> Result<(), ParquetError> {
+    let (mut at, mut left) = chunk.byte_range();
+    let mut values = 0_i64;
+    while left > 0 {
+        let (header, bytes) = read_header(source, at, left)?;
+        let page = u64::try_from(header.compressed_bytes).map(|length| length + bytes.len() as u64);
+        let page =
+            page.ok().filter(|page| *page <= left).ok_or_else(|| invalid("a page is longer than its column chunk"))?;
+        if matches!(header.kind, 0 | 3) {
+            values = values.saturating_add(header.values.into());
+        }
+        at += page;
+        left -= page;
+    }
+    if values == chunk.num_values() {
+        return Ok(());
+    }
+    Err(invalid("its pages have another number of values than its metadata says: write the file anew"))
+}
+
 impl CheckedPages {
     pub(super) fn new(
         source: &Arc<SourceFile>,
@@ -131,19 +169,9 @@ impl CheckedPages {
         if self.left == 0 {
             return Ok(None);
         }
-        let mut size = HEADER_BYTES_FIRST;
-        loop {
-            let length = usize::try_from(self.left).unwrap_or(usize::MAX).min(size);
-            let bytes = self.source.get_bytes(self.at, length)?;
-            if let Some((header, length)) = page_header(&bytes) {
-                self.check_header(&header, self.left - length as u64)?;
-                return Ok(Some((header, bytes.slice(..length))));
-            }
-            if length < size || size >= HEADER_BYTES_MAX {
-                return Err(invalid("a page has an invalid header"));
-            }
-            size *= 16;
-        }
+        let (header, bytes) = read_header(&self.source, self.at, self.left)?;
+        self.check_header(&header, self.left - bytes.len() as u64)?;
+        Ok(Some((header, bytes)))
     }
 
     fn check_header(&self, header: &PageHeader, left: u64) -> Result<(), ParquetError> {

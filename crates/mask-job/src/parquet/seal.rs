@@ -21,7 +21,7 @@ use sealwire_mask_rules::{RuleText, Rules, Target, Unknown};
 use tokio::task::spawn_blocking;
 
 use super::column_rows::ENTRY_BYTES;
-use super::layout::{Indexing, Layout, LeafLayout};
+use super::layout::{Indexing, Layout, LeafLayout, without_bounds};
 use super::read::ReadBatch;
 use super::values::Values;
 use super::{BatchWork, ChangedBatch, JobState, open};
@@ -160,8 +160,8 @@ fn layout(
     layout.output.indexing = if job.direction == Direction::Seal { Indexing::Off } else { Indexing::Usual };
     let entries = layout.output.key_values.get_or_insert_default();
     entries.retain(|entry| entry.key != ARROW_SCHEMA_META_KEY && entry.key != SPARK);
-    // Without the metadata of the file, which has a place of its own.
-    let schema = Schema::new(schema.fields().clone());
+    let mut schema = without_bounds(schema);
+    schema.metadata.remove(SPARK);
     entries.push(KeyValue::new(ARROW_SCHEMA_META_KEY.to_owned(), encode_arrow_schema(&schema)));
     Ok((layout, columns))
 }

@@ -204,7 +204,8 @@ fn check_chunks(source: &SourceFile, metadata: &ParquetMetaData, footer_at: u64)
         return Err("the numbers of rows of its row groups are invalid".to_owned());
     }
     let mut ranges = Vec::new();
-    for chunk in metadata.row_groups().iter().flat_map(|group| group.columns()) {
+    let groups = metadata.row_groups().iter();
+    for (group, chunk) in groups.flat_map(|group| group.columns().iter().map(move |chunk| (group, chunk))) {
         let column = chunk.column_path().string();
         if chunk.column_type() == Type::FIXED_LEN_BYTE_ARRAY && chunk.column_descr().type_length() < 0 {
             return Err(format!("column {column} has values of a negative length"));
@@ -221,7 +222,8 @@ fn check_chunks(source: &SourceFile, metadata: &ParquetMetaData, footer_at: u64)
         let has_data_behind = data >= start || chunk.num_values() == 0;
         let is_behind_start = start >= MAGIC_LEN as i64 || (chunk.num_values(), length) == (0, 0);
         let is_valid = is_behind_start && has_data_behind && end.is_some_and(|end| end <= footer_at);
-        if !is_valid || chunk.num_values() < 0 {
+        let is_flat = chunk.column_descr().max_rep_level() == 0;
+        if !is_valid || chunk.num_values() < 0 || is_flat && chunk.num_values() != group.num_rows() {
             return Err(format!("the metadata of column {column} is invalid"));
         }
         // Indexes and bloom filters are copied with a kept column, so they must not overlap with another column.

@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 
 use super::ChangedBatch;
 use super::layout::{Indexing, Layout};
+use super::pages::check_pages;
 use super::read::ColumnPart;
 use super::source::SourceFile;
 use super::thrift::with_column_orders;
@@ -112,6 +113,8 @@ impl Copy<'_> {
                 } else if layout.is_changed(column) {
                     self.changed(&mut rows, column)?;
                 } else {
+                    check_pages(self.source, chunk)
+                        .map_err(|error| layout.column_invalid(column, &error.to_string()))?;
                     let close = close_result(metadata, self.source, (at, column)).map_err(failed)?;
                     rows.append_column(self.source, close).map_err(failed)?;
                 }

@@ -784,6 +784,52 @@ fn columns_are_encrypted_to_text_and_come_back_with_their_types() {
 }
 
 #[test]
+fn copied_chunks_end_where_their_pages_end() {
+    let source = file(&people(), settings());
+    let chunk = |column: usize| metadata(&source).row_groups()[0].column(column).clone();
+    // A kept column: its length without the last bytes of its pages, and other numbers of values and rows.
+    let (length, values) = (chunk(0).compressed_size(), chunk(0).num_values());
+    let cases: [(&dyn Fn(ColumnChunkMetaDataBuilder) -> ColumnChunkMetaDataBuilder, &str); 3] = [
+        (&|chunk| chunk.set_total_compressed_size(length - 9), "a page is longer than its column chunk"),
+        (&|chunk| chunk.set_total_compressed_size(3), "invalid header"),
+        (&|chunk| chunk.set_num_values(values - 1), "the metadata of column id is invalid"),
+    ];
+    for (change, expected) in cases {
+        let forge = |column, chunk| if column == 0 { change(chunk) } else { chunk };
+        let refused = Run::new().refused(&forged(&source, forge), &rules(RULES));
+        assert!(refused.contains(expected), "{refused}");
+    }
+}
+
+#[test]
+fn metadata_of_the_schema_stays_but_for_bounds() {
+    let noted = |file: &Bytes| {
+        let entries = metadata(file).file_metadata().key_value_metadata().cloned().unwrap_or_default();
+        let arrow: Vec<_> = entries.into_iter().filter(|entry| entry.key == "ARROW:schema").collect();
+        let schema = parquet_to_arrow_schema(metadata(file).file_metadata().schema_descr(), Some(&arrow));
+        let mut keys: Vec<_> = schema.expect("a schema").metadata().keys().cloned().collect();
+        keys.sort_unstable();
+        keys
+    };
+    for (keys, expected) in [(&["pandas", "x"][..], &["pandas", "x"][..]), (&["geo", "pandas", "x"], &["pandas", "x"])]
+    {
+        let batch = people();
+        let entries: std::collections::HashMap<String, String> =
+            keys.iter().map(|key| ((*key).to_owned(), "{}".to_owned())).collect();
+        let schema = Arc::new(Schema::new_with_metadata(batch.schema().fields().clone(), entries));
+        let source = file(&RecordBatch::try_new(schema, batch.columns().to_vec()).expect("a batch"), settings());
+        assert_eq!(noted(&source), keys);
+        let run = Run::new();
+        let (masked, _) = run.mask(&source, &rules(RULES)).expect("masks");
+        assert_eq!(noted(&masked), expected, "masked");
+        let sealed = run.change(&source, &["$.email"], Direction::Seal).expect("encrypts");
+        assert_eq!(noted(&sealed), expected, "encrypted");
+        let opened = run.change(&sealed, &["$.email"], Direction::Open).expect("decrypts");
+        assert_eq!(noted(&opened), expected, "decrypted");
+    }
+}
+
+#[test]
 fn rows_that_no_job_could_decrypt_are_not_encrypted() {
     // A value of n bytes becomes text of 2 n + 13 bytes or so.
     let limits = Limits { record_bytes_max: 400, ..Limits::default() };
