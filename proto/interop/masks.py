@@ -176,6 +176,35 @@ class Mask:
         check = 98 - int("".join(str(int(c, 36)) for c in compact[4:] + compact[:4])) % 97
         return f"{text[:2]}{check:02}{text[4:]}"
 
+    def do_mac(self, text, _):
+        digits = [int(c, 16) for c in text if c in "0123456789abcdefABCDEF"]
+        kind = digits[1] & 3
+        while True:
+            digits = self.ff1(b"mac", digits, 16)
+            if digits[1] & 3 == kind:
+                break
+        form = "X" if any(c in "ABCDEF" for c in text) else "x"
+        made = iter(digits)
+        return "".join(c if c in ":-." else format(next(made), form) for c in text)
+
+    def do_postal_code(self, text, _):
+        canonical_text = "".join(c for c in text.upper() if c not in " -").encode()
+        h = self.hash("postal_code", b"\0", canonical_text) + self.hash("postal_code", b"\1", canonical_text)
+        drawn_numbers = iter(int.from_bytes(h[4 * i : 4 * i + 4], "big") for i in range(16))
+        alphabets = {True: "0123456789", False: "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+
+        def replaced(c, number):
+            alphabet = alphabets[c.isdigit()]
+            made = alphabet[number % len(alphabet)]
+            return made.lower() if c.islower() else made
+
+        made = "".join(c if c in " -" else replaced(c, next(drawn_numbers)) for c in text)
+        if made == text:
+            at = max(i for i, c in enumerate(text) if c not in " -")
+            alphabet = alphabets[text[at].isdigit()]
+            made = text[:at] + replaced(text[at], alphabet.index(text[at].upper()) + 1) + text[at + 1 :]
+        return made
+
     def do_date_shift(self, text, subject):
         if text in ("infinity", "-infinity"):
             return text

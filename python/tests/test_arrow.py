@@ -779,7 +779,7 @@ class Discovery(unittest.TestCase):
             "$.emails[*]": ("sensitive", "email"),
             "$.visits[*]": ("harmless", None),
             "$.birth_date": ("sensitive", "date_shift(within=365)"),
-            "$.postal_code": ("sensitive", "fpe(alphabet=alphanumeric_upper)"),
+            "$.postal_code": ("sensitive", "postal_code"),
             "$.salary": ("sensitive", "noise(percent=10)"),
             "$.user_email": ("uncertain", None),
             "$.password": ("uncertain", None),

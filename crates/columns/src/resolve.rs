@@ -419,6 +419,8 @@ pub fn check_function(column: &str, field: &Field, function: &Function) -> Resul
         | FunctionKind::Phone { .. }
         | FunctionKind::Card { .. }
         | FunctionKind::Iban
+        | FunctionKind::Mac
+        | FunctionKind::PostalCode
         | FunctionKind::Hash { .. }
         | FunctionKind::Pseudonym { .. }
         | FunctionKind::Truncate { .. } => {

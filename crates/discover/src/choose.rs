@@ -72,7 +72,7 @@ pub fn candidates(category: Category, demands: Demands<'_>) -> Vec<Function> {
         Category::Username => vec![hash.clone()],
         Category::Street => vec![list("streets")],
         Category::City => vec![list("cities")],
-        Category::PostalCode => some(&["fpe", "fpe(alphabet=alphanumeric_upper)"]),
+        Category::PostalCode => some(&["postal_code", "fpe", "fpe(alphabet=alphanumeric_upper)"]),
         Category::BirthDate => some(&["date_shift(within=365)", "generalize(step=10)"]),
         Category::BankAccount => {
             some(&["iban", "fpe", "fpe(alphabet=alphanumeric_upper)", "fpe(alphabet=alphanumeric)"])

@@ -36,7 +36,7 @@ const NO: &str = "no";
 const BY_KEY: &str = "with the key, by the engine alone; no call does it";
 
 /// All rows, in the order of the documentation.
-pub(crate) const ROWS: [FunctionRow; 24] = [
+pub(crate) const ROWS: [FunctionRow; 26] = [
     FunctionRow {
         function: "keep",
         takes: "any value",
@@ -156,6 +156,26 @@ pub(crate) const ROWS: [FunctionRow; 24] = [
         reversible: BY_KEY,
         form: "kept, with valid check digits; country and letters stay, in some countries the bank's. May be somebody's account",
         learns: "the country, the letters, the spaces, which accounts are equal",
+    },
+    FunctionRow {
+        function: "mac",
+        takes: "strings of 12 or 16 hexadecimal digits, with `:`, `-` and `.` between them",
+        is_consistent: true,
+        unique: Unique::Yes,
+        unique_for: "; separators and case do not count",
+        reversible: BY_KEY,
+        form: "kept; the bits for groups and for local administration stay. May be somebody's device",
+        learns: "these two bits, the separators, which addresses are equal",
+    },
+    FunctionRow {
+        function: "postal_code",
+        takes: "strings of 2 to 12 letters (`A-Z`, `a-z`) and digits, with spaces and hyphens between them",
+        is_consistent: true,
+        unique: Unique::No,
+        unique_for: "",
+        reversible: NO,
+        form: "letters stay letters and digits stay digits; it need not be a code of the country",
+        learns: "the form, and which codes are equal",
     },
     FunctionRow {
         function: "hash",

@@ -223,7 +223,7 @@ fn fits_by_form(function: &Function, sampled: &SampledLeaf) -> bool {
         FunctionKind::Phone { .. } => all(Kind::Phone),
         FunctionKind::Card { .. } => all(Kind::Card),
         // The number of digits that it needs depends on the letters between them.
-        FunctionKind::Iban => false,
+        FunctionKind::Iban | FunctionKind::Mac | FunctionKind::PostalCode => false,
         // The number of characters that it needs depends on its alphabet and on other characters between them.
         FunctionKind::Fpe(_) => false,
         FunctionKind::ShiftBy { .. } | FunctionKind::ShiftWithin { .. } | FunctionKind::Coarsen(_) => {

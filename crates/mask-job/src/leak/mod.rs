@@ -9,9 +9,9 @@
 //!   field of the target is therefore a leak. An original of at least [`ELSEWHERE_CHARS_MIN`] characters is a leak
 //!   everywhere else, too. It is found as a whole value, a key, an array element, or a quoted string in a text. It is
 //!   also found as a word with a digit or `@` in a text, or as a key or value in a text.
-//! * `card`, `phone`, `iban` and `fpe` can return another original by chance; `pseudonym`, `date_shift`, `generalize` and
+//! * `card`, `phone`, `iban`, `mac` and `fpe` can return another original by chance; `pseudonym`, `date_shift`, `generalize` and
 //!   `noise` often do. Such a field leaks if most of its rows hold values that occur exactly as often as in the source.
-//!   For `card`, `phone`, `iban` and `fpe`, more than 1 % of originals in other fields is a leak, too, or more than twice the share
+//!   For `card`, `phone`, `iban`, `mac` and `fpe`, more than 1 % of originals in other fields is a leak, too, or more than twice the share
 //!   that its own field has by chance.
 
 mod file;
@@ -135,7 +135,7 @@ fn promise(name: &str) -> Guarantee {
     match name {
         "redact" | "fixed" | "null" => Guarantee::Absent { constant: true },
         "partial" | "hash" | "email" => Guarantee::Absent { constant: false },
-        "card" | "phone" | "fpe" | "iban" => Guarantee::Rare,
+        "card" | "phone" | "fpe" | "iban" | "mac" => Guarantee::Rare,
         _ => Guarantee::Moved,
     }
 }

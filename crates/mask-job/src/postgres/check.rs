@@ -13,7 +13,7 @@ const CARD_DIGITS: usize = 16;
 const CARD_DIGITS_FREE_MIN: usize = 6;
 
 const UNIQUE_FUNCTIONS: &str =
-    "fpe, email, phone, card, iban, hash, or date_shift(days=...) keep values apart; or keep the column";
+    "fpe, email, phone, card, iban, mac, hash, or date_shift(days=...) keep values apart; or keep the column";
 
 /// Returns an error with all findings at once, so that an operator can fix them together.
 pub(crate) fn check(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
@@ -142,7 +142,7 @@ pub(crate) fn keeps_apart(function: &Function) -> bool {
     let text = function.to_string();
     let number = |name: &str| setting(&text, name).and_then(|value| value.parse::<usize>().ok());
     match function.name() {
-        "fpe" | "email" | "phone" | "iban" | "keep" => true,
+        "fpe" | "email" | "phone" | "iban" | "mac" | "keep" => true,
         "date_shift" => setting(&text, "days").is_some(),
         // At least 16 hexadecimal digits, which are 64 bits.
         "hash" => true,
@@ -194,6 +194,8 @@ mod tests {
             ("phone(last=2)", true),
             ("card", true),
             ("iban", true),
+            ("mac", true),
+            ("postal_code", false),
             ("card(first=6)", false),
             ("card(luhn=invalid)", false),
             ("hash", true),

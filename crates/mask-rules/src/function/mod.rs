@@ -28,7 +28,7 @@ const CHARACTER_WORK: u64 = 6;
 pub fn work_of_text(text: &str, fields: u64, bytes: u64) -> ExtraWork {
     let name = text.trim_start();
     let is = |names: &[&str]| names.iter().any(|other| name.starts_with(other));
-    let fields = if is(&["fpe", "card", "phone", "iban"]) { fields.saturating_mul(FPE_WORK) } else { 0 };
+    let fields = if is(&["fpe", "card", "phone", "iban", "mac"]) { fields.saturating_mul(FPE_WORK) } else { 0 };
     let bytes = if is(&["partial", "generalize"]) { bytes.saturating_mul(CHARACTER_WORK) } else { 0 };
     ExtraWork { fields, bytes }
 }
@@ -87,6 +87,10 @@ pub enum FunctionKind {
     },
     /// Replaces an international bank account number.
     Iban,
+    /// Replaces a hardware address.
+    Mac,
+    /// Replaces the letters and digits of a postal code.
+    PostalCode,
     /// Writes hexadecimal digits.
     Hash {
         /// Number of digits.
@@ -226,9 +230,11 @@ impl Function {
     #[must_use]
     pub const fn work(&self, bytes: usize) -> ExtraWork {
         match self.kind {
-            FunctionKind::Fpe(_) | FunctionKind::Card { .. } | FunctionKind::Phone { .. } | FunctionKind::Iban => {
-                ExtraWork { fields: FPE_WORK, bytes: 0 }
-            }
+            FunctionKind::Fpe(_)
+            | FunctionKind::Card { .. }
+            | FunctionKind::Phone { .. }
+            | FunctionKind::Iban
+            | FunctionKind::Mac => ExtraWork { fields: FPE_WORK, bytes: 0 },
             FunctionKind::Partial { .. } | FunctionKind::Truncate { .. } => {
                 ExtraWork { fields: 0, bytes: (bytes as u64).saturating_mul(CHARACTER_WORK) }
             }
@@ -249,6 +255,8 @@ impl Function {
             FunctionKind::Phone { .. } => "phone",
             FunctionKind::Card { .. } => "card",
             FunctionKind::Iban => "iban",
+            FunctionKind::Mac => "mac",
+            FunctionKind::PostalCode => "postal_code",
             FunctionKind::Hash { .. } => "hash",
             FunctionKind::Pseudonym { .. } => "pseudonym",
             FunctionKind::Fpe(_) => "fpe",
@@ -281,6 +289,8 @@ impl Function {
             | FunctionKind::Phone { .. }
             | FunctionKind::Card { .. }
             | FunctionKind::Iban
+            | FunctionKind::Mac
+            | FunctionKind::PostalCode
             | FunctionKind::Hash { .. }
             | FunctionKind::Pseudonym { .. }
             | FunctionKind::Fpe(_)

@@ -10,7 +10,11 @@ impl Display for Function {
         let mut call = FunctionText { f, arguments: 0 };
         call.f.write_str(self.name())?;
         match &self.kind {
-            FunctionKind::Keep | FunctionKind::Null | FunctionKind::Iban => {}
+            FunctionKind::Keep
+            | FunctionKind::Null
+            | FunctionKind::Iban
+            | FunctionKind::Mac
+            | FunctionKind::PostalCode => {}
             FunctionKind::Redact { with } => call.optional("with", with.as_ref().map(|with| Quoted(with)))?,
             FunctionKind::Fixed(value) => call.argument("", value)?,
             FunctionKind::Partial { first, last, with } => {

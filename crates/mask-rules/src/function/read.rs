@@ -7,7 +7,7 @@ use super::scan::{self, Literal};
 use super::{Alphabet, Function, FunctionError, FunctionKind, NumberBounds, Period};
 
 /// All names, in the order of the documentation.
-pub const NAMES: [&str; 15] = [
+pub const NAMES: [&str; 17] = [
     "keep",
     "redact",
     "fixed",
@@ -17,6 +17,8 @@ pub const NAMES: [&str; 15] = [
     "phone",
     "card",
     "iban",
+    "mac",
+    "postal_code",
     "hash",
     "pseudonym",
     "fpe",
@@ -66,7 +68,7 @@ fn known(name: &str) -> &'static [&'static str] {
         "email" => &["keep", "domain"],
         "phone" => &["last", "domain"],
         "card" => &["first", "last", "luhn", "domain"],
-        "iban" => &["domain"],
+        "iban" | "mac" | "postal_code" => &["domain"],
         "hash" => &["length", "domain"],
         "pseudonym" => &["list", "domain"],
         "fpe" => &["alphabet", "domain"],
@@ -92,6 +94,8 @@ fn kind(name: &str, arguments: &mut Arguments<'_>) -> Result<FunctionKind, Funct
             is_valid: arguments.word("luhn", &["valid", "invalid"])? == 0,
         },
         "iban" => FunctionKind::Iban,
+        "mac" => FunctionKind::Mac,
+        "postal_code" => FunctionKind::PostalCode,
         "hash" => FunctionKind::Hash { length: arguments.int("length", 16..=64, 32)? },
         "pseudonym" => FunctionKind::Pseudonym { list: list(arguments)? },
         "fpe" => FunctionKind::Fpe(alphabet(arguments)?),

@@ -9,8 +9,10 @@ mod ff1;
 mod fpe;
 mod hash;
 mod iban;
+mod mac;
 mod number;
 mod phone;
+mod postal;
 mod pseudonym;
 mod text;
 
@@ -61,6 +63,8 @@ pub(crate) enum Applied {
     Phone(phone::Phone),
     Card(card::Card),
     Iban(iban::Iban),
+    Mac(mac::Mac),
+    PostalCode(postal::PostalCode),
     Hash(hash::Hash),
     Pseudonym(pseudonym::Pseudonym),
     Fpe(fpe::Fpe),
@@ -90,6 +94,8 @@ impl Applied {
                 Self::Card(card::Card::new(secret, domain, *first, *last, *is_valid))
             }
             FunctionKind::Iban => Self::Iban(iban::Iban::new(secret, domain)),
+            FunctionKind::Mac => Self::Mac(mac::Mac::new(secret, domain)),
+            FunctionKind::PostalCode => Self::PostalCode(postal::PostalCode::new(keyed())),
             FunctionKind::Hash { length } => Self::Hash(hash::Hash::new(keyed(), *length)),
             FunctionKind::Pseudonym { list } => {
                 Self::Pseudonym(pseudonym::Pseudonym::new(keyed(), list, lists.find(list)?))
@@ -119,6 +125,8 @@ impl Applied {
             Self::Phone(phone) => return phone.apply(value, out),
             Self::Card(card) => return card.apply(value, out),
             Self::Iban(iban) => return iban.apply(value, out),
+            Self::Mac(mac) => return mac.apply(value, out),
+            Self::PostalCode(code) => return code.apply(value, out),
             Self::Hash(hash) => return hash.apply(value, out),
             Self::Pseudonym(pseudonym) => return pseudonym.apply(value, out),
             Self::Fpe(fpe) => return fpe.apply(value, out),

@@ -617,6 +617,52 @@ fn noise_stays_within_its_bounds() {
 }
 
 #[test]
+fn mac_keeps_form_and_kind_of_an_address() {
+    for given in ["08:00:2b:01:02:03", "0A-00-2B-01-02-FF", "0800.2b01.0203", "33:33:00:00:00:01", "08002b0102030405"] {
+        let made = text("mac", given);
+        let form = |text: &str| text.replace(|c: char| c.is_ascii_hexdigit(), "f");
+        assert!(form(&made) == form(given) && made != given, "{made}");
+        let kind = |text: &str| u8::from_str_radix(&text[1..2], 16).expect("a digit") & 3;
+        assert_eq!(kind(&made), kind(given), "{made}");
+    }
+    assert_eq!(text("mac", "0A:00:2B:01:02:FF").to_lowercase(), text("mac", "0a-00-2b-01-02-ff").replace('-', ":"));
+    for wrong in ["", "08:00:2b:01:02", "08:00:2b:01:02:03:04", "08:00:2b:01:02:0g", "08 00 2b 01 02 03"] {
+        refused("mac", Value::Str(wrong), "a hardware address");
+    }
+    refused("mac", Value::Uint(1), "values of this type");
+}
+
+#[test]
+fn postal_code_keeps_letters_and_digits_in_their_places() {
+    for given in ["10115", "SW1A 1AA", "sw1a1aa", "12345-6789", "D02 AF30", "00", "ZZ9"] {
+        let made = text("postal_code", given);
+        let form = |text: &str| {
+            text.chars()
+                .map(|c| {
+                    if c.is_ascii_digit() {
+                        '9'
+                    } else if c.is_ascii_uppercase() {
+                        'A'
+                    } else if c.is_ascii_lowercase() {
+                        'a'
+                    } else {
+                        c
+                    }
+                })
+                .collect::<String>()
+        };
+        assert!(form(&made) == form(given) && made != given, "{given}: {made}");
+    }
+    // One code in three spellings.
+    let compact = |given: &str| text("postal_code", given).to_uppercase().replace(' ', "");
+    assert_eq!((compact("SW1A 1AA"), compact("sw1a1aa")), (compact("SW1A1AA"), compact("SW1A1AA")));
+    for wrong in ["", "1", "1234567890123", "101,15", "１０１１５"] {
+        refused("postal_code", Value::Str(wrong), "a postal code");
+    }
+    refused("postal_code", Value::Uint(10115), "values of this type");
+}
+
+#[test]
 fn iban_keeps_country_form_and_valid_check_digits() {
     for given in
         ["DE89 3704 0044 0532 0130 00", "GB82WEST12345698765432", "NO9386011117947", "FR1420041010050500013M02606"]

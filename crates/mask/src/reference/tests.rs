@@ -65,6 +65,8 @@ fn texts(row: &FunctionRow) -> BoxedStrategy<String> {
                 format!("{}{}{}{}", &text[..2], char::from(check[0]), char::from(check[1]), &text[4..])
             })
             .boxed(),
+        "mac" => "[0-9a-f]{2}(:[0-9a-f]{2}){5}".boxed(),
+        "postal_code" => "[A-Z0-9]{2,4}[ -]?[A-Z0-9]{2,4}".boxed(),
         "fpe" if row.function == "fpe" => "[0-9]{3}-?[0-9]{3,12}".boxed(),
         "fpe" => "[0-9a-zA-Z]{2,8}[ -][0-9a-zA-Z]{2,8}".boxed(),
         "date_shift" => date(),
