@@ -136,7 +136,27 @@ def _type_of(types, columns, name):
         import polars
 
         return polars.Schema({"": data_type})
-    raise TypeError("a type must be one of pyarrow, polars, or another with the Arrow PyCapsule interface")
+    if isinstance(data_type, str):
+        return _named_type(data_type)
+    raise TypeError("a type must be one of pyarrow, polars, or another with the Arrow PyCapsule interface, or the name that pyarrow prints")
+
+
+def _named_type(name):
+    """Returns the type that pyarrow prints as `name`, such as `int64` or `timestamp[us, tz=UTC]`."""
+    import pyarrow
+
+    for form, made in (
+        (r"decimal128\((\d+), ?(-?\d+)\)", lambda digits, scale: pyarrow.decimal128(int(digits), int(scale))),
+        (r"timestamp\[(s|ms|us|ns), ?tz=([^\]]+)\]", pyarrow.timestamp),
+        (r"fixed_size_binary\[(\d+)\]", lambda width: pyarrow.binary(int(width))),
+        (r"date32\[day\]", pyarrow.date32),
+    ):
+        if match := re.fullmatch(form, name):
+            return made(*match.groups())
+    try:
+        return pyarrow.type_for_alias(name)
+    except ValueError:
+        raise ValueError(f"{name!r} is no type's name as pyarrow prints it, such as 'int64' or 'timestamp[us, tz=UTC]'") from None
 
 
 def _transform(client, method, app, data, columns, named, batching):

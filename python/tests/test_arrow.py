@@ -219,6 +219,25 @@ class Columns(unittest.TestCase):
         sealed = arrow.encrypt(self.client, reader, app="demo", columns=["name"])
         self.assertEqual(arrow.decrypt(self.client, sealed, app="demo", columns=["name"]), table)
 
+    def test_types_are_named_as_pyarrow_prints_them(self):
+        for values in (
+            pa.array([1, None], pa.int16()),
+            pa.array([decimal.Decimal("1.50"), None], pa.decimal128(10, 2)),
+            pa.array([1, None], pa.timestamp("us", "Europe/Zurich")),
+            pa.array([1, None], pa.timestamp("ns")),
+            pa.array([b"abcd", None], pa.binary(4)),
+            pa.array([1, None], pa.int32()).cast(pa.date32()),
+            pa.array([True, None]),
+            pa.array(["a", None], pa.large_string()),
+        ):
+            with self.subTest(values.type):
+                sealed = arrow.encrypt(self.client, values, app="demo")
+                self.assertEqual(arrow.decrypt(self.client, sealed, app="demo", types=str(values.type)), values)
+        sealed = arrow.encrypt(self.client, pa.array(["a"]), app="demo")
+        for name in ("decimal(10,2)", "no type", "timestamp[us, tz=]", ""):
+            with self.subTest(name), self.assertRaisesRegex(ValueError, "is no type's name as pyarrow prints it"):
+                arrow.decrypt(self.client, sealed, app="demo", types=name)
+
     def test_any_object_with_the_interface(self):
         class Foreign:
             def __init__(self, table):
