@@ -212,9 +212,15 @@ fn read<E>(
             Some(mut chunk) if chunk.is_first => shared.format.begin(&mut chunk).map(|()| Some(chunk)),
             chunk => Ok(chunk),
         });
-        let next =
-            next.map(|chunk| chunk.map(|chunk| Chunk { permit: budget.reserve_blocking(chunk.bytes.len()), ..chunk }));
-        let Some(next) = next.transpose() else { return };
+        let next = match next {
+            Ok(Some(mut chunk)) => {
+                let Some(permit) = budget.reserve_blocking(chunk.bytes.len(), chunks) else { return };
+                chunk.permit = permit;
+                Ok(chunk)
+            }
+            Ok(None) => return,
+            Err(error) => Err(error),
+        };
         let is_over = next.is_err();
         if chunks.blocking_send(next).is_err() || is_over {
             return;

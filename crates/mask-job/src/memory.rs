@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// A semaphore over bytes. Each reader takes the permits of its records in the order in which they are written, and holds
 /// none for itself, so the oldest record of each reader always has its permit.
@@ -32,9 +32,16 @@ impl ByteBudget {
         BytePermit { _permit: Arc::clone(&self.permits).acquire_many_owned(count).await.ok() }
     }
 
-    /// Waits as [`Self::reserve`] does. Blocks the thread, which must be one for blocking work of a runtime.
-    pub(crate) fn reserve_blocking(&self, bytes: usize) -> BytePermit {
-        Handle::current().block_on(self.reserve(bytes))
+    /// Waits as [`Self::reserve`] does, or until `records`, the queue for them, is closed; then it returns `None`. A record
+    /// that was sent while the queue was closed can keep its permit as long as the queue has a sender. Blocks the thread,
+    /// which must be one for blocking work of a runtime.
+    pub(crate) fn reserve_blocking<T>(&self, bytes: usize, records: &mpsc::Sender<T>) -> Option<BytePermit> {
+        Handle::current().block_on(async {
+            tokio::select! {
+                permit = self.reserve(bytes) => Some(permit),
+                () = records.closed() => None,
+            }
+        })
     }
 }
 
@@ -47,9 +54,10 @@ mod tests {
     #[tokio::test]
     async fn byte_budget_makes_records_wait_that_do_not_fit() {
         let budget = ByteBudget::new(100);
+        let (records, _queue) = mpsc::channel::<()>(1);
         let reserve = |bytes| {
-            let budget = budget.clone();
-            spawn_blocking(move || budget.reserve_blocking(bytes))
+            let (budget, records) = (budget.clone(), records.clone());
+            spawn_blocking(move || budget.reserve_blocking(bytes, &records).expect("the queue is open"))
         };
         let first = reserve(60).await.expect("reserves");
         let second = reserve(40).await.expect("reserves");
@@ -63,5 +71,15 @@ mod tests {
         assert_eq!(budget.permits.available_permits(), 0);
         drop(large);
         assert_eq!(budget.permits.available_permits(), 100);
+    }
+
+    #[tokio::test]
+    async fn byte_budget_does_not_wait_for_a_queue_that_is_closed() {
+        let budget = ByteBudget::new(100);
+        let (records, queue) = mpsc::channel::<()>(1);
+        let _held = budget.reserve(100).await;
+        let waiting = spawn_blocking(move || budget.reserve_blocking(1, &records).is_none());
+        drop(queue);
+        assert!(waiting.await.expect("ends"));
     }
 }

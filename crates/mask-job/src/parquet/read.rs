@@ -80,7 +80,7 @@ pub(super) fn read_columns(
             for column in layout.changed_columns() {
                 let chunk = ChunkRows { layout, source: &source, group, column, first_row, limits };
                 chunk.read(|mut batch| {
-                    batch.permit = budget.reserve_blocking(batch.memory());
+                    batch.permit = budget.reserve_blocking(batch.memory(), parts).ok_or(Stop::Closed)?;
                     send(Ok(ColumnPart::Batch(batch)))
                 })?;
                 send(Ok(ColumnPart::End))?;
