@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow_array::BooleanArray;
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
 use bytes::Bytes;
-use sealwire_mask_rules::{Function, FunctionKind, Literal, PathStep, Rules, Target, Unknown, index_max};
+use sealwire_mask_rules::{Function, FunctionKind, Literal, PathStep, REDACTED, Rules, Target, Unknown, index_max};
 use sealwire_msgpack::write;
 use thiserror::Error;
 
@@ -455,7 +455,7 @@ fn redacted(data_type: &DataType, with: Option<&str>) -> Vec<u8> {
             write::bin(&mut out, b"");
         }
         other if other.is_integer() => write::int(&mut out, 0),
-        _ => write::str(&mut out, with.unwrap_or("[redacted]")),
+        _ => write::str(&mut out, with.unwrap_or(REDACTED)),
     }
     out
 }

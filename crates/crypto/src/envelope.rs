@@ -28,7 +28,8 @@ use crate::{KeyId, Suite};
 /// one text. Vectorised from 64 characters on where the processor supports it.
 pub(crate) static BASE64: LazyLock<Simd> = LazyLock::new(|| Simd::url_safe(NO_PAD));
 
-pub(crate) const TEXT_PREFIX: &[u8; 4] = b"sw1:";
+/// The first bytes of every text envelope (`proto/envelope.md`).
+pub const TEXT_PREFIX: &[u8; 4] = b"sw1:";
 pub(crate) const BINARY_PREFIX: &[u8; 3] = &[0x53, 0x57, 0x01];
 /// Bytes of the longest header.
 pub(crate) const HEADER_BYTES_MAX: usize = 39;

@@ -17,7 +17,8 @@ mod value;
 
 pub use finding::{Finding, Found};
 pub use function::{
-    Alphabet, FUNCTION_NAMES, Function, FunctionError, FunctionKind, Literal, NumberBounds, Period, work_of_text,
+    Alphabet, FUNCTION_NAMES, Function, FunctionError, FunctionKind, Literal, NumberBounds, Period, REDACTED,
+    work_of_text,
 };
 pub use kinds::{Kind, calling_code_digits, check_digit, iban_check_digits, luhn};
 pub use lists::builtin_entries;

@@ -4,10 +4,7 @@ use sealwire_msgpack::write;
 
 use crate::apply::{Applied, Unfit};
 use crate::{Function, MaskSecret, Rules, Value};
-use sealwire_mask_rules::Lists;
-
-/// The string that [`redact`] writes in place of a string.
-const REDACTED: &str = "[redacted]";
+use sealwire_mask_rules::{Lists, REDACTED};
 
 /// A function with its key. `Send` and `Sync`, so many requests can share it.
 #[derive(Debug)]

@@ -1,13 +1,10 @@
 //! Classifies values of a column by their bytes. The classes are not authenticated.
 
 use memchr::memmem;
-use sealwire_crypto::{EncapsulationPlace, Envelope, KeyId, Suite, looks_like_binary, looks_like_text};
+use sealwire_crypto::{EncapsulationPlace, Envelope, KeyId, Suite, TEXT_PREFIX, looks_like_binary, looks_like_text};
 
 use crate::engine::Encoding;
 use crate::report::LeftReason;
-
-/// The first bytes of every text envelope.
-const TEXT_PREFIX: &[u8] = b"sw1:";
 
 /// A value of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use sealwire_discover::hide_map_keys;
-use sealwire_mask_rules::{Function, FunctionKind, Literal};
+use sealwire_mask_rules::{Function, FunctionKind, Literal, REDACTED};
 use serde::Serialize;
 
 pub use file::verify_files;
@@ -143,7 +143,7 @@ fn promise(name: &str) -> Guarantee {
 /// Returns the text that a function gives for every string.
 fn constant(function: &Function) -> Option<String> {
     match function.kind() {
-        FunctionKind::Redact { with } => Some(with.as_deref().unwrap_or("[redacted]").to_owned()),
+        FunctionKind::Redact { with } => Some(with.as_deref().unwrap_or(REDACTED).to_owned()),
         FunctionKind::Fixed(Literal::Text(text) | Literal::Word(text)) => Some(text.to_string()),
         _ => None,
     }

@@ -19,6 +19,8 @@ pub use scan::Literal;
 
 /// Work of format-preserving encryption of one value besides that of a function of medium cost, in fields.
 const FPE_WORK: u64 = 15;
+/// Work of `mac` likewise. One in four encryptions keeps the bits that stay.
+const MAC_WORK: u64 = 4 * FPE_WORK;
 /// Work per byte of a function that looks at characters, in bytes.
 const CHARACTER_WORK: u64 = 6;
 
@@ -28,10 +30,20 @@ const CHARACTER_WORK: u64 = 6;
 pub fn work_of_text(text: &str, fields: u64, bytes: u64) -> ExtraWork {
     let name = text.trim_start();
     let is = |names: &[&str]| names.iter().any(|other| name.starts_with(other));
-    let fields = if is(&["fpe", "card", "phone", "iban", "mac"]) { fields.saturating_mul(FPE_WORK) } else { 0 };
+    let work = if is(&["mac"]) {
+        MAC_WORK
+    } else if is(&["fpe", "card", "phone", "iban"]) {
+        FPE_WORK
+    } else {
+        0
+    };
+    let fields = fields.saturating_mul(work);
     let bytes = if is(&["partial", "generalize"]) { bytes.saturating_mul(CHARACTER_WORK) } else { 0 };
     ExtraWork { fields, bytes }
 }
+
+/// The text that `redact` gives for a string, unless the function names another.
+pub const REDACTED: &str = "[redacted]";
 
 /// A masking function, parsed from its text. `Display` prints the canonical text. The function holds no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -230,11 +242,10 @@ impl Function {
     #[must_use]
     pub const fn work(&self, bytes: usize) -> ExtraWork {
         match self.kind {
-            FunctionKind::Fpe(_)
-            | FunctionKind::Card { .. }
-            | FunctionKind::Phone { .. }
-            | FunctionKind::Iban
-            | FunctionKind::Mac => ExtraWork { fields: FPE_WORK, bytes: 0 },
+            FunctionKind::Fpe(_) | FunctionKind::Card { .. } | FunctionKind::Phone { .. } | FunctionKind::Iban => {
+                ExtraWork { fields: FPE_WORK, bytes: 0 }
+            }
+            FunctionKind::Mac => ExtraWork { fields: MAC_WORK, bytes: 0 },
             FunctionKind::Partial { .. } | FunctionKind::Truncate { .. } => {
                 ExtraWork { fields: 0, bytes: (bytes as u64).saturating_mul(CHARACTER_WORK) }
             }

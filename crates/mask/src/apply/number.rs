@@ -47,9 +47,7 @@ impl Form {
         let digits = if matches!(self, Self::Single) { f32::MANTISSA_DIGITS } else { f64::MANTISSA_DIGITS };
         if value.abs() < step as f64 * (1_u64 << (digits - 1)) as f64 { Ok(()) } else { Err(Unfit::Range) }
     }
-}
 
-impl Form {
     /// Returns true if numbers of this form can have so many decimals, where the given one has `decimals`.
     fn holds(self, scale: usize, decimals: usize) -> bool {
         match self {

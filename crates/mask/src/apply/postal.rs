@@ -10,8 +10,11 @@ use crate::keys::KeyedHmac;
 const NOT_A_CODE: Unfit =
     Unfit::Shape("a postal code of 2 to 12 letters and digits, with spaces and hyphens between them");
 
-/// Numbers of letters and digits that postal codes have. The hash has 4 bytes for each, in two blocks of 32 bytes.
-const CHARACTERS: std::ops::RangeInclusive<usize> = 2..=12;
+/// Numbers of letters and digits that postal codes have.
+const CHARACTERS_MIN: usize = 2;
+const CHARACTERS_MAX: usize = 12;
+/// Length of a hash. It has 4 bytes for each letter or digit, so a longer code takes two.
+const BLOCK_BYTES: usize = 32;
 
 #[derive(Debug)]
 pub(crate) struct PostalCode {
@@ -25,35 +28,44 @@ impl PostalCode {
 
     pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
         let Value::Str(text) = value else { return Err(Unfit::Type) };
-        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b' ' | b'-');
-        let mut canonical: Vec<u8> = text.bytes().filter(u8::is_ascii_alphanumeric).collect();
-        canonical.make_ascii_uppercase();
-        if !text.bytes().all(is_allowed) || !CHARACTERS.contains(&canonical.len()) {
+        let mut canonical = [0; CHARACTERS_MAX];
+        let mut count = 0;
+        for byte in text.bytes() {
+            if byte.is_ascii_alphanumeric() {
+                *canonical.get_mut(count).ok_or(NOT_A_CODE)? = byte.to_ascii_uppercase();
+                count += 1;
+            } else if !matches!(byte, b' ' | b'-') {
+                return Err(NOT_A_CODE);
+            }
+        }
+        if count < CHARACTERS_MIN {
             return Err(NOT_A_CODE);
         }
-        let first = self.keyed.hash(b"postal_code", &[&[0], &canonical]);
-        let second = self.keyed.hash(b"postal_code", &[&[1], &canonical]);
-        let mut drawn = first.chunks_exact(4).chain(second.chunks_exact(4));
-        let mut made = Vec::with_capacity(text.len());
+        let canonical = &canonical[..count];
+        let mut blocks = [[0; BLOCK_BYTES]; 2];
+        for (block, number) in blocks.iter_mut().zip(0..=(count - 1) * 4 / BLOCK_BYTES) {
+            *block = self.keyed.hash(b"postal_code", &[&[number as u8], canonical]);
+        }
+        let mut drawn = blocks.as_flattened().chunks_exact(4);
+        write::str_header(out, text.len());
+        let start = out.len();
         for byte in text.bytes() {
             let (zero, count) = match byte {
                 b'0'..=b'9' => (b'0', 10),
                 b'A'..=b'Z' => (b'A', 26),
                 b'a'..=b'z' => (b'a', 26),
                 _ => {
-                    made.push(byte);
+                    out.push(byte);
                     continue;
                 }
             };
             let number =
                 drawn.next().unwrap_or_default().iter().fold(0_u32, |number, byte| number << 8 | u32::from(*byte));
-            made.push(zero + (number % count) as u8);
+            out.push(zero + (number % count) as u8);
         }
-        if made == text.as_bytes() {
-            next(&mut made);
+        if out[start..] == *text.as_bytes() {
+            next(&mut out[start..]);
         }
-        write::str_header(out, made.len());
-        out.extend_from_slice(&made);
         Ok(())
     }
 }
