@@ -39,7 +39,7 @@ pub use leak::{
 pub use limits::Limits;
 pub use output::{Input, Output, check_output};
 pub use parquet::{ColumnsJob, Direction, DocumentEngine, change_columns, named_type};
-pub use postgres::{Database, DatabaseJob, Endpoint, mask_database, quoted, refuse_privileged_writer};
+pub use postgres::{Database, DatabaseJob, Endpoint, mask_database, quoted, reject_privileged_writer};
 pub use report::{FieldReport, Progress, ProgressSnapshot, Report, peak_memory};
 pub use s3::{S3Object, S3Settings, S3Store};
 pub use sealwire_mask_rules::{Column, VALUE_KEY, payload, place};

@@ -14,9 +14,6 @@ pub enum RewrapError {
         /// The problem and its remedy.
         what: String,
     },
-    /// The texts of the database have no known encoding.
-    #[error("database: its encoding is SQL_ASCII, so that texts cannot be read reliably; move it to UTF8 first")]
-    Encoding,
     /// The database rejected the connection or a statement.
     #[error(transparent)]
     Database(#[from] JobError),

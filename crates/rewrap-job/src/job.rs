@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sealwire_mask_job::{Database, Endpoint, refuse_privileged_writer};
+use sealwire_mask_job::{Database, Endpoint, reject_privileged_writer};
 use tokio_postgres::Client;
 
 use crate::catalog::{Catalog, Target};
@@ -55,11 +55,8 @@ impl RewrapJob {
         // The compare-and-set of a page needs READ COMMITTED, where a row is compared again after a concurrent change.
         let set = "SET application_name = 'sealwire rewrap'; SET default_transaction_isolation = 'read committed'";
         client.batch_execute(set).await.map_err(|error| endpoint.error(&error))?;
-        let encoding = client.query_one("SHOW server_encoding", &[]).await.map_err(|error| endpoint.error(&error))?;
-        if encoding.get::<_, &str>(0) == "SQL_ASCII" {
-            return Err(RewrapError::Encoding);
-        }
-        refuse_privileged_writer(&client, &endpoint).await?;
+        endpoint.reject_unknown_encoding(&client).await?;
+        reject_privileged_writer(&client, &endpoint).await?;
         let catalog = Catalog { client: &client, endpoint: &endpoint };
         let (mut targets, mut warnings): (Vec<Target>, _) = (Vec::new(), Vec::new());
         for (at, rule) in self.rules.iter().enumerate() {

@@ -21,7 +21,7 @@ use crate::error::JobError;
 use crate::plan::Plan;
 use crate::postgres::sample::SampleReader;
 use crate::postgres::source::Snapshot;
-use crate::postgres::target::refuse_privileged_reader;
+use crate::postgres::target::reject_privileged_reader;
 use crate::postgres::{
     Catalog, Class as ColumnClass, Column, Database, Endpoint, Table, check, export_snapshot, keeps_apart, quoted,
 };
@@ -57,7 +57,7 @@ pub async fn discover_database(
     progress: &Progress,
 ) -> Result<Discovery, JobError> {
     let endpoint = tokio::task::spawn_blocking(move || Endpoint::new(source, "source")).await??;
-    refuse_privileged_reader(&endpoint).await?;
+    reject_privileged_reader(&endpoint).await?;
     let opened = Snapshot::open(&endpoint).await?;
     let client = &opened.client;
     let limit = format!("SET LOCAL statement_timeout = '{TIMEOUT}'");

@@ -12,7 +12,7 @@ use crate::error::JobError;
 use crate::plan::Plan;
 use crate::postgres::sample::leaves;
 use crate::postgres::source::Snapshot;
-use crate::postgres::target::refuse_privileged_reader;
+use crate::postgres::target::reject_privileged_reader;
 use crate::postgres::{Catalog, Database, Endpoint, KindScope, OURS, Table};
 use crate::report::Progress;
 use crate::scan::copy;
@@ -35,16 +35,16 @@ pub async fn verify_databases(
         Ok::<_, JobError>((Endpoint::new(source, "source")?, Endpoint::new(target, "target")?))
     });
     let (source, target) = endpoints.await??;
-    refuse_privileged_reader(&source).await?;
+    reject_privileged_reader(&source).await?;
     let read = Snapshot::open(&source).await?;
     let searched = Snapshot::open(&target).await?;
     let reader = &read.client;
     let other = &searched.client;
     let from = Catalog::read(reader, &source).await?;
     let to = Catalog::read(other, &target).await?;
-    crate::postgres::refuse_missing(&from, check.plan())?;
+    crate::postgres::reject_missing(&from, check.plan())?;
     for (client, of) in [(reader, &source), (other, &target)] {
-        refuse_unknown_encoding(client, of).await?;
+        of.reject_unknown_encoding(client).await?;
     }
     for row in other.query(&unsearched(), &[]).await.map_err(|error| target.error(&error))? {
         check.skip(row.get(0), row.get(1));
@@ -68,16 +68,6 @@ pub async fn verify_databases(
         }
     }
     Ok(LeakReport::default())
-}
-
-/// Rejects a database whose texts have no known encoding: they could neither be read nor compared.
-async fn refuse_unknown_encoding(client: &Client, of: &Endpoint) -> Result<(), JobError> {
-    let row = client.query_one("SELECT pg_catalog.current_setting('server_encoding')", &[]).await;
-    if row.map_err(|error| of.error(&error))?.get::<_, &str>(0) != "SQL_ASCII" {
-        return Ok(());
-    }
-    let what = "its encoding is SQL_ASCII, so that texts cannot be compared reliably: move it to UTF8 first";
-    Err(JobError::Plan(format!("{}: {what}", of.whence)))
 }
 
 /// Relations with rows that are not searched, and why.

@@ -32,7 +32,7 @@ pub(crate) fn check(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
 }
 
 /// Returns an error if a rule names no column.
-pub(crate) fn refuse_missing(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
+pub(crate) fn reject_missing(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
     let missing = missing(catalog, plan);
     if missing.is_empty() { Ok(()) } else { Err(JobError::Plan(missing.join("\n"))) }
 }

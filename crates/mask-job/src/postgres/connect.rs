@@ -134,6 +134,19 @@ impl Endpoint {
         Ok(Connection { client, link })
     }
 
+    /// Rejects a database whose texts have no known encoding: they could neither be read nor compared.
+    ///
+    /// # Errors
+    /// [`JobError::Plan`] says what to do.
+    pub async fn reject_unknown_encoding(&self, client: &Client) -> Result<(), JobError> {
+        let row = client.query_one("SELECT pg_catalog.current_setting('server_encoding')", &[]).await;
+        if row.map_err(|error| self.error(&error))?.get::<_, &str>(0) != "SQL_ASCII" {
+            return Ok(());
+        }
+        let what = "its encoding is SQL_ASCII, so that texts cannot be read reliably: move it to UTF8 first";
+        Err(JobError::Plan(format!("{}: {what}", self.whence)))
+    }
+
     /// Converts an error of this database, without the values that it can contain.
     #[must_use]
     pub fn error(&self, error: &tokio_postgres::Error) -> JobError {

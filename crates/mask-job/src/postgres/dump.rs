@@ -144,9 +144,7 @@ impl DumpSection {
         }
         section
     }
-}
 
-impl DumpSection {
     /// Returns the SQL without the statements that create schemas of these names, written as SQL.
     pub(crate) fn without_schemas(&self, names: &[String]) -> String {
         let mut kept = String::with_capacity(self.sql.len());

@@ -26,9 +26,9 @@ use tokio_postgres::Client;
 
 pub use catalog::quoted;
 pub(crate) use catalog::{Catalog, Class, Column, KindScope, OURS, Table};
-pub(crate) use check::{check, keeps_apart, refuse_missing};
+pub(crate) use check::{check, keeps_apart, reject_missing};
 pub use connect::{Database, Endpoint};
-pub use target::refuse_privileged_writer;
+pub use target::reject_privileged_writer;
 
 use crate::engine::Engine;
 use crate::error::JobError;
@@ -74,16 +74,16 @@ pub async fn mask_database<E: Engine>(
     });
     let (source, target) = endpoints.await??;
     let writer = target.connect().await?;
-    target::refuse_same((&source.connect().await?, &source), (&writer, &target)).await?;
-    target::refuse_privileged(&writer, &target).await?;
-    target::refuse_privileged_reader(&source).await?;
+    target::reject_same((&source.connect().await?, &source), (&writer, &target)).await?;
+    target::reject_privileged(&writer, &target).await?;
+    target::reject_privileged_reader(&source).await?;
     let opened = source::Snapshot::open(&source).await?;
     let reader = &opened.client;
     let snapshot = export_snapshot(reader, &source).await?;
     let catalog = Catalog::read(reader, &source).await?;
     let plan = Arc::new(Plan::new(rules));
     check(&catalog, &plan)?;
-    target::refuse_mark(reader, &source).await?;
+    target::reject_mark(reader, &source).await?;
     let dump = Dump::find(reader, &source).await?;
     let schema = Schema {
         before: dump.section(&source, &snapshot, Section::PreData).await?,

@@ -27,7 +27,7 @@ const WRITERS: i64 = LOCK + 1;
 const WRITERS_END_MAX: u32 = 60;
 
 /// Rejects a target that is the source under any address, or a standby of the source's cluster.
-pub(crate) async fn refuse_same(
+pub(crate) async fn reject_same(
     (source, from): (&Client, &Endpoint),
     (target, to): (&Client, &Endpoint),
 ) -> Result<(), JobError> {
@@ -67,7 +67,7 @@ async fn started(client: &Client, of: &Endpoint) -> Result<String, JobError> {
 /// Rejects a role with more privileges than filling its database requires. Also rejects a role whose session user has
 /// such privileges, since SQL can switch back to the session user. The owner of the source's schema decides which code
 /// runs with the role's rights: constraints, defaults, triggers and views call functions.
-pub(crate) async fn refuse_privileged(client: &Client, to: &Endpoint) -> Result<(), JobError> {
+pub(crate) async fn reject_privileged(client: &Client, to: &Endpoint) -> Result<(), JobError> {
     let excess = "r.rolbypassrls OR r.rolname ~ '^pg_' AND r.rolname <> 'pg_database_owner'";
     let Some(role) = privileged_role(client, to, excess, "make roles, replicate or pass row security").await? else {
         return Ok(());
@@ -80,7 +80,7 @@ pub(crate) async fn refuse_privileged(client: &Client, to: &Endpoint) -> Result<
 
 /// Rejects a role of a source that could do more than read, since owners of tables can have a reader run their functions.
 /// A reader may pass row security and read everything, because a job must read all rows.
-pub(crate) async fn refuse_privileged_reader(of: &Endpoint) -> Result<(), JobError> {
+pub(crate) async fn reject_privileged_reader(of: &Endpoint) -> Result<(), JobError> {
     let client = of.connect().await?;
     let excess = "r.rolname ~ '^pg_' AND r.rolname <> ALL (ARRAY['pg_database_owner', 'pg_read_all_data', \
         'pg_monitor', 'pg_read_all_settings', 'pg_read_all_stats', 'pg_stat_scan_tables'])";
@@ -98,7 +98,7 @@ pub(crate) async fn refuse_privileged_reader(of: &Endpoint) -> Result<(), JobErr
 ///
 /// # Errors
 /// [`JobError::Plan`] names the role and the privilege.
-pub async fn refuse_privileged_writer(client: &Client, of: &Endpoint) -> Result<(), JobError> {
+pub async fn reject_privileged_writer(client: &Client, of: &Endpoint) -> Result<(), JobError> {
     let excess = "r.rolname ~ '^pg_' AND r.rolname <> 'pg_database_owner'";
     let Some(role) = privileged_role(client, of, excess, "make roles or replicate").await? else { return Ok(()) };
     Err(JobError::Plan(format!(
@@ -174,7 +174,7 @@ pub(crate) async fn extension_schemas(client: &Client, to: &Endpoint) -> Result<
 }
 
 /// Rejects a source with a schema of the mark's name: its objects would go with the mark.
-pub(crate) async fn refuse_mark(client: &Client, of: &Endpoint) -> Result<(), JobError> {
+pub(crate) async fn reject_mark(client: &Client, of: &Endpoint) -> Result<(), JobError> {
     let row = client.query_opt("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1", &[&MARK]).await;
     if row.map_err(|error| of.error(&error))?.is_none() {
         return Ok(());
