@@ -13,8 +13,8 @@ use std::time::{Duration, Instant as Clock};
 
 use criterion::{BenchmarkId, Criterion};
 use sealwire_access::{
-    AuthorizationRequest, Binding, Cache, CacheBounds, Grant, Grants, LoadError, Loader, Operation, Principal, Role,
-    principal_key,
+    AuthorizationRequest, Binding, Cache, CacheBounds, Grant, Grants, LoadError, Loader, Operation,
+    Principal, Role, principal_key,
 };
 use sealwire_benches::is_smoke_run;
 use sealwire_store::{ControlStore, Snapshot};
@@ -44,15 +44,23 @@ impl Loader<Principal, Grants> for Records {
     async fn load(&self, principal: Principal) -> Result<Option<Grants>, LoadError> {
         let key = principal_key(&principal);
         let (_, record) = self.store.read(&key).await.map_err(LoadError::failed)?;
-        let Some(record) = record else { return Ok(None) };
+        let Some(record) = record else {
+            return Ok(None);
+        };
         let binding = Binding::from_record(&key, &record).map_err(LoadError::failed)?;
-        let roles = binding.roles.iter().filter(|role| *role == self.role.name());
+        let roles = binding
+            .roles
+            .iter()
+            .filter(|role| *role == self.role.name());
         Ok(Some(Grants::of(roles.map(|_| Arc::clone(&self.role)))))
     }
 }
 
 fn name(number: usize) -> Principal {
-    Principal::from_text(&format!("spiffe://example.org/relays/eu-1/relay-{number:05}")).expect("a SPIFFE ID")
+    Principal::from_text(&format!(
+        "spiffe://example.org/relays/eu-1/relay-{number:05}"
+    ))
+    .expect("a SPIFFE ID")
 }
 
 /// A store with a record of each principal, a cache that holds one of them, and a cache that holds all.
@@ -69,19 +77,45 @@ struct Setting {
 impl Setting {
     /// Starts PostgreSQL, writes the records and loads the caches.
     fn start(principals: usize) -> Self {
-        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("starts");
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("starts");
         let server = Postgres::shared();
         let database = server.database().expect("starts");
         let options = PostgresOptions::new(database.socket_url());
-        let options = PostgresOptions { password: Some(server.password().to_owned()), ..options };
-        let store = Arc::new(runtime.block_on(PostgresStore::connect(options)).expect("connects"));
+        let options = PostgresOptions {
+            password: Some(server.password().to_owned()),
+            ..options
+        };
+        let store = Arc::new(
+            runtime
+                .block_on(PostgresStore::connect(options))
+                .expect("connects"),
+        );
 
-        let grant = Grant::from_text("encrypt,decrypt,tokenize,detokenize apps=shop,web,mobile").expect("a grant");
+        let grant = Grant::from_text("encrypt,decrypt,tokenize,detokenize apps=shop,web,mobile")
+            .expect("a grant");
         let role = Arc::new(Role::new("relay", vec![grant]).expect("a role"));
         let names: Vec<Principal> = (0..principals).map(name).collect();
-        let bound = |principal: &Principal| Binding { principal: principal.clone(), roles: vec![role.name().clone()] };
-        let records = names.iter().map(|principal| (principal_key(principal), bound(principal).to_record())).collect();
-        runtime.block_on(store.replace(0, &Snapshot { generation: 1, records })).expect("writes");
+        let bound = |principal: &Principal| Binding {
+            principal: principal.clone(),
+            roles: vec![role.name().clone()],
+        };
+        let records = names
+            .iter()
+            .map(|principal| (principal_key(principal), bound(principal).to_record()))
+            .collect();
+        runtime
+            .block_on(store.replace(
+                0,
+                &Snapshot {
+                    generation: 1,
+                    records,
+                },
+            ))
+            .expect("writes");
         let records = Records { store, role };
 
         let one = Arc::new(Cache::new(records.clone(), BOUNDS));
@@ -92,22 +126,45 @@ impl Setting {
                 all.get(name).await.expect("loads").expect("is bound");
             }
         });
-        Self { one, all, records, names, _database: database, runtime }
+        Self {
+            one,
+            all,
+            records,
+            names,
+            _database: database,
+            runtime,
+        }
     }
 
     fn decide(&self, at: usize) -> Operation {
-        let grants = self.all.hit(&self.names[at], Instant::now()).expect("a hit").expect("is bound");
+        let grants = self
+            .all
+            .hit(&self.names[at], Instant::now())
+            .expect("a hit")
+            .expect("is bound");
         grants
-            .decide(AuthorizationRequest::new(Operation::Encrypt, Some("shop"), None))
+            .decide(AuthorizationRequest::new(
+                Operation::Encrypt,
+                Some("shop"),
+                None,
+            ))
             .expect("is granted")
             .operation()
     }
 
     fn decide_without_cache(&self, at: usize) -> Operation {
         let load = self.records.load(self.names[at].clone());
-        let grants = self.runtime.block_on(load).expect("reads").expect("is bound");
+        let grants = self
+            .runtime
+            .block_on(load)
+            .expect("reads")
+            .expect("is bound");
         grants
-            .decide(AuthorizationRequest::new(Operation::Encrypt, Some("shop"), None))
+            .decide(AuthorizationRequest::new(
+                Operation::Encrypt,
+                Some("shop"),
+                None,
+            ))
             .expect("is granted")
             .operation()
     }
@@ -128,7 +185,10 @@ pub(crate) fn benches(criterion: &mut Criterion) {
             let cache = if of == 1 { &setting.one } else { &setting.all };
             b.iter(|| {
                 at = next(at, of);
-                cache.hit(&setting.names[at], Instant::now()).expect("a hit").expect("is bound")
+                cache
+                    .hit(&setting.names[at], Instant::now())
+                    .expect("a hit")
+                    .expect("is bound")
             });
         });
     }
@@ -173,5 +233,7 @@ fn ratio(principals: usize, setting: &Setting) {
     }
     let (with, without) = (with / rounds as u32, without / rounds as u32);
     let ratio = without.as_secs_f64() / with.as_secs_f64();
-    println!("a decision: {with:?} from the cache, {without:?} with a look-up in PostgreSQL: 1 to {ratio:.0}");
+    println!(
+        "a decision: {with:?} from the cache, {without:?} with a look-up in PostgreSQL: 1 to {ratio:.0}"
+    );
 }

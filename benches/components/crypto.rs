@@ -11,9 +11,12 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use sealwire_benches::document::app_keys;
 use sealwire_benches::floor::{Aes, KeygenAndEcdh, TAG_BYTES};
 use sealwire_crypto::{
-    AppKeys, Curve, Datatype, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, Opener, Sealer, Suite,
+    AppKeys, Curve, Datatype, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, Opener, Sealer,
+    Suite,
 };
-use sealwire_token::{CardEnds, Format, NewToken, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret};
+use sealwire_token::{
+    CardEnds, Format, NewToken, RowBuffer, TokenKeyVersion, TokenKeys, TokenSecret,
+};
 
 const SIZES: [(usize, &str); 3] = [(16, "16B"), (64, "64B"), (1_024, "1KiB")];
 const SCOPES: [(KeyScope, &str); 2] = [(KeyScope::Request, "request"), (KeyScope::Field, "field")];
@@ -39,7 +42,9 @@ fn floors(criterion: &mut Criterion) {
         group.throughput(Throughput::Bytes(bytes as u64));
         let mut aes = Aes::default();
         let mut data = vec![b'x'; bytes + TAG_BYTES];
-        group.bench_function(BenchmarkId::new("aes256gcm_seal", size), |b| b.iter(|| aes.seal(black_box(&mut data))));
+        group.bench_function(BenchmarkId::new("aes256gcm_seal", size), |b| {
+            b.iter(|| aes.seal(black_box(&mut data)))
+        });
         let sealed = aes.sealed(&data[..bytes]);
         let mut copy = vec![0; sealed.len()];
         group.bench_function(BenchmarkId::new("aes256gcm_open", size), |b| {
@@ -51,7 +56,9 @@ fn floors(criterion: &mut Criterion) {
 fn keygen(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("crypto/keygen");
     for curve in Curve::ALL {
-        group.bench_function(curve.name(), |b| b.iter(|| KeyPair::generate(curve).expect("makes a key")));
+        group.bench_function(curve.name(), |b| {
+            b.iter(|| KeyPair::generate(curve).expect("makes a key"))
+        });
     }
 }
 
@@ -64,7 +71,15 @@ fn sealer(keys: &AppKeys, suite: Suite, scope: KeyScope, encoding: Encoding) -> 
 fn sharing(keys: &AppKeys, suite: Suite) -> Sealer {
     let newest = Arc::clone(keys.newest(suite).expect("there is a key"));
     let lifetime = EpochLifetime::from_ms(EpochLifetime::MS_MAX).expect("in range");
-    Sealer::in_epoch(keys.app(), newest, lifetime, Instant::now, Encoding::Text, b"").expect("makes a sealer")
+    Sealer::in_epoch(
+        keys.app(),
+        newest,
+        lifetime,
+        Instant::now,
+        Encoding::Text,
+        b"",
+    )
+    .expect("makes a sealer")
 }
 
 /// Measures a request of one field: key generation, Diffie-Hellman, key schedule, and the field. In an epoch, only the
@@ -74,14 +89,21 @@ fn first_field(criterion: &mut Criterion, keys: &AppKeys) {
     for suite in Suite::ALL {
         let mut out = Vec::with_capacity(4_096);
         let mut first = |variant: &str, make: &dyn Fn() -> Sealer| {
-            group.bench_function(BenchmarkId::new(format!("{}_{variant}", suite.name()), "16B"), |b| {
-                b.iter(|| {
-                    out.clear();
-                    make().seal(Datatype::String, black_box(&[b'x'; 16]), &mut out).expect("seals");
-                });
-            });
+            group.bench_function(
+                BenchmarkId::new(format!("{}_{variant}", suite.name()), "16B"),
+                |b| {
+                    b.iter(|| {
+                        out.clear();
+                        make()
+                            .seal(Datatype::String, black_box(&[b'x'; 16]), &mut out)
+                            .expect("seals");
+                    });
+                },
+            );
         };
-        first("text", &|| sealer(keys, suite, KeyScope::Request, Encoding::Text));
+        first("text", &|| {
+            sealer(keys, suite, KeyScope::Request, Encoding::Text)
+        });
         if suite != Suite::Xaes {
             first("epoch_text", &|| sharing(keys, suite));
         }
@@ -100,7 +122,9 @@ fn seal(criterion: &mut Criterion, keys: &AppKeys) {
             let mut sealer = sealer(keys, suite, scope, encoding);
             b.iter(|| {
                 out.clear();
-                sealer.seal(Datatype::String, black_box(&data), &mut out).expect("seals");
+                sealer
+                    .seal(Datatype::String, black_box(&data), &mut out)
+                    .expect("seals");
             });
         });
     }
@@ -114,7 +138,9 @@ fn seal_in_epoch(criterion: &mut Criterion, keys: &AppKeys) {
     group.bench_function(BenchmarkId::new("p256_epoch_text", "16B"), |b| {
         b.iter(|| {
             out.clear();
-            sealer.seal(Datatype::String, black_box(&[b'x'; 16]), &mut out).expect("seals");
+            sealer
+                .seal(Datatype::String, black_box(&[b'x'; 16]), &mut out)
+                .expect("seals");
         });
     });
 }
@@ -127,7 +153,9 @@ fn open(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
         group.throughput(Throughput::Bytes(bytes as u64));
         let mut sealed = Vec::new();
         let mut sealer = sealer(keys, suite, scope, encoding);
-        sealer.seal(Datatype::String, &vec![b'x'; bytes], &mut sealed).expect("seals");
+        sealer
+            .seal(Datatype::String, &vec![b'x'; bytes], &mut sealed)
+            .expect("seals");
         let open = |opener: &mut Opener| {
             let opened = match encoding {
                 Encoding::Text => opener.open_text(black_box(&sealed)),
@@ -147,14 +175,25 @@ fn open(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
 
 fn token_keys() -> TokenKeys {
     let secret = TokenSecret::generate().expect("random source");
-    TokenKeys::new(1, vec![TokenKeyVersion { number: 1, state: KeyState::Active, secret }]).expect("version 1")
+    TokenKeys::new(
+        1,
+        vec![TokenKeyVersion {
+            number: 1,
+            state: KeyState::Active,
+            secret,
+        }],
+    )
+    .expect("version 1")
 }
 
 /// Cost of a token of 16 bytes without the store: a name, a fingerprint, and its row sealed or opened.
 fn token(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("crypto/token");
     let keys = token_keys();
-    let (token, value) = ("tok_0123456789abcdefghijkl", (Datatype::String, &b"4242424242424242"[..]));
+    let (token, value) = (
+        "tok_0123456789abcdefghijkl",
+        (Datatype::String, &b"4242424242424242"[..]),
+    );
     let context = keys.context(b"cards.pan");
     let id = keys.id(1, token);
     let new = NewToken {
@@ -168,22 +207,39 @@ fn token(criterion: &mut Criterion) {
     };
     let row = keys.seal(&new).expect("seals");
     let mut buffer = RowBuffer::default();
-    group.bench_function("context/9B", |b| b.iter(|| keys.context(black_box(b"cards.pan"))));
+    group.bench_function("context/9B", |b| {
+        b.iter(|| keys.context(black_box(b"cards.pan")))
+    });
     group.bench_function("id/26B", |b| b.iter(|| keys.id(1, black_box(token))));
     group.bench_function("fingerprint_of_value/16B", |b| {
         b.iter(|| keys.fingerprint_of_value(1, &context, value.0, black_box(value.1)));
     });
     group.bench_function("fingerprint_of_call/16B", |b| {
         let client = keys.principal("relay.acme.example");
-        b.iter(|| keys.fingerprint_of_call(1, &context, &client, b"0123456789abcdef", 0, value.0, black_box(value.1)));
+        b.iter(|| {
+            keys.fingerprint_of_call(
+                1,
+                &context,
+                &client,
+                b"0123456789abcdef",
+                0,
+                value.0,
+                black_box(value.1),
+            )
+        });
     });
     group.bench_function("seal/16B", |b| {
         b.iter(|| keys.seal(black_box(&new)).expect("seals"));
     });
     group.bench_function("open/16B", |b| {
         b.iter(|| {
-            let opened = keys.open(1, &id, None, black_box(&row), &mut buffer).expect("opens");
-            opened.value(&context).expect("its context").map(|(_, value)| value.len())
+            let opened = keys
+                .open(1, &id, None, black_box(&row), &mut buffer)
+                .expect("opens");
+            opened
+                .value(&context)
+                .expect("its context")
+                .map(|(_, value)| value.len())
         });
     });
 }
@@ -204,19 +260,30 @@ fn formats(criterion: &mut Criterion) {
         ("email", Format::Email),
     ] {
         group.bench_function(BenchmarkId::new(name, "16B"), |b| {
-            b.iter(|| format.generate(Datatype::String, black_box(b"4242424242424242"), &mut out).expect("fits"));
+            b.iter(|| {
+                format
+                    .generate(Datatype::String, black_box(b"4242424242424242"), &mut out)
+                    .expect("fits")
+            });
         });
     }
 }
 
-type Variant = (Suite, (KeyScope, &'static str), (Encoding, &'static str), (usize, &'static str));
+type Variant = (
+    Suite,
+    (KeyScope, &'static str),
+    (Encoding, &'static str),
+    (usize, &'static str),
+);
 
 fn variants() -> impl Iterator<Item = Variant> {
     Suite::ALL.into_iter().flat_map(|suite| {
         SCOPES.into_iter().flat_map(move |scope| {
-            ENCODINGS
-                .into_iter()
-                .flat_map(move |encoding| SIZES.into_iter().map(move |size| (suite, scope, encoding, size)))
+            ENCODINGS.into_iter().flat_map(move |encoding| {
+                SIZES
+                    .into_iter()
+                    .map(move |size| (suite, scope, encoding, size))
+            })
         })
     })
 }

@@ -6,7 +6,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use sealwire_mask::{FieldDecision, Finding, Found, Mask, MaskSecret, Masking, Masks, Rules, Value};
+use sealwire_mask::{
+    FieldDecision, Finding, Found, Mask, MaskSecret, Masking, Masks, Rules, Value,
+};
 use sealwire_msgpack::write;
 use sealwire_payload::{Budget, Containers, Progress, Transform, Walk, WalkLimits};
 use zeroize::Zeroizing;
@@ -73,30 +75,47 @@ fn functions(criterion: &mut Criterion) {
         ("hash", Value::Str("customer-000017")),
         ("pseudonym(list=full_names)", Value::Str("Ann Example")),
         ("fpe", Value::Str("123-45-6789")),
-        ("fpe(alphabet=alphanumeric_upper)", Value::Str("DE89 3704 0044 0532 0130 00")),
+        (
+            "fpe(alphabet=alphanumeric_upper)",
+            Value::Str("DE89 3704 0044 0532 0130 00"),
+        ),
         ("date_shift(days=30)", Value::Str("1980-02-29")),
-        ("date_shift(within=365, subject=id)", Value::Str("1980-02-29T10:11:12Z")),
+        (
+            "date_shift(within=365, subject=id)",
+            Value::Str("1980-02-29T10:11:12Z"),
+        ),
         ("generalize(step=10)", Value::Float(1234.56)),
         ("noise(percent=10)", Value::Str("1234.56")),
         ("noise(percent=10)/float", Value::Float(1234.56)),
     ] {
         let text = function.trim_end_matches("/float");
-        let mask = Mask::new(&text.parse().expect("a function"), &secret()).expect("a list that comes along");
+        let mask = Mask::new(&text.parse().expect("a function"), &secret())
+            .expect("a list that comes along");
         let subject = mask.function().subject().map(|_| Value::Uint(17));
         let mut out = Vec::with_capacity(256);
         group.bench_function(BenchmarkId::from_parameter(function), |b| {
             b.iter(|| {
                 out.clear();
-                mask.apply(black_box(value), subject, &mut out).expect("fits");
+                mask.apply(black_box(value), subject, &mut out)
+                    .expect("fits");
             });
         });
     }
 }
 
 fn run<T: Transform>(rules: &Rules, input: &[u8], out: &mut Vec<u8>, transform: &mut T) {
-    let mut walk = Walk::new(Arc::clone(rules.selection()), Containers::Descend, WalkLimits::default());
+    let mut walk = Walk::new(
+        Arc::clone(rules.selection()),
+        Containers::Descend,
+        WalkLimits::default(),
+    );
     loop {
-        match walk.advance(black_box(input), out, transform, Budget::fields(FIELDS_PER_LOOK)) {
+        match walk.advance(
+            black_box(input),
+            out,
+            transform,
+            Budget::fields(FIELDS_PER_LOOK),
+        ) {
             Ok(Progress::More) => (),
             Ok(Progress::Done { consumed }) => return assert_eq!(consumed, input.len()),
             Err(_) => panic!("every field can be masked"),
@@ -135,12 +154,22 @@ fn documents(criterion: &mut Criterion) {
                     named += usize::from(matches!(found.ruling, FieldDecision::Rule(_)));
                     Ok::<_, Infallible>(())
                 };
-                run(masks.rules(), &input, &mut out, &mut Finding::new(masks.rules(), count));
+                run(
+                    masks.rules(),
+                    &input,
+                    &mut out,
+                    &mut Finding::new(masks.rules(), count),
+                );
                 named
             });
         });
     }
     group.bench_function("compile_rules", |b| {
-        b.iter(|| Masks::new(&Rules::from_toml(black_box(RULES)).expect("rules"), &secret()))
+        b.iter(|| {
+            Masks::new(
+                &Rules::from_toml(black_box(RULES)).expect("rules"),
+                &secret(),
+            )
+        })
     });
 }

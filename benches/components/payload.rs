@@ -17,7 +17,9 @@ use sealwire_jobs::field_opener::{Evervault, FieldOpener};
 use sealwire_jobs::field_sealer::FieldSealer;
 use sealwire_jobs::masks::disclosure::Disclosure;
 use sealwire_msgpack::write;
-use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkLimits};
+use sealwire_payload::{
+    Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkLimits,
+};
 use sealwire_wire::OnError;
 
 const FIELDS: [usize; 4] = [30, 100, 2_000, 60_000];
@@ -66,8 +68,17 @@ impl Transform for Replace {
     }
 }
 
-fn run<T: Transform>(selection: &Arc<Selection>, containers: Containers, input: &[u8], out: &mut Vec<u8>, t: &mut T) {
-    let limits = WalkLimits { out_bytes_max: usize::MAX, ..WalkLimits::default() };
+fn run<T: Transform>(
+    selection: &Arc<Selection>,
+    containers: Containers,
+    input: &[u8],
+    out: &mut Vec<u8>,
+    t: &mut T,
+) {
+    let limits = WalkLimits {
+        out_bytes_max: usize::MAX,
+        ..WalkLimits::default()
+    };
     let mut walk = Walk::new(Arc::clone(selection), containers, limits);
     loop {
         match walk.advance(black_box(input), out, t, Budget::fields(FIELDS_PER_LOOK)) {
@@ -96,7 +107,13 @@ fn walk(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("replace", fields), |b| {
             b.iter(|| {
                 out.clear();
-                run(&everything, Containers::Whole, &input, &mut out, &mut Replace);
+                run(
+                    &everything,
+                    Containers::Whole,
+                    &input,
+                    &mut out,
+                    &mut Replace,
+                );
             });
         });
     }
@@ -107,7 +124,14 @@ fn walk(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(fields as u64));
     for (variant, paths) in [
         ("select_one_column", &["$.rows[*].number"][..]),
-        ("select_three_columns", &["$.rows[*].number", "$.rows[*].name", "$.rows[*]['email', 'phone']"]),
+        (
+            "select_three_columns",
+            &[
+                "$.rows[*].number",
+                "$.rows[*].name",
+                "$.rows[*]['email', 'phone']",
+            ],
+        ),
         ("select_anywhere", &["$..number"]),
         ("select_whole_rows", &["$.rows[*]"]),
         ("select_nothing_there", &["$.other.number"]),
@@ -118,7 +142,13 @@ fn walk(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new(variant, fields), |b| {
             b.iter(|| {
                 out.clear();
-                run(&selection, Containers::Whole, &input, &mut out, &mut Replace);
+                run(
+                    &selection,
+                    Containers::Whole,
+                    &input,
+                    &mut out,
+                    &mut Replace,
+                );
             });
         });
     }
@@ -141,15 +171,25 @@ const FORMS: [(&str, EnvelopeForm); 3] = [
 fn sealing(keys: &AppKeys, form: EnvelopeForm) -> SealFields {
     let newest = Arc::clone(keys.newest(Curve::P256).expect("there is a key"));
     let writer = match form {
-        EnvelopeForm::Native(encoding) => Sealer::new(keys.app(), newest, KeyScope::Request, encoding, b"")
-            .map(|sealer| FieldSealer::Native(sealer.into())),
+        EnvelopeForm::Native(encoding) => {
+            Sealer::new(keys.app(), newest, KeyScope::Request, encoding, b"")
+                .map(|sealer| FieldSealer::Native(sealer.into()))
+        }
         EnvelopeForm::Evervault => {
-            let form = evervault::Form::Metadata { role: None, encrypted_at: 1_700_000_000 };
-            evervault::Sealer::new(newest, KeyScope::Request, &form).map(|sealer| FieldSealer::Evervault(sealer.into()))
+            let form = evervault::Form::Metadata {
+                role: None,
+                encrypted_at: 1_700_000_000,
+            };
+            evervault::Sealer::new(newest, KeyScope::Request, &form)
+                .map(|sealer| FieldSealer::Evervault(sealer.into()))
         }
     };
     let faults = FieldErrors::new(OnError::Fail, 0, 0);
-    SealFields { writer: writer.expect("makes a sealer"), cancel: Arc::default(), faults }
+    SealFields {
+        writer: writer.expect("makes a sealer"),
+        cancel: Arc::default(),
+        faults,
+    }
 }
 
 /// Measures encryption. The rows of [`FORMS`] include making the request's key. `warm` has the key already, so it shows
@@ -179,9 +219,10 @@ fn encrypt(criterion: &mut Criterion, keys: &AppKeys) {
                 });
             });
         }
-        for (variant, form) in
-            [("warm_text", EnvelopeForm::Native(Encoding::Text)), ("warm_evervault", EnvelopeForm::Evervault)]
-        {
+        for (variant, form) in [
+            ("warm_text", EnvelopeForm::Native(Encoding::Text)),
+            ("warm_evervault", EnvelopeForm::Evervault),
+        ] {
             group.bench_function(BenchmarkId::new(variant, fields), |b| {
                 let mut out = Vec::with_capacity(capacity);
                 let mut seal = sealing(keys, form);
@@ -203,7 +244,13 @@ fn decrypt(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
             let input = document(fields);
             let sealed = LazyCell::new(|| {
                 let mut sealed = Vec::new();
-                run(&everything, Containers::Whole, &input, &mut sealed, &mut sealing(keys, form));
+                run(
+                    &everything,
+                    Containers::Whole,
+                    &input,
+                    &mut sealed,
+                    &mut sealing(keys, form),
+                );
                 sealed
             });
             group.bench_function(BenchmarkId::new(variant, fields), |b| {
@@ -218,8 +265,17 @@ fn decrypt(criterion: &mut Criterion, keys: &Arc<AppKeys>) {
                         faults: FieldErrors::new(OnError::Fail, 0, fields as u64),
                         unopened: UnopenedFields::default(),
                     };
-                    let mut show = ShowFields { open, shown: Disclosure::clear() };
-                    run(&everything, Containers::Descend, sealed, &mut out, &mut show);
+                    let mut show = ShowFields {
+                        open,
+                        shown: Disclosure::clear(),
+                    };
+                    run(
+                        &everything,
+                        Containers::Descend,
+                        sealed,
+                        &mut out,
+                        &mut show,
+                    );
                     assert_eq!(out.len(), input.len());
                     out
                 });

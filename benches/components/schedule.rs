@@ -4,7 +4,9 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion};
-use sealwire_schedule::{AdmissionDecision, Core, Cost, OfferedRequest, SchedulerOptions, Slice, Time};
+use sealwire_schedule::{
+    AdmissionDecision, Core, Cost, OfferedRequest, SchedulerOptions, Slice, Time,
+};
 
 /// Numbers of tenants, and of requests of each tenant.
 const LOADS: [(u32, u32); 3] = [(1, 1), (20, 10), (1_000, 3)];
@@ -16,14 +18,27 @@ pub(crate) fn benches(criterion: &mut Criterion) {
 }
 
 fn core() -> Core<u32, (), u32> {
-    Core::new(SchedulerOptions { wait_max: Duration::MAX, ..SchedulerOptions::new(NonZeroU32::MIN.saturating_add(1)) })
+    Core::new(SchedulerOptions {
+        wait_max: Duration::MAX,
+        ..SchedulerOptions::new(NonZeroU32::MIN.saturating_add(1))
+    })
 }
 
 fn begin(core: &mut Core<u32, (), u32>, now: Time, tenant: u32, cost: Cost) {
     let (since, deadline) = (Time::default(), Time::NEVER);
-    let call =
-        OfferedRequest { tenant: &tenant, weight: 1, cost, bytes: 0, since, deadline, whole: true, has_waited: false };
-    let AdmissionDecision::Admitted { id, .. } = core.offer(now, &call, || ()) else { panic!("nothing holds it back") };
+    let call = OfferedRequest {
+        tenant: &tenant,
+        weight: 1,
+        cost,
+        bytes: 0,
+        since,
+        deadline,
+        whole: true,
+        has_waited: false,
+    };
+    let AdmissionDecision::Admitted { id, .. } = core.offer(now, &call, || ()) else {
+        panic!("nothing holds it back")
+    };
     core.submit(id, cost, tenant).expect("just admitted");
 }
 
@@ -31,7 +46,12 @@ fn begin(core: &mut Core<u32, (), u32>, now: Time, tenant: u32, cost: Cost) {
 fn loaded(tenants: u32, calls: u32) -> Core<u32, (), u32> {
     let mut core = core();
     for tenant in (0..tenants).flat_map(|tenant| std::iter::repeat_n(tenant, calls as usize)) {
-        begin(&mut core, Time::default(), tenant, Cost::from_nanos(3_600_000_000_000));
+        begin(
+            &mut core,
+            Time::default(),
+            tenant,
+            Cost::from_nanos(3_600_000_000_000),
+        );
     }
     core
 }
@@ -40,14 +60,17 @@ fn loaded(tenants: u32, calls: u32) -> Core<u32, (), u32> {
 fn slices(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("schedule/slice");
     for (tenants, calls) in LOADS {
-        group.bench_function(BenchmarkId::from_parameter(format!("{tenants}x{calls}")), |b| {
-            let (mut core, mut now) = (loaded(tenants, calls), Time::default());
-            b.iter(|| {
-                let Slice { id, work, .. } = core.pick(now).expect("there is always more");
-                now = now + Duration::from_micros(51);
-                core.done(now, id, SLICE, Some(work))
-            });
-        });
+        group.bench_function(
+            BenchmarkId::from_parameter(format!("{tenants}x{calls}")),
+            |b| {
+                let (mut core, mut now) = (loaded(tenants, calls), Time::default());
+                b.iter(|| {
+                    let Slice { id, work, .. } = core.pick(now).expect("there is always more");
+                    now = now + Duration::from_micros(51);
+                    core.done(now, id, SLICE, Some(work))
+                });
+            },
+        );
     }
 }
 
@@ -55,22 +78,25 @@ fn slices(criterion: &mut Criterion) {
 fn calls(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("schedule/call");
     for (tenants, calls) in LOADS {
-        group.bench_function(BenchmarkId::from_parameter(format!("beside_{tenants}x{calls}")), |b| {
-            let (mut core, mut now) = (loaded(tenants, calls), Time::default());
-            let mut turns = (0..tenants).cycle();
-            b.iter(|| {
-                begin(&mut core, now, turns.next().expect("without end"), SLICE);
-                // Repeats until the small request was picked. Now and then the guard picks another one.
-                loop {
-                    let Slice { id, work, budget } = core.pick(now).expect("it is ready");
-                    now = now + Duration::from_micros(51);
-                    let small = budget > SLICE;
-                    core.done(now, id, SLICE, (!small).then_some(work));
-                    if small {
-                        break core.close(now, id);
+        group.bench_function(
+            BenchmarkId::from_parameter(format!("beside_{tenants}x{calls}")),
+            |b| {
+                let (mut core, mut now) = (loaded(tenants, calls), Time::default());
+                let mut turns = (0..tenants).cycle();
+                b.iter(|| {
+                    begin(&mut core, now, turns.next().expect("without end"), SLICE);
+                    // Repeats until the small request was picked. Now and then the guard picks another one.
+                    loop {
+                        let Slice { id, work, budget } = core.pick(now).expect("it is ready");
+                        now = now + Duration::from_micros(51);
+                        let small = budget > SLICE;
+                        core.done(now, id, SLICE, (!small).then_some(work));
+                        if small {
+                            break core.close(now, id);
+                        }
                     }
-                }
-            });
-        });
+                });
+            },
+        );
     }
 }

@@ -43,7 +43,12 @@ fn encrypt(criterion: &mut Criterion, running: &Running) {
         group.throughput(Throughput::Elements(fields as u64));
         group.bench_function(BenchmarkId::new("loopback_c1", fields), |b| {
             let (world, client) = running.get();
-            b.iter(|| world.callers().block_on(client.encrypt(Encrypt::new(APP, &payload))).expect("encrypts"));
+            b.iter(|| {
+                world
+                    .callers()
+                    .block_on(client.encrypt(Encrypt::new(APP, &payload)))
+                    .expect("encrypts")
+            });
         });
     }
     pipelined(&mut group, running);
@@ -60,7 +65,12 @@ fn pipelined(group: &mut BenchmarkGroup<'_, WallTime>, running: &Running) {
                 let mut calls = tokio::task::JoinSet::new();
                 for _ in 0..PIPELINED {
                     let (client, payload) = (client.clone(), payload.clone());
-                    calls.spawn(async move { client.encrypt(Encrypt::new(APP, &payload)).await.expect("encrypts") });
+                    calls.spawn(async move {
+                        client
+                            .encrypt(Encrypt::new(APP, &payload))
+                            .await
+                            .expect("encrypts")
+                    });
                 }
                 assert_eq!(calls.join_all().await.len(), PIPELINED);
             });
@@ -74,12 +84,21 @@ fn decrypt(criterion: &mut Criterion, running: &Running) {
         let payload = document(fields);
         let sealed = LazyCell::new(|| {
             let (world, client) = running.get();
-            world.callers().block_on(client.encrypt(Encrypt::new(APP, &payload))).expect("encrypts").payload
+            world
+                .callers()
+                .block_on(client.encrypt(Encrypt::new(APP, &payload)))
+                .expect("encrypts")
+                .payload
         });
         group.throughput(Throughput::Elements(fields as u64));
         group.bench_function(BenchmarkId::new("loopback_c1", fields), |b| {
             let ((world, client), sealed) = (running.get(), &*sealed);
-            b.iter(|| world.callers().block_on(client.decrypt(Decrypt::new(APP, sealed))).expect("decrypts"));
+            b.iter(|| {
+                world
+                    .callers()
+                    .block_on(client.decrypt(Decrypt::new(APP, sealed)))
+                    .expect("decrypts")
+            });
         });
     }
 }

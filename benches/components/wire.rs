@@ -37,7 +37,9 @@ fn scan(criterion: &mut Criterion) {
                         arrived = message.len().min(arrived + piece);
                         match scanner.scan(black_box(&message[..arrived])) {
                             Scan::Incomplete => (),
-                            Scan::Message(boundary) => break assert_eq!(boundary.bytes, message.len()),
+                            Scan::Message(boundary) => {
+                                break assert_eq!(boundary.bytes, message.len());
+                            }
                             other => panic!("a sound message: {other:?}"),
                         }
                     }
@@ -53,10 +55,16 @@ fn calls(criterion: &mut Criterion) {
         let message = call(fields);
         group.throughput(Throughput::Bytes(message.len() as u64));
         group.bench_function(BenchmarkId::new("encrypt_call", fields), |b| {
-            let Scan::Message(boundary) = Scanner::for_requests(Limits::default()).scan(&message) else {
+            let Scan::Message(boundary) = Scanner::for_requests(Limits::default()).scan(&message)
+            else {
                 panic!("a sound message");
             };
-            b.iter(|| assert!(matches!(Call::decode(black_box(&message), &boundary), Ok(Call::Encrypt(_)))));
+            b.iter(|| {
+                assert!(matches!(
+                    Call::decode(black_box(&message), &boundary),
+                    Ok(Call::Encrypt(_))
+                ))
+            });
         });
     }
 }
@@ -80,7 +88,10 @@ fn replies(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("decode", fields), |b| {
             b.iter(|| {
                 let reply = Reply::decode(black_box(&out)).expect("decodes");
-                sealwire_wire::Document::decode(reply.outcome.expect("a result")).expect("decodes").payload.len()
+                sealwire_wire::Document::decode(reply.outcome.expect("a result"))
+                    .expect("decodes")
+                    .payload
+                    .len()
             });
         });
     }

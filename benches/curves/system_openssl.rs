@@ -14,7 +14,10 @@ fn main() -> io::Result<()> {
     // With the feature `rivals`, or if built together with the engine, this program has the vendored OpenSSL.
     let build = OpenSslBuild::of_this_program()?;
     if build.linkage == Linkage::Vendored {
-        return writeln!(io::stdout(), "the system's OpenSSL: not measured, this program is not linked with it");
+        return writeln!(
+            io::stdout(),
+            "the system's OpenSSL: not measured, this program is not linked with it"
+        );
     }
     writeln!(io::stdout(), "openssl_system: {build}")?;
     if !sealwire_curves::is_smoke_run() {
@@ -22,7 +25,12 @@ fn main() -> io::Result<()> {
     }
     let mut criterion = sealwire_curves::criterion().with_measurement(CpuTime);
     for curve in [Curve::P256, Curve::Secp256k1] {
-        measure::message::<_, OpenSsl, ReusedContext>(&mut criterion, curve, "openssl_system", &OpenSsl::new(curve));
+        measure::message::<_, OpenSsl, ReusedContext>(
+            &mut criterion,
+            curve,
+            "openssl_system",
+            &OpenSsl::new(curve),
+        );
     }
     measure::hkdf::<OpenSsl>(&mut criterion, "openssl_system");
     measure::aead::<OneShot>(&mut criterion, "openssl_system_one_shot");

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sealwire_audit::{
-    AuditKey, FileEvent, Journal, Observer, OnFailure, Options, Range, Record, Timestamp, Trail, TrailOptions, verify,
+    AuditKey, FileEvent, Journal, Observer, OnFailure, Options, Range, Record, Timestamp, Trail,
+    TrailOptions, verify,
 };
 use sealwire_benches::{is_smoke_run, say, thread_cpu};
 use zeroize::Zeroizing;
@@ -25,10 +26,14 @@ What an audit record costs, and how fast many are verified. `cpu` compares engin
 /// Name prefix of the audit writer thread.
 const WRITER: &str = "sealwire-audit";
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+    if arguments
+        .iter()
+        .any(|argument| argument == "--help" || argument == "-h")
+    {
         return write!(io::stdout(), "{HELP}");
     }
-    let records = records(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
+    let records = records(arguments)
+        .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
     if is_smoke_run() {
         measure(&mut io::sink(), records)?;
         return say("audit: the records are sound");
@@ -44,7 +49,9 @@ fn measure(out: &mut impl Write, records: u64) -> io::Result<()> {
 fn records(arguments: &[String]) -> Result<u64, String> {
     match arguments {
         [] => Ok(if is_smoke_run() { 2_000 } else { 1_000_000 }),
-        [name, records] if name == "--records" => records.parse().map_err(|_| "--records is a number".to_owned()),
+        [name, records] if name == "--records" => records
+            .parse()
+            .map_err(|_| "--records is a number".to_owned()),
         [other, ..] => Err(format!("{other} is not an option, or misses its value")),
     }
 }
@@ -132,8 +139,14 @@ fn verification(out: &mut impl Write, records: u64) -> io::Result<()> {
     let sealing = (thread_cpu::current()? - cpu).as_nanos() as f64 / records as f64;
     drop(journal);
     let (cpu, wall) = (thread_cpu::current()?, Instant::now());
-    let report =
-        verify(folder.path(), Some(&key()), Range::default(), &[], &mut |_, _| ()).map_err(io::Error::other)?;
+    let report = verify(
+        folder.path(),
+        Some(&key()),
+        Range::default(),
+        &[],
+        &mut |_, _| (),
+    )
+    .map_err(io::Error::other)?;
     assert!(report.is_sound(), "{:?}", report.findings);
     writeln!(
         out,

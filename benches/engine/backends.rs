@@ -57,10 +57,14 @@ struct Turn {
 }
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+    if arguments
+        .iter()
+        .any(|argument| argument == "--help" || argument == "-h")
+    {
         return write!(io::stdout(), "{HELP}");
     }
-    let options = options(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
+    let options = options(arguments)
+        .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let backends = runtime.block_on(compare(&options))?;
     finish(&options, &backends)
@@ -69,10 +73,20 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
 fn options(arguments: &[String]) -> Result<Options, String> {
     let smoke = sealwire_benches::is_smoke_run();
     let numbers = |text: &String| -> Result<Vec<usize>, String> {
-        let number = |text: &str| text.parse().ok().filter(|number| *number > 0).ok_or(format!("{text} is no number"));
+        let number = |text: &str| {
+            text.parse()
+                .ok()
+                .filter(|number| *number > 0)
+                .ok_or(format!("{text} is no number"))
+        };
         text.split(',').map(number).collect()
     };
-    let kind = |name: &str| KINDS.into_iter().find(|kind| kind.name == name).ok_or(format!("there is no store {name}"));
+    let kind = |name: &str| {
+        KINDS
+            .into_iter()
+            .find(|kind| kind.name == name)
+            .ok_or(format!("there is no store {name}"))
+    };
     let mut options = Options {
         smoke,
         kinds: KINDS.into(),
@@ -109,18 +123,32 @@ async fn compare(options: &Options) -> io::Result<Backends> {
         for callers in &options.callers {
             let _ = writeln!(io::stderr(), "backends: {count} secrets, {callers} callers");
             let turns = rounds(options, &places, &mut secrets, *count, *callers).await?;
-            rows.extend(places.iter().zip(turns).map(|(place, turns)| row(place.kind, *count, *callers, &turns)));
+            rows.extend(
+                places
+                    .iter()
+                    .zip(turns)
+                    .map(|(place, turns)| row(place.kind, *count, *callers, &turns)),
+            );
         }
     }
     let mut conditions = store::conditions(&places)?;
     conditions.insert("rounds".into(), options.rounds.into());
-    conditions.insert("values of a secret".into(), json!("1 to 4, of 16 to 256 bytes, sealed with 84 more"));
-    conditions
-        .insert("threads".into(), json!("callers, each with one call under way; tasks on a thread for each core"));
+    conditions.insert(
+        "values of a secret".into(),
+        json!("1 to 4, of 16 to 256 bytes, sealed with 84 more"),
+    );
+    conditions.insert(
+        "threads".into(),
+        json!("callers, each with one call under way; tasks on a thread for each core"),
+    );
     for place in places {
         place.close().await;
     }
-    Ok(Backends { schema: BACKENDS.into(), rows, conditions })
+    Ok(Backends {
+        schema: BACKENDS.into(),
+        rows,
+        conditions,
+    })
 }
 
 /// Write and read results of each store, by round.
@@ -200,16 +228,25 @@ fn markdown(backends: &Backends) -> String {
     lines.push(String::new());
     let mut told = Vec::new();
     for row in &backends.rows {
-        let line =
-            format!("* {}, {}: a crash loses {}.", row.store, row.durability, row.loses.as_deref().unwrap_or("?"));
+        let line = format!(
+            "* {}, {}: a crash loses {}.",
+            row.store,
+            row.durability,
+            row.loses.as_deref().unwrap_or("?")
+        );
         if !told.contains(&line) {
             told.push(line);
         }
     }
     lines.extend(told);
-    lines.push("* The embedded store has no asynchronous mode: what it acknowledges is always synced.".into());
+    lines.push(
+        "* The embedded store has no asynchronous mode: what it acknowledges is always synced."
+            .into(),
+    );
     for (name, value) in &backends.conditions {
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let value = value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned);
         lines.push(format!("* {name}: {value}"));
     }
     lines.join("\n")

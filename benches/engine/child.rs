@@ -86,7 +86,14 @@ impl EngineChild {
     /// Starts an engine without state and audit trail, and waits until it prints its addresses.
     pub(crate) fn start(folder: &Folder, settings: &[Setting]) -> io::Result<Self> {
         // Stateless, because two engines of one experiment read one file of apps.
-        Self::start_with(folder, &[&[("state.mode", "stateless"), ("audit.folder", "")], settings].concat())
+        Self::start_with(
+            folder,
+            &[
+                &[("state.mode", "stateless"), ("audit.folder", "")],
+                settings,
+            ]
+            .concat(),
+        )
     }
 
     /// Starts an engine, and waits until it prints its addresses.
@@ -100,20 +107,34 @@ impl EngineChild {
     /// addresses.
     pub(crate) fn spawn(mut command: Command, settings: &[Setting]) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SEALWIRE_")) {
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SEALWIRE_"))
+        {
             command.env_remove(name);
         }
         for (key, value) in settings {
-            command.env(format!("SEALWIRE_{}", key.replace('.', "_").to_uppercase()), value);
+            command.env(
+                format!("SEALWIRE_{}", key.replace('.', "_").to_uppercase()),
+                value,
+            );
         }
         let mut process = command.spawn()?;
-        let said = process.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
+        let said = process
+            .stdout
+            .take()
+            .ok_or_else(|| io::Error::other("no output"))?;
         let mut line = String::new();
         BufReader::new(said).read_line(&mut line)?;
         let mut addresses = line.split_whitespace().map(str::parse::<SocketAddr>);
         match (addresses.next(), addresses.next()) {
-            (Some(Ok(address)), Some(Ok(admin))) => Ok(Self { process, address, admin }),
-            _ => Err(io::Error::other("the engine did not start; what it said is above")),
+            (Some(Ok(address)), Some(Ok(admin))) => Ok(Self {
+                process,
+                address,
+                admin,
+            }),
+            _ => Err(io::Error::other(
+                "the engine did not start; what it said is above",
+            )),
         }
     }
 
@@ -145,15 +166,19 @@ impl EngineChild {
     fn status(&self, name: &str) -> io::Result<f64> {
         let text = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = text.lines().find_map(|line| line.strip_prefix(name));
-        let kib: Option<f64> = line.and_then(|rest| rest.split_whitespace().next()).and_then(|kib| kib.parse().ok());
-        kib.map(|kib| kib * 1_024.0 / MIB).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "status"))
+        let kib: Option<f64> = line
+            .and_then(|rest| rest.split_whitespace().next())
+            .and_then(|kib| kib.parse().ok());
+        kib.map(|kib| kib * 1_024.0 / MIB)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "status"))
     }
 
     /// Reads `/metrics`.
     pub(crate) fn metrics(&self) -> io::Result<Metrics> {
         let mut stream = TcpStream::connect_timeout(&self.admin, METRICS_TIME_MAX)?;
         stream.set_read_timeout(Some(METRICS_TIME_MAX))?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
         Ok(Metrics::parse(&text))
@@ -177,12 +202,27 @@ impl Metrics {
             let (name, value) = line.rsplit_once(' ')?;
             Some((name.to_owned(), value.parse().ok()?))
         };
-        Self(text.lines().filter(|line| line.starts_with("sealwire_")).filter_map(series).collect())
+        Self(
+            text.lines()
+                .filter(|line| line.starts_with("sealwire_"))
+                .filter_map(series)
+                .collect(),
+        )
     }
 
     /// Returns the growth of every series of a name since an earlier reading, with its labels.
-    pub(crate) fn grown<'a>(&'a self, since: &'a Self, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
-        let before = |series: &str| since.0.iter().find(|(name, _)| name == series).map_or(0.0, |(_, value)| *value);
+    pub(crate) fn grown<'a>(
+        &'a self,
+        since: &'a Self,
+        name: &'a str,
+    ) -> impl Iterator<Item = (&'a str, f64)> {
+        let before = |series: &str| {
+            since
+                .0
+                .iter()
+                .find(|(name, _)| name == series)
+                .map_or(0.0, |(_, value)| *value)
+        };
         self.0.iter().filter_map(move |(series, value)| {
             let labels = series.strip_prefix(name)?;
             (labels.is_empty() || labels.starts_with('{')).then_some(())?;
@@ -203,8 +243,15 @@ pub(crate) fn config(folder: &Path) -> io::Result<Config> {
 pub(crate) fn serve(folder: &Path) -> io::Result<()> {
     let config = config(folder)?;
     let runtime = sealwire_server::runtime::start(&config)?;
-    let server = runtime.block_on(Server::start(&config)).map_err(io::Error::other)?;
-    writeln!(io::stdout(), "{} {}", server.address().expect("a data listener"), server.admin_address())?;
+    let server = runtime
+        .block_on(Server::start(&config))
+        .map_err(io::Error::other)?;
+    writeln!(
+        io::stdout(),
+        "{} {}",
+        server.address().expect("a data listener"),
+        server.admin_address()
+    )?;
     io::copy(&mut io::stdin(), &mut io::sink())?;
     runtime.block_on(server.shutdown());
     Ok(())

@@ -57,11 +57,17 @@ turns, too, at least one. They end with the bench.
 ";
 
 /// Settings of an engine in production, but for its addresses.
-pub(crate) const PRODUCTION: [Setting; 3] =
-    [("state.mode", "embedded"), ("audit.folder", "audit"), ("audit.on_failure", "reject")];
+pub(crate) const PRODUCTION: [Setting; 3] = [
+    ("state.mode", "embedded"),
+    ("audit.folder", "audit"),
+    ("audit.on_failure", "reject"),
+];
 /// Settings under which every request makes its own keys.
-const COLD: [Setting; 3] =
-    [("crypto.precomputed_tables", "0"), ("crypto.ready_keys", "0"), ("crypto.open_key_cache_entries", "0")];
+const COLD: [Setting; 3] = [
+    ("crypto.precomputed_tables", "0"),
+    ("crypto.ready_keys", "0"),
+    ("crypto.open_key_cache_entries", "0"),
+];
 /// Warm-up time, longer than the engine needs to find an app busy and compute its table.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(2_500);
 
@@ -77,11 +83,19 @@ struct Options {
 }
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+    if arguments
+        .iter()
+        .any(|argument| argument == "--help" || argument == "-h")
+    {
         return write!(io::stdout(), "{HELP}");
     }
-    let options = options(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
-    let version = options.openbao.as_deref().map(Comparison::version).transpose()?;
+    let options = options(arguments)
+        .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
+    let version = options
+        .openbao
+        .as_deref()
+        .map(Comparison::version)
+        .transpose()?;
     let floor_time = Duration::from_secs_f64(options.seconds / 4.0);
     let before = floors(floor_time)?;
     let callers = callers()?;
@@ -91,12 +105,22 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
     if !options.cold && !is_smoke_run() {
         measure(&callers, &engine, LOADS[1], WARM_UP)?;
     }
-    let loads = LOADS.iter().filter(|load| load.name().contains(&options.only));
-    let measured = loads.map(|load| measure(&callers, &engine, *load, time)).collect::<io::Result<Vec<_>>>()?;
+    let loads = LOADS
+        .iter()
+        .filter(|load| load.name().contains(&options.only));
+    let measured = loads
+        .map(|load| measure(&callers, &engine, *load, time))
+        .collect::<io::Result<Vec<_>>>()?;
     engine.stop();
-    let arms = if options.rounds > 0 { Some(Arms::measure(&callers, &options)?) } else { None };
+    let arms = if options.rounds > 0 {
+        Some(Arms::measure(&callers, &options)?)
+    } else {
+        None
+    };
     let openbao = match (&options.openbao, version) {
-        (Some(program), Some(version)) => Comparison::measure(&callers, &options, program, version)?,
+        (Some(program), Some(version)) => {
+            Comparison::measure(&callers, &options, program, version)?
+        }
         _ => Comparison::with_earlier(&measured),
     };
     let after = floors(floor_time)?;
@@ -104,31 +128,62 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
     if is_smoke_run() {
         return say("cpu: every request was answered");
     }
-    let floors =
-        Floors { seal: mean(before.seal, after.seal), keygen_ecdh: mean(before.keygen_ecdh, after.keygen_ecdh) };
+    let floors = Floors {
+        seal: mean(before.seal, after.seal),
+        keygen_ecdh: mean(before.keygen_ecdh, after.keygen_ecdh),
+    };
     let mut verdicts = verdicts(&measured, &openbao, floors, options.cold);
     verdicts.extend(arms.iter().flat_map(Arms::verdicts));
     let out = io::stdout().lock();
-    let report = Report { measured: &measured, arms: arms.as_ref(), openbao: &openbao, floors, verdicts: &verdicts };
-    if options.json { report.print_json(out) } else { report.print(out) }
+    let report = Report {
+        measured: &measured,
+        arms: arms.as_ref(),
+        openbao: &openbao,
+        floors,
+        verdicts: &verdicts,
+    };
+    if options.json {
+        report.print_json(out)
+    } else {
+        report.print(out)
+    }
 }
 
 /// Makes the clients' runtime: one thread.
 pub(crate) fn callers() -> io::Result<Runtime> {
-    Builder::new_multi_thread().worker_threads(1).thread_name("caller").enable_all().build()
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("caller")
+        .enable_all()
+        .build()
 }
 
 fn options(arguments: &[String]) -> Result<Options, String> {
     let (seconds, rounds) = if is_smoke_run() { (0.05, 1) } else { (3.0, 10) };
-    let mut options = Options { json: false, cold: false, seconds, rounds, openbao: None, only: String::new() };
+    let mut options = Options {
+        json: false,
+        cold: false,
+        seconds,
+        rounds,
+        openbao: None,
+        only: String::new(),
+    };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
         match argument.as_str() {
             "--json" => options.json = true,
             "--cold" => options.cold = true,
-            "--seconds" => options.seconds = value()?.parse().map_err(|_| "--seconds is a number".to_owned())?,
-            "--rounds" => options.rounds = value()?.parse().map_err(|_| "--rounds is a number".to_owned())?,
+            "--seconds" => {
+                options.seconds = value()?
+                    .parse()
+                    .map_err(|_| "--seconds is a number".to_owned())?
+            }
+            "--rounds" => {
+                options.rounds = value()?
+                    .parse()
+                    .map_err(|_| "--rounds is a number".to_owned())?
+            }
             "--openbao" => options.openbao = Some(value()?.into()),
             "--only" => options.only = value()?.clone(),
             other => return Err(format!("{other} is not an option")),
@@ -172,8 +227,16 @@ struct Report<'a> {
 impl Report<'_> {
     fn print(&self, mut out: impl Write) -> io::Result<()> {
         let Self { floors, .. } = self;
-        writeln!(out, "floors, CPU ns: AES-256-GCM seal of {FIELD_BYTES} B {:.1}", floors.seal)?;
-        writeln!(out, "                P-256 keygen + ECDH {:.0}\n", floors.keygen_ecdh)?;
+        writeln!(
+            out,
+            "floors, CPU ns: AES-256-GCM seal of {FIELD_BYTES} B {:.1}",
+            floors.seal
+        )?;
+        writeln!(
+            out,
+            "                P-256 keygen + ECDH {:.0}\n",
+            floors.keygen_ecdh
+        )?;
         writeln!(
             out,
             "{:<22}{:>10}{:>11}{:>8}{:>9} |{:>10}{:>9}{:>9}{:>8}{:>8} |{:>12}",
@@ -212,8 +275,17 @@ impl Report<'_> {
         }
         self.openbao.print(&mut out)?;
         writeln!(out)?;
-        for FloorVerdict { budget, measured, met } in self.verdicts {
-            writeln!(out, "{:<8}{budget}: {measured}", if *met { "met" } else { "NOT MET" })?;
+        for FloorVerdict {
+            budget,
+            measured,
+            met,
+        } in self.verdicts
+        {
+            writeln!(
+                out,
+                "{:<8}{budget}: {measured}",
+                if *met { "met" } else { "NOT MET" }
+            )?;
         }
         Ok(())
     }
@@ -244,7 +316,8 @@ impl Report<'_> {
             .iter()
             .map(|one| json!({ "budget": one.budget, "measured": one.measured, "met": one.met }))
             .collect();
-        let floors = json!({ "seal_ns": self.floors.seal, "keygen_ecdh_ns": self.floors.keygen_ecdh });
+        let floors =
+            json!({ "seal_ns": self.floors.seal, "keygen_ecdh_ns": self.floors.keygen_ecdh });
         let arms = self.arms.map(Arms::json);
         let openbao = self.openbao.json();
         writeln!(

@@ -18,7 +18,8 @@ use sealwire_benches::stats::Summary;
 use sealwire_benches::{is_smoke_run, say};
 use sealwire_msgpack::write;
 use sealwire_wire::{
-    Encrypt, Limits, Mask, MaskRule, Masking, Reply, RuleFields, Scan, Scanner, UnknownFields, request,
+    Encrypt, Limits, Mask, MaskRule, Masking, Reply, RuleFields, Scan, Scanner, UnknownFields,
+    request,
 };
 
 use crate::child::Folder;
@@ -52,10 +53,14 @@ struct Options {
 }
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+    if arguments
+        .iter()
+        .any(|argument| argument == "--help" || argument == "-h")
+    {
         return write!(io::stdout(), "{HELP}");
     }
-    let options = options(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
+    let options = options(arguments)
+        .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
     let folder = Folder::make_for_earlier_versions(&["neighbour", "honest", "dear"])?;
     for program in &options.programs {
         let engine = MeasuredEngine::start(&folder, program.as_ref())?;
@@ -74,13 +79,17 @@ fn options(arguments: &[String]) -> Result<Options, String> {
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
-        let number = |text: &String| text.parse::<f64>().map_err(|_| format!("{argument} is a number"));
+        let number = |text: &String| {
+            text.parse::<f64>()
+                .map_err(|_| format!("{argument} is a number"))
+        };
         match argument.as_str() {
             "--program" => options.programs.push(named_program(value()?.as_str())),
             "--connections" => options.connections = number(value()?)? as usize,
             "--rate" => options.per_s = number(value()?)?.max(1.0),
             "--seconds" => {
-                options.time = Duration::try_from_secs_f64(number(value()?)?).map_err(|error| error.to_string())?;
+                options.time = Duration::try_from_secs_f64(number(value()?)?)
+                    .map_err(|error| error.to_string())?;
             }
             other => return Err(format!("{other} is not an option")),
         }
@@ -93,32 +102,86 @@ fn options(arguments: &[String]) -> Result<Options, String> {
 
 /// Returns the dear requests, by name.
 fn dear() -> Vec<(&'static str, Vec<u8>)> {
-    let names = |what: &str, count: usize| -> Vec<String> { (0..count).map(|at| format!("{what}{at}")).collect() };
+    let names = |what: &str, count: usize| -> Vec<String> {
+        (0..count).map(|at| format!("{what}{at}")).collect()
+    };
     let (columns, subjects) = (names("d", 250), names("s", 250));
-    let masks: Vec<String> =
-        subjects.iter().map(|subject| format!("date_shift(within=30, subject={subject})")).collect();
+    let masks: Vec<String> = subjects
+        .iter()
+        .map(|subject| format!("date_shift(within=30, subject={subject})"))
+        .collect();
     let with_subject = |count: usize| -> Vec<MaskRule<'_>> {
         let rules = columns.iter().zip(&masks).take(count);
-        rules.map(|(column, mask)| MaskRule { fields: RuleFields::Column(column), mask }).collect()
+        rules
+            .map(|(column, mask)| MaskRule {
+                fields: RuleFields::Column(column),
+                mask,
+            })
+            .collect()
     };
     let kinds = |kinds: &[&'static str], count: usize| -> Vec<MaskRule<'static>> {
         let rules = kinds.iter().cycle().take(count);
-        rules.map(|&kind| MaskRule { fields: RuleFields::Kind(kind), mask: "redact" }).collect()
+        rules
+            .map(|&kind| MaskRule {
+                fields: RuleFields::Kind(kind),
+                mask: "redact",
+            })
+            .collect()
     };
-    let all = ["card", "email", "iban", "phone", "national_id", "ip_address", "secret"];
+    let all = [
+        "card",
+        "email",
+        "iban",
+        "phone",
+        "national_id",
+        "ip_address",
+        "secret",
+    ];
     vec![
-        ("250 rules with subjects over maps that share filler", mask(with_subject(250), &nested(4, 250, 40_000))),
-        ("1 rule with a subject over 50 maps that share filler", mask(with_subject(1), &nested(50, 1, 60_000))),
-        ("256 rules of one kind", mask(kinds(&["card"], 256), &texts(256, &"7 ".repeat(64)))),
-        ("7 kinds, long strings", mask(kinds(&all, 7), &texts(256, &"7".repeat(320)))),
-        ("fpe", mask(vec![MaskRule { fields: RuleFields::Path("$[*]"), mask: "fpe" }], &texts(256, &"7".repeat(48)))),
+        (
+            "250 rules with subjects over maps that share filler",
+            mask(with_subject(250), &nested(4, 250, 40_000)),
+        ),
+        (
+            "1 rule with a subject over 50 maps that share filler",
+            mask(with_subject(1), &nested(50, 1, 60_000)),
+        ),
+        (
+            "256 rules of one kind",
+            mask(kinds(&["card"], 256), &texts(256, &"7 ".repeat(64))),
+        ),
+        (
+            "7 kinds, long strings",
+            mask(kinds(&all, 7), &texts(256, &"7".repeat(320))),
+        ),
+        (
+            "fpe",
+            mask(
+                vec![MaskRule {
+                    fields: RuleFields::Path("$[*]"),
+                    mask: "fpe",
+                }],
+                &texts(256, &"7".repeat(48)),
+            ),
+        ),
     ]
 }
 
 fn mask(rules: Vec<MaskRule<'_>>, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let writing = Masking { rules, unknown: UnknownFields::Keep, lists: Vec::new() };
-    request::mask(&mut bytes, 0x8000_0000, &Mask { writing, ..Mask::new(APP, payload) });
+    let writing = Masking {
+        rules,
+        unknown: UnknownFields::Keep,
+        lists: Vec::new(),
+    };
+    request::mask(
+        &mut bytes,
+        0x8000_0000,
+        &Mask {
+            writing,
+            ..Mask::new(APP, payload)
+        },
+    );
     bytes
 }
 
@@ -167,14 +230,29 @@ struct Client {
 }
 
 impl Client {
-    fn connect(folder: &Folder, engine: &MeasuredEngine, principal: &str, request: &[u8]) -> io::Result<Self> {
+    fn connect(
+        folder: &Folder,
+        engine: &MeasuredEngine,
+        principal: &str,
+        request: &[u8],
+    ) -> io::Result<Self> {
         let socket = TcpStream::connect(engine.address)?;
         socket.set_read_timeout(Some(HANG))?;
         socket.set_nodelay(true)?;
         let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
-        let tls = ClientConnection::new(identity(folder.path(), principal)?, name).map_err(io::Error::other)?;
-        let (stream, scanner) = (StreamOwned::new(tls, socket), Scanner::for_replies(Limits::default()));
-        Ok(Self { stream, scanner, request: request.to_vec(), msgid: 0x8000_0000, input: Vec::new() })
+        let tls = ClientConnection::new(identity(folder.path(), principal)?, name)
+            .map_err(io::Error::other)?;
+        let (stream, scanner) = (
+            StreamOwned::new(tls, socket),
+            Scanner::for_replies(Limits::default()),
+        );
+        Ok(Self {
+            stream,
+            scanner,
+            request: request.to_vec(),
+            msgid: 0x8000_0000,
+            input: Vec::new(),
+        })
     }
 
     /// Sends the request. Returns how long to wait if it is rejected.
@@ -194,7 +272,8 @@ impl Client {
                     self.input.extend_from_slice(&scratch[..read]);
                 }
                 Scan::Message(boundary) => {
-                    let reply = Reply::decode(&self.input[..boundary.bytes]).map_err(io::Error::other)?;
+                    let reply =
+                        Reply::decode(&self.input[..boundary.bytes]).map_err(io::Error::other)?;
                     let wait = match reply.outcome {
                         Ok(_) => None,
                         Err(error) => match error.retry_after_ms {
@@ -205,7 +284,9 @@ impl Client {
                     self.input.drain(..boundary.bytes);
                     return Ok(wait);
                 }
-                Scan::Refused { .. } | Scan::Discard { .. } => return Err(io::Error::other("not a response")),
+                Scan::Refused { .. } | Scan::Discard { .. } => {
+                    return Err(io::Error::other("not a response"));
+                }
             }
         }
     }
@@ -249,11 +330,19 @@ fn window(neighbour: &mut Client, per_s: f64, time: Duration) -> io::Result<Figu
     if latencies.is_empty() {
         latencies.push(time.as_secs_f64() * 1e3);
     }
-    Ok(Figures { latency: Summary::of(latencies), per_s, rejected })
+    Ok(Figures {
+        latency: Summary::of(latencies),
+        per_s,
+        rejected,
+    })
 }
 
 /// Measures the neighbour beside clients that send a request again and again. Also returns their requests per second.
-fn beside(options: &Options, neighbour: &mut Client, clients: Vec<Client>) -> io::Result<(Figures, f64)> {
+fn beside(
+    options: &Options,
+    neighbour: &mut Client,
+    clients: Vec<Client>,
+) -> io::Result<(Figures, f64)> {
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
     let figures = thread::scope(|scope| {
         for mut client in clients {
@@ -302,11 +391,23 @@ fn measure(options: &Options, folder: &Folder, engine: &MeasuredEngine) -> io::R
         let unit = Client::connect(folder, engine, "honest", &encrypt(HONEST_FIELDS))?.least()?;
         let fields = (HONEST_FIELDS as f64 * each / unit) as usize;
         let clients = |principal: &str, request: &[u8]| -> io::Result<Vec<Client>> {
-            (0..options.connections).map(|_| Client::connect(folder, engine, principal, request)).collect()
+            (0..options.connections)
+                .map(|_| Client::connect(folder, engine, principal, request))
+                .collect()
         };
         let fields = fields.clamp(1, 50_000);
-        let (honest, per_s) = beside(options, &mut neighbour, clients("honest", &encrypt(fields))?)?;
-        print(&row(&format!("encrypt of {fields} fields"), each, per_s, honest, None))?;
+        let (honest, per_s) = beside(
+            options,
+            &mut neighbour,
+            clients("honest", &encrypt(fields))?,
+        )?;
+        print(&row(
+            &format!("encrypt of {fields} fields"),
+            each,
+            per_s,
+            honest,
+            None,
+        ))?;
         let (figures, per_s) = beside(options, &mut neighbour, clients("dear", &request)?)?;
         print(&row(name, each, per_s, figures, Some(honest)))?;
     }
@@ -314,9 +415,17 @@ fn measure(options: &Options, folder: &Folder, engine: &MeasuredEngine) -> io::R
 }
 
 fn row(name: &str, each: f64, load: f64, figures: Figures, honest: Option<Figures>) -> String {
-    let Figures { latency, per_s, rejected } = figures;
+    let Figures {
+        latency,
+        per_s,
+        rejected,
+    } = figures;
     let ratios = honest.map(|honest| {
-        [honest.per_s / per_s.max(1e-9), latency.p50 / honest.latency.p50, latency.p99 / honest.latency.p99]
+        [
+            honest.per_s / per_s.max(1e-9),
+            latency.p50 / honest.latency.p50,
+            latency.p99 / honest.latency.p99,
+        ]
     });
     format!(
         "| {name} | {each:.2} | {load:.0} | {per_s:.0} | {rejected} | {:.3} | {:.3} | {} |",

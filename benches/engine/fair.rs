@@ -52,8 +52,10 @@ side, on the bad side, or on both.
 ";
 
 /// Tenants, each with a certificate of its own. The checker opens responses at the end.
-const TENANTS: [&str; 10] =
-    ["caller", "batch-a", "batch-b", "one", "hog", "victim-a", "victim-b", "victim-c", "other", "checker"];
+const TENANTS: [&str; 10] = [
+    "caller", "batch-a", "batch-b", "one", "hog", "victim-a", "victim-b", "victim-c", "other",
+    "checker",
+];
 /// Limit for the p99 response time of `/live`, in milliseconds.
 const LIVE_MS_MAX: f64 = 10.0;
 
@@ -109,7 +111,11 @@ pub(crate) struct Bench {
 impl Bench {
     /// Prints a line of progress.
     pub(crate) fn say(&self, line: &str) {
-        let _ = writeln!(io::stderr(), "fair: {:>4} s  {line}", self.begun.elapsed().as_secs());
+        let _ = writeln!(
+            io::stderr(),
+            "fair: {:>4} s  {line}",
+            self.begun.elapsed().as_secs()
+        );
     }
 
     /// Starts an engine, and directs the `/live` probe to it.
@@ -121,7 +127,10 @@ impl Bench {
 
     /// Returns the number of rounds. A round has two pairs of windows.
     pub(crate) fn rounds(&self, full: usize, quick: usize, smoke: usize) -> usize {
-        self.pairs.map_or(self.length.pick(full, quick, smoke), |pairs| pairs.div_ceil(2))
+        self.pairs
+            .map_or(self.length.pick(full, quick, smoke), |pairs| {
+                pairs.div_ceil(2)
+            })
     }
 }
 
@@ -134,24 +143,44 @@ struct Options {
 }
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+    if arguments
+        .iter()
+        .any(|argument| argument == "--help" || argument == "-h")
+    {
         return write!(io::stdout(), "{HELP}");
     }
-    let options = options(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
+    let options = options(arguments)
+        .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
     run_experiments(&options)
 }
 
 /// Parses the arguments. A word without dashes is a filter on names, as in the other benches.
 fn options(arguments: &[String]) -> Result<Options, String> {
-    let length = if sealwire_benches::is_smoke_run() { Length::Smoke } else { Length::Full };
-    let mut options = Options { length, only: Vec::new(), json: false, out: None, pairs: None };
+    let length = if sealwire_benches::is_smoke_run() {
+        Length::Smoke
+    } else {
+        Length::Full
+    };
+    let mut options = Options {
+        length,
+        only: Vec::new(),
+        json: false,
+        out: None,
+        pairs: None,
+    };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
         match argument.as_str() {
             "--only" => options.only.extend(value()?.split(',').map(str::to_owned)),
             "--quick" if options.length == Length::Full => options.length = Length::Quick,
-            "--pairs" => options.pairs = Some(value()?.parse().map_err(|_| "--pairs is a number".to_owned())?),
+            "--pairs" => {
+                options.pairs = Some(
+                    value()?
+                        .parse()
+                        .map_err(|_| "--pairs is a number".to_owned())?,
+                )
+            }
             "--json" => options.json = true,
             "--out" => options.out = Some(value()?.into()),
             // A smoke run is as short as possible.
@@ -167,7 +196,11 @@ fn run_experiments(options: &Options) -> io::Result<()> {
     let folder = Folder::make(&TENANTS, Mode::Stateless)?;
     // A smoke run does not overwrite the results of a real run.
     let of_smoke = (options.length == Length::Smoke).then(|| folder.path().join("fair"));
-    let out = options.out.clone().or(of_smoke).unwrap_or_else(|| target().join("fair"));
+    let out = options
+        .out
+        .clone()
+        .or(of_smoke)
+        .unwrap_or_else(|| target().join("fair"));
     fs::create_dir_all(&out)?;
     machine::raise_priority();
     let bench = Bench {
@@ -179,15 +212,21 @@ fn run_experiments(options: &Options) -> io::Result<()> {
         pairs: options.pairs,
         begun: Instant::now(),
     };
-    let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|only| name.contains(only.as_str()));
+    let wanted = |name: &str| {
+        options.only.is_empty() || options.only.iter().any(|only| name.contains(only.as_str()))
+    };
     let usage = Usage::read(&[])?;
     let mut sections = Vec::new();
     for (name, experiment) in EXPERIMENTS.into_iter().filter(|(name, _)| wanted(name)) {
         bench.say(name);
         let before = Usage::read(&[])?;
-        let mut section = experiment(&bench).map_err(|error| io::Error::other(format!("{name}: {error}")))?;
+        let mut section =
+            experiment(&bench).map_err(|error| io::Error::other(format!("{name}: {error}")))?;
         section.shared(Usage::read(&[])?.foreign_since(before));
-        fs::write(bench.out.join(format!("{name}.json")), section.raw.to_string())?;
+        fs::write(
+            bench.out.join(format!("{name}.json")),
+            section.raw.to_string(),
+        )?;
         match options.length {
             Length::Smoke => say(&format!("{name}: every answer was right"))?,
             _ if options.json => (),
@@ -201,35 +240,63 @@ fn run_experiments(options: &Options) -> io::Result<()> {
 }
 
 /// Adds the results of the `/live` probe, and writes all results to the folder.
-fn finish(bench: Bench, mut sections: Vec<(&'static str, Section)>, foreign: f64, as_json: bool) -> io::Result<()> {
+fn finish(
+    bench: Bench,
+    mut sections: Vec<(&'static str, Section)>,
+    foreign: f64,
+    as_json: bool,
+) -> io::Result<()> {
     if sections.is_empty() {
         return Ok(());
     }
-    let (out, smoke, seconds) = (bench.out.clone(), bench.length == Length::Smoke, bench.begun.elapsed().as_secs());
+    let (out, smoke, seconds) = (
+        bench.out.clone(),
+        bench.length == Length::Smoke,
+        bench.begun.elapsed().as_secs(),
+    );
     let mut live = live(&bench.prober.finish());
     live.shared(foreign);
     if !as_json && !smoke {
         say(&live.markdown())?;
     }
     sections.push(("live", live));
-    let data: serde_json::Map<String, Value> =
-        sections.iter().map(|(name, section)| ((*name).to_owned(), section.json())).collect();
+    let data: serde_json::Map<String, Value> = sections
+        .iter()
+        .map(|(name, section)| ((*name).to_owned(), section.json()))
+        .collect();
     let data = json!({ "seconds": seconds, "experiments": data });
     fs::write(out.join("fair.json"), format!("{data:#}"))?;
-    let markdown: Vec<_> = sections.iter().map(|(_, section)| section.markdown()).collect();
+    let markdown: Vec<_> = sections
+        .iter()
+        .map(|(_, section)| section.markdown())
+        .collect();
     fs::write(out.join("fair.md"), markdown.join("\n"))?;
     if as_json && !smoke {
         say(&format!("{data:#}"))?;
     } else if !smoke {
-        say(&format!("Tables, samples and figures of {seconds} s: {}", out.display()))?;
+        say(&format!(
+            "Tables, samples and figures of {seconds} s: {}",
+            out.display()
+        ))?;
     }
     Ok(())
 }
 
 fn live(probes: &[Probe]) -> Section {
-    let mut section =
-        Section::new("live: `/live` asked ten times a second over new connections, during all of the above");
-    let mut table = Table::new("Answers", &["during", "p50 ms", "p99 ms", "max ms", "answers", "not answered"]);
+    let mut section = Section::new(
+        "live: `/live` asked ten times a second over new connections, during all of the above",
+    );
+    let mut table = Table::new(
+        "Answers",
+        &[
+            "during",
+            "p50 ms",
+            "p99 ms",
+            "max ms",
+            "answers",
+            "not answered",
+        ],
+    );
     let mut during: Vec<&str> = probes.iter().map(|probe| probe.during.as_str()).collect();
     during.dedup();
     for name in during {
@@ -239,10 +306,17 @@ fn live(probes: &[Probe]) -> Section {
         table.row([vec![name.to_owned()], cells, vec![missed.to_string()]].concat());
     }
     section.tables.push(table);
-    let (all, missed) = (Summary::of(probes.iter().filter_map(|probe| probe.ms).collect()), probes.len());
+    let (all, missed) = (
+        Summary::of(probes.iter().filter_map(|probe| probe.ms).collect()),
+        probes.len(),
+    );
     section.gate(
         format!("`/live`: every answer, p99 <= {LIVE_MS_MAX} ms"),
-        format!("p99 {} ms, {} of {missed} answered", report::ms(all.p99), all.count),
+        format!(
+            "p99 {} ms, {} of {missed} answered",
+            report::ms(all.p99),
+            all.count
+        ),
         Verdict::of(all.count == missed && all.p99 <= LIVE_MS_MAX),
         Judged::when(!probes.is_empty(), "nothing was asked"),
     );

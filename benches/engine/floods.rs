@@ -61,7 +61,11 @@ struct Options {
 #[derive(Clone)]
 enum Traffic {
     /// These bytes again and again, in records of so many bytes, at most so many bytes per second on all connections.
-    Bytes { bytes: Vec<u8>, record: usize, per_s: Option<f64> },
+    Bytes {
+        bytes: Vec<u8>,
+        record: usize,
+        per_s: Option<f64>,
+    },
     /// A handshake, and the end of the connection.
     Handshakes,
     /// Distinct requests of one length, so many in flight on each connection, and another for each response.
@@ -75,10 +79,14 @@ struct Flood {
 }
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+    if arguments
+        .iter()
+        .any(|argument| argument == "--help" || argument == "-h")
+    {
         return write!(io::stdout(), "{HELP}");
     }
-    let options = options(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
+    let options = options(arguments)
+        .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
     let folder = Folder::make_for_earlier_versions(&CLIENTS)?;
     for program in &options.programs {
         let engine = MeasuredEngine::start(&folder, program.as_ref())?;
@@ -91,7 +99,11 @@ fn options(arguments: &[String]) -> Result<Options, String> {
     let mut options = Options {
         programs: Vec::new(),
         only: Vec::new(),
-        connections: if is_smoke_run() { vec![2] } else { vec![1, 100] },
+        connections: if is_smoke_run() {
+            vec![2]
+        } else {
+            vec![1, 100]
+        },
         time: Duration::from_millis(if is_smoke_run() { 50 } else { 3_000 }),
     };
     let mut named = None;
@@ -106,8 +118,11 @@ fn options(arguments: &[String]) -> Result<Options, String> {
                 named = Some(numbers.map_err(|_| "--connections has numbers".to_owned())?);
             }
             "--seconds" => {
-                let seconds: f64 = value()?.parse().map_err(|_| "--seconds is a number".to_owned())?;
-                options.time = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
+                let seconds: f64 = value()?
+                    .parse()
+                    .map_err(|_| "--seconds is a number".to_owned())?;
+                options.time =
+                    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
             }
             other => return Err(format!("{other} is not an option")),
         }
@@ -127,8 +142,10 @@ fn floods() -> Vec<Flood> {
     let mut health = Vec::new();
     request::health(&mut health, 7);
     // Announces a document of 200 MB, more than a message may have, and begins with it.
-    let announced =
-        [&b"\x94\x00\x07\xa7encrypt\x91\x82\xa3app\xa5bench\xa7payload\xc6\x0c\x00\x00\x00"[..], &[0; 4_096]];
+    let announced = [
+        &b"\x94\x00\x07\xa7encrypt\x91\x82\xa3app\xa5bench\xa7payload\xc6\x0c\x00\x00\x00"[..],
+        &[0; 4_096],
+    ];
     let plain = |name, bytes: Vec<u8>| Flood {
         name,
         principal: CLIENTS[2],
@@ -144,7 +161,10 @@ fn floods() -> Vec<Flood> {
         plain("health", health),
         plain("unknown method", b"\x94\x00\x07\xa3foo\x91\x80".to_vec()),
         // No role of these clients grants it.
-        plain("denied", b"\x94\x00\x07\xb0apps.public_keys\x91\x81\xa3app\xa5bench".to_vec()),
+        plain(
+            "denied",
+            b"\x94\x00\x07\xb0apps.public_keys\x91\x81\xa3app\xa5bench".to_vec(),
+        ),
         plain("no params", b"\x94\x00\x07\xa7encrypt\x91\x80".to_vec()),
         plain("many names", encrypt(1, Some(&paths))),
         plain("announced", announced.concat()),
@@ -153,21 +173,36 @@ fn floods() -> Vec<Flood> {
     floods.push(Flood {
         name: "one field, 2 MB/s",
         principal: CLIENTS[2],
-        traffic: Traffic::Bytes { bytes: distinct(&one), record: CHUNK_BYTES, per_s: Some(2e6) },
+        traffic: Traffic::Bytes {
+            bytes: distinct(&one),
+            record: CHUNK_BYTES,
+            per_s: Some(2e6),
+        },
     });
     floods.push(Flood {
         name: "records of a byte",
         principal: CLIENTS[2],
-        traffic: Traffic::Bytes { bytes: distinct(&one)[..1_024].to_vec(), record: 1, per_s: None },
+        traffic: Traffic::Bytes {
+            bytes: distinct(&one)[..1_024].to_vec(),
+            record: 1,
+            per_s: None,
+        },
     });
-    floods.push(Flood { name: "handshakes", principal: CLIENTS[2], traffic: Traffic::Handshakes });
+    floods.push(Flood {
+        name: "handshakes",
+        principal: CLIENTS[2],
+        traffic: Traffic::Handshakes,
+    });
     floods
 }
 
 /// Returns a request of so many fields. Its msgid has five bytes.
 fn encrypt(fields: usize, select: Option<&[&str]>) -> Vec<u8> {
     let (payload, mut bytes) = (document(fields), Vec::new());
-    let call = Encrypt { select: select.map(<[&str]>::to_vec), ..Encrypt::new(APP, &payload) };
+    let call = Encrypt {
+        select: select.map(<[&str]>::to_vec),
+        ..Encrypt::new(APP, &payload)
+    };
     request::encrypt(&mut bytes, 0x8000_0000, &call);
     bytes
 }
@@ -175,7 +210,14 @@ fn encrypt(fields: usize, select: Option<&[&str]>) -> Vec<u8> {
 /// Returns copies of a request with different msgids, so many that none is in flight when its msgid comes again.
 fn distinct(request: &[u8]) -> Vec<u8> {
     (0..DISTINCT)
-        .flat_map(|msgid| [&request[..3], &(0x8000_0000 | msgid).to_be_bytes(), &request[7..]].concat())
+        .flat_map(|msgid| {
+            [
+                &request[..3],
+                &(0x8000_0000 | msgid).to_be_bytes(),
+                &request[7..],
+            ]
+            .concat()
+        })
         .collect()
 }
 
@@ -193,21 +235,46 @@ fn measure(options: &Options, folder: &Folder, engine: &MeasuredEngine) -> io::R
     let alone = neighbour.window(options.time)?;
     if !smoke {
         say(&format!("Engine: {}\n", engine.name))?;
-        say("| beside | connections | p50 ms | p99 ms | per s | p50 ratio | p99 ratio | rate ratio | flood MB/s |")?;
+        say(
+            "| beside | connections | p50 ms | p99 ms | per s | p50 ratio | p99 ratio | rate ratio | flood MB/s |",
+        )?;
         say("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")?;
         say(&row("nobody", 0, alone, None, 0.0))?;
     }
-    let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|only| name.contains(only.as_str()));
+    let wanted = |name: &str| {
+        options.only.is_empty() || options.only.iter().any(|only| name.contains(only.as_str()))
+    };
     for &connections in &options.connections {
         let in_flight = (HONEST_IN_FLIGHT / connections).max(1);
-        let traffic = Traffic::Honest { requests: distinct(&encrypt(1, None)), in_flight };
-        let honest = Flood { name: "honest", principal: CLIENTS[1], traffic };
-        let (honest, sent) = beside(&honest, connections, folder, engine, &mut neighbour, options.time)?;
+        let traffic = Traffic::Honest {
+            requests: distinct(&encrypt(1, None)),
+            in_flight,
+        };
+        let honest = Flood {
+            name: "honest",
+            principal: CLIENTS[1],
+            traffic,
+        };
+        let (honest, sent) = beside(
+            &honest,
+            connections,
+            folder,
+            engine,
+            &mut neighbour,
+            options.time,
+        )?;
         if !smoke {
             say(&row("an honest client", connections, honest, None, sent))?;
         }
         for flood in floods().into_iter().filter(|flood| wanted(flood.name)) {
-            let (figures, sent) = beside(&flood, connections, folder, engine, &mut neighbour, options.time)?;
+            let (figures, sent) = beside(
+                &flood,
+                connections,
+                folder,
+                engine,
+                &mut neighbour,
+                options.time,
+            )?;
             if !smoke {
                 say(&row(flood.name, connections, figures, Some(honest), sent))?;
             }
@@ -215,15 +282,28 @@ fn measure(options: &Options, folder: &Folder, engine: &MeasuredEngine) -> io::R
     }
     if !smoke {
         let after = neighbour.window(options.time)?;
-        say(&format!("{}\n", row("nobody, at the end", 0, after, None, 0.0)))?;
+        say(&format!(
+            "{}\n",
+            row("nobody, at the end", 0, after, None, 0.0)
+        ))?;
     }
     Ok(())
 }
 
-fn row(name: &str, connections: usize, figures: Figures, honest: Option<Figures>, sent: f64) -> String {
+fn row(
+    name: &str,
+    connections: usize,
+    figures: Figures,
+    honest: Option<Figures>,
+    sent: f64,
+) -> String {
     let Figures { latency, per_s } = figures;
     let ratios = honest.map(|honest| {
-        [latency.p50 / honest.latency.p50, latency.p99 / honest.latency.p99, honest.per_s / per_s.max(1e-9)]
+        [
+            latency.p50 / honest.latency.p50,
+            latency.p99 / honest.latency.p99,
+            honest.per_s / per_s.max(1e-9),
+        ]
     });
     format!(
         "| {name} | {connections} | {:.3} | {:.3} | {per_s:.0} | {} | {sent:.2} |",
@@ -242,7 +322,10 @@ fn beside(
     neighbour: &mut Neighbour,
     time: Duration,
 ) -> io::Result<(Figures, f64)> {
-    let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (stop, sent) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
+    );
     let tls = identity(folder.path(), flood.principal)?;
     let mut open = Vec::new();
     if !matches!(flood.traffic, Traffic::Handshakes) {
@@ -261,25 +344,44 @@ fn beside(
     let figures = neighbour.window(time);
     let bytes = sent.load(Ordering::Relaxed) - before;
     stop.store(true, Ordering::Relaxed);
-    flooding.join().map_err(|_| io::Error::other("the flood panicked"))??;
+    flooding
+        .join()
+        .map_err(|_| io::Error::other("the flood panicked"))??;
     // What the flood has left is not for the next one.
     neighbour.window(time / 4)?;
     Ok((figures?, bytes as f64 / 1e6 / time.as_secs_f64()))
 }
 
 /// Writes to all connections as fast as they accept, and drops what comes back.
-fn send_all(open: &mut [FloodConnection], traffic: &Traffic, stop: &AtomicBool, sent: &AtomicU64) -> io::Result<()> {
+fn send_all(
+    open: &mut [FloodConnection],
+    traffic: &Traffic,
+    stop: &AtomicBool,
+    sent: &AtomicU64,
+) -> io::Result<()> {
     let (begun, mut total) = (Instant::now(), 0_u64);
     let mut scratch = vec![0; 64 << 10];
     while !stop.load(Ordering::Relaxed) {
         for connection in open.iter_mut().filter(|connection| connection.is_open) {
             let received = connection.drop_received(&mut scratch);
             let written = match traffic {
-                Traffic::Bytes { bytes, record, per_s } => {
-                    let allowed = per_s.is_none_or(|per_s| (total as f64) < per_s * begun.elapsed().as_secs_f64());
-                    if allowed { connection.write(bytes, *record) } else { 0 }
+                Traffic::Bytes {
+                    bytes,
+                    record,
+                    per_s,
+                } => {
+                    let allowed = per_s
+                        .is_none_or(|per_s| (total as f64) < per_s * begun.elapsed().as_secs_f64());
+                    if allowed {
+                        connection.write(bytes, *record)
+                    } else {
+                        0
+                    }
                 }
-                Traffic::Honest { requests, in_flight } => {
+                Traffic::Honest {
+                    requests,
+                    in_flight,
+                } => {
                     let owed = connection.owed(received, *in_flight);
                     connection.write_requests(requests, owed)
                 }
@@ -288,24 +390,39 @@ fn send_all(open: &mut [FloodConnection], traffic: &Traffic, stop: &AtomicBool, 
             total += written;
         }
         sent.store(total, Ordering::Relaxed);
-        let only_reads =
-            matches!(traffic, Traffic::Honest { .. }) || matches!(traffic, Traffic::Bytes { per_s: Some(_), .. });
+        let only_reads = matches!(traffic, Traffic::Honest { .. })
+            || matches!(traffic, Traffic::Bytes { per_s: Some(_), .. });
         let mut fds: Vec<_> = open
             .iter()
             .filter(|connection| connection.is_open)
             .map(|connection| {
                 let wants_write = !only_reads || connection.tls.wants_write();
-                let events = if wants_write { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+                let events = if wants_write {
+                    PollFlags::IN | PollFlags::OUT
+                } else {
+                    PollFlags::IN
+                };
                 PollFd::new(&connection.socket, events)
             })
             .collect();
-        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 }))?;
+        poll(
+            &mut fds,
+            Some(&Timespec {
+                tv_sec: 0,
+                tv_nsec: 1_000_000,
+            }),
+        )?;
     }
     Ok(())
 }
 
 /// Opens and closes connections, `at_once` at a time.
-fn shake_hands(address: SocketAddr, tls: &Arc<ClientConfig>, at_once: usize, stop: &AtomicBool) -> io::Result<()> {
+fn shake_hands(
+    address: SocketAddr,
+    tls: &Arc<ClientConfig>,
+    at_once: usize,
+    stop: &AtomicBool,
+) -> io::Result<()> {
     thread::scope(|scope| {
         for _ in 0..at_once.min(8) {
             scope.spawn(move || {
@@ -343,7 +460,15 @@ impl FloodConnection {
             tls.complete_io(&mut socket)?;
         }
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, tls, at: 0, reply_bytes: None, received: 0, has_begun: false, is_open: true })
+        Ok(Self {
+            socket,
+            tls,
+            at: 0,
+            reply_bytes: None,
+            received: 0,
+            has_begun: false,
+            is_open: true,
+        })
     }
 
     /// Reads what is there. Returns the number of bytes.
@@ -416,7 +541,11 @@ impl FloodConnection {
     fn write_requests(&mut self, requests: &[u8], count: usize) -> u64 {
         let length = requests.len() / DISTINCT as usize;
         for _ in 0..count {
-            self.is_open &= self.tls.writer().write_all(&requests[self.at..self.at + length]).is_ok();
+            self.is_open &= self
+                .tls
+                .writer()
+                .write_all(&requests[self.at..self.at + length])
+                .is_ok();
             self.at = (self.at + length) % requests.len();
         }
         self.flush();
@@ -450,7 +579,13 @@ impl Neighbour {
         socket.set_nonblocking(false)?;
         let scanner = Scanner::for_replies(Limits::default());
         let stream = rustls::StreamOwned::new(tls, socket);
-        Ok(Self { stream, scanner, request: encrypt(1, None), msgid: 0x8000_0000, input: Vec::new() })
+        Ok(Self {
+            stream,
+            scanner,
+            request: encrypt(1, None),
+            msgid: 0x8000_0000,
+            input: Vec::new(),
+        })
     }
 
     /// Sends requests for so long.
@@ -462,7 +597,10 @@ impl Neighbour {
             latencies.push(sent.elapsed().as_secs_f64() * 1e3);
         }
         let per_s = latencies.len() as f64 / begun.elapsed().as_secs_f64();
-        Ok(Figures { latency: Summary::of(latencies), per_s })
+        Ok(Figures {
+            latency: Summary::of(latencies),
+            per_s,
+        })
     }
 
     fn request(&mut self) -> io::Result<()> {
@@ -491,7 +629,9 @@ impl Neighbour {
                         Err(io::Error::other("the neighbour was rejected"))
                     };
                 }
-                Scan::Refused { .. } | Scan::Discard { .. } => return Err(io::Error::other("not a response")),
+                Scan::Refused { .. } | Scan::Discard { .. } => {
+                    return Err(io::Error::other("not a response"));
+                }
             }
         }
     }

@@ -68,10 +68,14 @@ struct Options {
 }
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+    if arguments
+        .iter()
+        .any(|argument| argument == "--help" || argument == "-h")
+    {
         return write!(io::stdout(), "{HELP}");
     }
-    let options = options(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
+    let options = options(arguments)
+        .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
     run_arms(&options)
 }
 
@@ -83,7 +87,10 @@ fn options(arguments: &[String]) -> Result<Options, String> {
         match argument.as_str() {
             "--only" => options.only.extend(value()?.split(',').map(str::to_owned)),
             "--seconds" => {
-                let seconds = value()?.parse().ok().filter(|seconds| (0.5..=3_600.0).contains(seconds));
+                let seconds = value()?
+                    .parse()
+                    .ok()
+                    .filter(|seconds| (0.5..=3_600.0).contains(seconds));
                 options.seconds = Some(seconds.ok_or("--seconds is a number from 0.5 to 3600")?);
             }
             "--quick" => options.quick = true,
@@ -100,22 +107,40 @@ fn run_arms(options: &Options) -> io::Result<()> {
     let folder = Folder::make(&CLIENTS, Mode::Stateless)?;
     // A smoke run does not overwrite the results of a real run.
     let of_smoke = smoke.then(|| folder.path().join("founding"));
-    let out = options.out.clone().or(of_smoke).unwrap_or_else(|| target().join("founding"));
+    let out = options
+        .out
+        .clone()
+        .or(of_smoke)
+        .unwrap_or_else(|| target().join("founding"));
     let arms = if smoke { Arm::of_smoke() } else { Arm::all() };
-    let wanted = |arm: &Arm| options.only.is_empty() || options.only.iter().any(|only| arm.name().contains(only));
+    let wanted = |arm: &Arm| {
+        options.only.is_empty() || options.only.iter().any(|only| arm.name().contains(only))
+    };
     let arms: Vec<Arm> = arms.into_iter().filter(wanted).collect();
     if arms.is_empty() {
-        return Err(io::Error::other("--only matches no arm; --help tells how arms are named"));
+        return Err(io::Error::other(
+            "--only matches no arm; --help tells how arms are named",
+        ));
     }
     let plan = match smoke {
         true => Plan::smoke(),
-        false => Plan::full(options.seconds.unwrap_or(SECONDS[usize::from(options.quick)])),
+        false => Plan::full(
+            options
+                .seconds
+                .unwrap_or(SECONDS[usize::from(options.quick)]),
+        ),
     };
     raise_priority();
     let mut results = Vec::with_capacity(arms.len());
     for (at, arm) in arms.iter().enumerate() {
         let seconds = begun.elapsed().as_secs();
-        writeln!(io::stderr(), "founding: {seconds:>4} s  {} ({} of {})", arm.name(), at + 1, arms.len())?;
+        writeln!(
+            io::stderr(),
+            "founding: {seconds:>4} s  {} ({} of {})",
+            arm.name(),
+            at + 1,
+            arms.len()
+        )?;
         let failed = |error| io::Error::other(format!("{}: {error}", arm.name()));
         results.push(window::run(&folder, *arm, &plan).map_err(failed)?);
     }
@@ -127,14 +152,26 @@ fn run_arms(options: &Options) -> io::Result<()> {
     let data = report.json(true).to_string();
     fs::write(out.join("founding.json"), &data)?;
     if smoke {
-        let sound = page.ends_with("</html>\n") && page.matches("<svg").count() == page.matches("</svg>").count();
+        let sound = page.ends_with("</html>\n")
+            && page.matches("<svg").count() == page.matches("</svg>").count();
         return match sound && serde_json::from_str::<serde_json::Value>(&data).is_ok() {
             true => say("founding: every answer was right, and the page is written"),
             false => Err(io::Error::other("the page or founding.json is malformed")),
         };
     }
-    say(&if options.json { format!("{:#}", report.json(false)) } else { report.markdown() })?;
-    if options.json { Ok(()) } else { say(&format!("Plots: {0}/index.html; data: {0}/founding.json", out.display())) }
+    say(&if options.json {
+        format!("{:#}", report.json(false))
+    } else {
+        report.markdown()
+    })?;
+    if options.json {
+        Ok(())
+    } else {
+        say(&format!(
+            "Plots: {0}/index.html; data: {0}/founding.json",
+            out.display()
+        ))
+    }
 }
 
 /// Converts seconds to a duration.

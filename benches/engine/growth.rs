@@ -73,38 +73,73 @@ impl Curve {
         load: &'static str,
         series: &[(&'static str, &'static str)],
     ) -> Self {
-        let series = series.iter().map(|(name, unit)| Series { name, unit, values: Vec::new() }).collect();
-        Self { name, size, load, sizes: Vec::new(), series, notes: Vec::new() }
+        let series = series
+            .iter()
+            .map(|(name, unit)| Series {
+                name,
+                unit,
+                values: Vec::new(),
+            })
+            .collect();
+        Self {
+            name,
+            size,
+            load,
+            sizes: Vec::new(),
+            series,
+            notes: Vec::new(),
+        }
     }
 
     /// Adds the costs at a size, in the order of the series. A cost below a thousandth of its unit counts as that, because
     /// both axes are logarithmic.
     fn push(&mut self, size: usize, values: &[f64]) {
         self.sizes.push(size);
-        self.series.iter_mut().zip(values).for_each(|(series, value)| series.values.push(value.max(1e-3)));
+        self.series
+            .iter_mut()
+            .zip(values)
+            .for_each(|(series, value)| series.values.push(value.max(1e-3)));
     }
 
     /// Returns the slope of a series over its largest sizes, as many as there are from `from` on.
     fn slope(&self, series: &Series, from: usize) -> f64 {
-        let points = self.sizes.iter().zip(&series.values).filter(|(size, _)| **size >= from);
+        let points = self
+            .sizes
+            .iter()
+            .zip(&series.values)
+            .filter(|(size, _)| **size >= from);
         log_slope(points.map(|(size, value)| (*size as f64, *value)))
     }
 
     fn table(&self) -> String {
         let mut text = format!("## {}: {}\n\n| {} |", self.name, self.load, self.size);
-        self.series.iter().for_each(|series| text += &format!(" {}, {} |", series.name, series.unit));
+        self.series
+            .iter()
+            .for_each(|series| text += &format!(" {}, {} |", series.name, series.unit));
         text += &format!("\n|{}\n", " --- |".repeat(1 + self.series.len()));
         for (at, size) in self.sizes.iter().enumerate() {
             text += &format!("| {} |", page::size(*size));
-            self.series.iter().for_each(|series| text += &format!(" {} |", page::digits(series.values[at])));
+            self.series
+                .iter()
+                .for_each(|series| text += &format!(" {} |", page::digits(series.values[at])));
             text += "\n";
         }
         text += "| slope |";
-        self.series.iter().for_each(|series| text += &format!(" {:.2} |", self.slope(series, 0)));
-        let middle = self.sizes.get(self.sizes.len().saturating_sub(1) / 2).copied().unwrap_or(0);
+        self.series
+            .iter()
+            .for_each(|series| text += &format!(" {:.2} |", self.slope(series, 0)));
+        let middle = self
+            .sizes
+            .get(self.sizes.len().saturating_sub(1) / 2)
+            .copied()
+            .unwrap_or(0);
         text += &format!("\n| slope from {} on |", page::size(middle));
-        self.series.iter().for_each(|series| text += &format!(" {:.2} |", self.slope(series, middle)));
-        self.notes.iter().for_each(|note| text += &format!("\n\n* {note}"));
+        self.series
+            .iter()
+            .for_each(|series| text += &format!(" {:.2} |", self.slope(series, middle)));
+        self.notes
+            .iter()
+            .for_each(|note| text += &format!("\n\n* {note}"));
         text + "\n"
     }
 
@@ -127,25 +162,37 @@ const CURVES: [(&str, [usize; 2], Measure); 5] = [
 ];
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+    if arguments
+        .iter()
+        .any(|argument| argument == "--help" || argument == "-h")
+    {
         return write!(io::stdout(), "{HELP}");
     }
-    let options = options(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
+    let options = options(arguments)
+        .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
     let mut curves = Vec::new();
     for (name, [least, most], measure) in CURVES {
         if !options.only.is_empty() && !options.only.iter().any(|only| only == name) {
             continue;
         }
-        let most = options.most.unwrap_or(if options.quick { most / 10 } else { most });
+        let most = options
+            .most
+            .unwrap_or(if options.quick { most / 10 } else { most });
         // A slope needs two sizes.
         let least = least.min(most / 10).max(1);
-        let sizes = (0..).map(|power| 10_usize.pow(power)).take_while(|size| *size <= most);
+        let sizes = (0..)
+            .map(|power| 10_usize.pow(power))
+            .take_while(|size| *size <= most);
         let sizes: Vec<usize> = sizes.filter(|size| *size >= least).collect();
         writeln!(io::stderr(), "growth: {name}, up to {most}")?;
         curves.push(measure(&sizes, options.time)?);
     }
     // A smoke run does not overwrite the results of a real run.
-    let name = if is_smoke_run() { "growth-smoke" } else { "growth" };
+    let name = if is_smoke_run() {
+        "growth-smoke"
+    } else {
+        "growth"
+    };
     let folder = options.out.unwrap_or_else(|| target().join(name));
     fs::create_dir_all(&folder)?;
     let results = json!({ "curves": curves.iter().map(Curve::json).collect::<Vec<_>>() });
@@ -158,7 +205,11 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
         return say(&format!("{results:#}"));
     }
     let tables: Vec<String> = curves.iter().map(Curve::table).collect();
-    say(&format!("{}\nPlots: {}", tables.join("\n"), folder.join("index.html").display()))
+    say(&format!(
+        "{}\nPlots: {}",
+        tables.join("\n"),
+        folder.join("index.html").display()
+    ))
 }
 
 fn options(arguments: &[String]) -> Result<Options, String> {
@@ -177,20 +228,30 @@ fn options(arguments: &[String]) -> Result<Options, String> {
         match argument.as_str() {
             "--only" => options.only = value()?.split(',').map(str::to_owned).collect(),
             "--most" => {
-                let most = value()?.parse().ok().filter(|most: &usize| (10..=1_000_000_000).contains(most));
+                let most = value()?
+                    .parse()
+                    .ok()
+                    .filter(|most: &usize| (10..=1_000_000_000).contains(most));
                 options.most = Some(most.ok_or("--most is a number from 10 to 1000000000")?);
             }
             "--out" => options.out = Some(value()?.into()),
             "--quick" => options.quick = true,
             "--json" => options.json = true,
             "--seconds" => {
-                let seconds = value()?.parse().ok().filter(|seconds: &f64| *seconds > 0.0 && *seconds < 1e4);
-                options.time = Duration::from_secs_f64(seconds.ok_or("--seconds is a number above 0")?);
+                let seconds = value()?
+                    .parse()
+                    .ok()
+                    .filter(|seconds: &f64| *seconds > 0.0 && *seconds < 1e4);
+                options.time =
+                    Duration::from_secs_f64(seconds.ok_or("--seconds is a number above 0")?);
             }
             other => return Err(format!("{other} is not an option")),
         }
     }
-    let unknown = options.only.iter().find(|only| CURVES.iter().all(|(name, ..)| name != only));
+    let unknown = options
+        .only
+        .iter()
+        .find(|only| CURVES.iter().all(|(name, ..)| name != only));
     unknown.map_or(Ok(()), |name| Err(format!("there is no curve {name}")))?;
     Ok(options)
 }

@@ -88,7 +88,9 @@ fn main() -> io::Result<ExitCode> {
         founding::serve(Path::new(&folder))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let arguments = std::env::args().skip(1).filter(|argument| !OPTIONS_OF_CARGO.contains(&argument.as_str()));
+    let arguments = std::env::args()
+        .skip(1)
+        .filter(|argument| !OPTIONS_OF_CARGO.contains(&argument.as_str()));
     let arguments: Vec<String> = arguments.collect();
     match arguments.split_first() {
         None if is_smoke_run() => {

@@ -22,7 +22,13 @@ pub(crate) fn named_program(value: &str) -> Option<PathBuf> {
 
 /// Returns ratios as the cells of a table row; one above the limit is bold.
 pub(crate) fn ratio_cells(ratios: Option<[f64; 3]>) -> String {
-    let cell = |ratio: f64| if ratio > RATIO_MAX { format!("**{ratio:.2}**") } else { format!("{ratio:.2}") };
+    let cell = |ratio: f64| {
+        if ratio > RATIO_MAX {
+            format!("**{ratio:.2}**")
+        } else {
+            format!("{ratio:.2}")
+        }
+    };
     ratios.map_or_else(|| " |  | ".into(), |ratios| ratios.map(cell).join(" | "))
 }
 
@@ -41,7 +47,12 @@ impl MeasuredEngine {
     pub(crate) fn start(folder: &Folder, program: Option<&PathBuf>) -> io::Result<Self> {
         let Some(program) = program else {
             let own = EngineChild::start(folder, &[])?;
-            return Ok(Self { name: "this".into(), address: own.address, _own: Some(own), other: None });
+            return Ok(Self {
+                name: "this".into(),
+                address: own.address,
+                _own: Some(own),
+                other: None,
+            });
         };
         let free = || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let (address, admin) = (free()?, free()?);
@@ -59,11 +70,19 @@ impl MeasuredEngine {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        let engine = Self { name: program.display().to_string(), address, _own: None, other: Some(command.spawn()?) };
+        let engine = Self {
+            name: program.display().to_string(),
+            address,
+            _own: None,
+            other: Some(command.spawn()?),
+        };
         let end = Instant::now() + HANG;
         while TcpStream::connect(address).is_err() {
             if Instant::now() > end {
-                return Err(io::Error::other(format!("{} does not listen", program.display())));
+                return Err(io::Error::other(format!(
+                    "{} does not listen",
+                    program.display()
+                )));
             }
             thread::sleep(Duration::from_millis(20));
         }

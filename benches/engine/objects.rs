@@ -85,11 +85,18 @@ struct Options {
 }
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+    if arguments
+        .iter()
+        .any(|argument| argument == "--help" || argument == "-h")
+    {
         return write!(io::stdout(), "{HELP}");
     }
-    let options = options(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
-    let runtime = Builder::new_multi_thread().thread_name("caller").enable_all().build()?;
+    let options = options(arguments)
+        .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
+    let runtime = Builder::new_multi_thread()
+        .thread_name("caller")
+        .enable_all()
+        .build()?;
     let (place, plain) = runtime.block_on(async {
         let mut place = Place::start(options.subjects).await?;
         let plain = Plain::connect(&place).await?;
@@ -106,8 +113,17 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
     let mut rows = Vec::new();
     for operation in operations {
         for callers in &options.callers {
-            let _ = writeln!(io::stderr(), "objects: {}, {callers} callers", operation.name());
-            rows.push(runtime.block_on(measure(&options, (&place, &plain), operation, *callers))?);
+            let _ = writeln!(
+                io::stderr(),
+                "objects: {}, {callers} callers",
+                operation.name()
+            );
+            rows.push(runtime.block_on(measure(
+                &options,
+                (&place, &plain),
+                operation,
+                *callers,
+            ))?);
         }
     }
     finish(&options, &rows)
@@ -125,9 +141,21 @@ fn options(arguments: &[String]) -> Result<Options, String> {
         rows: if smoke { 1_000 } else { 10_000 },
         known: if smoke { 500 } else { 5_000 },
         subjects: 0,
-        callers: if smoke { vec![1, 16] } else { vec![1, 16, 64, 256] },
-        batches: if smoke { vec![1, 10] } else { vec![1, 10, 100, 500] },
-        window: if smoke { Duration::from_millis(50) } else { Duration::from_secs(2) },
+        callers: if smoke {
+            vec![1, 16]
+        } else {
+            vec![1, 16, 64, 256]
+        },
+        batches: if smoke {
+            vec![1, 10]
+        } else {
+            vec![1, 10, 100, 500]
+        },
+        window: if smoke {
+            Duration::from_millis(50)
+        } else {
+            Duration::from_secs(2)
+        },
         pairs: if smoke { 1 } else { 3 },
         json: false,
         out: target().join(if smoke { "objects-smoke" } else { "objects" }),
@@ -168,12 +196,22 @@ impl Side {
     fn of(windows: Vec<Window>) -> Self {
         let rejected = windows.iter().map(|window| window.rejected).sum();
         let per_s = median(windows.iter().map(|window| window.per_s).collect());
-        let times = windows.into_iter().flat_map(|window| window.latencies).map(|seconds| seconds * 1e3).collect();
-        Self { per_s, milliseconds: Summary::of(times), rejected }
+        let times = windows
+            .into_iter()
+            .flat_map(|window| window.latencies)
+            .map(|seconds| seconds * 1e3)
+            .collect();
+        Self {
+            per_s,
+            milliseconds: Summary::of(times),
+            rejected,
+        }
     }
 
     fn json(&self) -> Value {
-        let Summary { count, p50, p99, .. } = self.milliseconds;
+        let Summary {
+            count, p50, p99, ..
+        } = self.milliseconds;
         json!({ "per_s": self.per_s, "requests": count, "p50_ms": p50, "p99_ms": p99, "rejected": self.rejected })
     }
 }
@@ -205,9 +243,21 @@ async fn measure(
             engine.push(load::window(place, operation, callers, options.window).await?);
         }
     }
-    let ratios: Vec<f64> = engine.iter().zip(&table).map(|(one, other)| one.per_s / other.per_s).collect();
-    let ratio = bootstrap(ratios.len(), |drawn| median(drawn.iter().map(|at| ratios[*at]).collect()));
-    Ok(Row { operation, callers, engine: Side::of(engine), plain: Side::of(table), ratio })
+    let ratios: Vec<f64> = engine
+        .iter()
+        .zip(&table)
+        .map(|(one, other)| one.per_s / other.per_s)
+        .collect();
+    let ratio = bootstrap(ratios.len(), |drawn| {
+        median(drawn.iter().map(|at| ratios[*at]).collect())
+    });
+    Ok(Row {
+        operation,
+        callers,
+        engine: Side::of(engine),
+        plain: Side::of(table),
+        ratio,
+    })
 }
 
 impl Row {
@@ -224,9 +274,12 @@ impl Row {
             let Summary { p50, p99, .. } = side.milliseconds;
             format!("{:.0} | {p50:.2} / {p99:.2}", side.per_s)
         };
-        let (engine, plain, rejected) = (side(&self.engine), side(&self.plain), self.engine.rejected);
+        let (engine, plain, rejected) =
+            (side(&self.engine), side(&self.plain), self.engine.rejected);
         let (name, callers) = (self.operation.name(), self.callers);
-        format!("| {name} | {callers} | {engine} | {plain} | {value:.2} ({low:.2} to {high:.2}) | {rejected} |")
+        format!(
+            "| {name} | {callers} | {engine} | {plain} | {value:.2} ({low:.2} to {high:.2}) | {rejected} |"
+        )
     }
 }
 
@@ -252,7 +305,9 @@ fn finish(options: &Options, rows: &[Row]) -> io::Result<()> {
     fs::write(options.out.join("objects.md"), markdown.clone() + "\n")?;
     fs::write(options.out.join("objects.json"), &data)?;
     match options {
-        Options { smoke: true, .. } => say("objects: every object had its values, in the engine and in the table"),
+        Options { smoke: true, .. } => {
+            say("objects: every object had its values, in the engine and in the table")
+        }
         Options { json: true, .. } => say(&data),
         _ => say(&markdown),
     }

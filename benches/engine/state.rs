@@ -58,10 +58,14 @@ struct Keyring {
 #[async_trait]
 impl FindKek for Keyring {
     async fn find(&self, root: Option<&RootRecord>) -> Result<Arc<Kek>, StoreError> {
-        let Some(record) = root else { return Ok(Arc::clone(&self.plain)) };
+        let Some(record) = root else {
+            return Ok(Arc::clone(&self.plain));
+        };
         for root in &self.roots {
             if root.id(&record.set)? == record.active.id {
-                return Ok(Arc::new(root.kek_with_wrapped_audit(&record.set, &record.wrapped_audit)?));
+                return Ok(Arc::new(
+                    root.kek_with_wrapped_audit(&record.set, &record.wrapped_audit)?,
+                ));
             }
         }
         Err(StoreError::RootKey("not in the keyring".into()))
@@ -77,20 +81,39 @@ struct OpenStore {
 
 async fn open(name: &str) -> io::Result<OpenStore> {
     Ok(match name {
-        "memory" => OpenStore { store: Arc::new(MemoryStore::default()), _folder: None, _database: None },
+        "memory" => OpenStore {
+            store: Arc::new(MemoryStore::default()),
+            _folder: None,
+            _database: None,
+        },
         "embedded" => {
             let folder = tempfile::tempdir()?;
-            let options = EmbeddedOptions { timeout: TIMEOUT, ..EmbeddedOptions::default() };
+            let options = EmbeddedOptions {
+                timeout: TIMEOUT,
+                ..EmbeddedOptions::default()
+            };
             let store = EmbeddedStore::open(folder.path(), &options).map_err(failed)?;
-            OpenStore { store: Arc::new(store), _folder: Some(folder), _database: None }
+            OpenStore {
+                store: Arc::new(store),
+                _folder: Some(folder),
+                _database: None,
+            }
         }
         _ => {
             let server: &'static Postgres = Postgres::shared();
             let database = server.database().map_err(failed)?;
             let password = Some(server.password().to_owned());
-            let options = PostgresOptions { password, timeout: TIMEOUT, ..PostgresOptions::new(database.socket_url()) };
+            let options = PostgresOptions {
+                password,
+                timeout: TIMEOUT,
+                ..PostgresOptions::new(database.socket_url())
+            };
             let store = PostgresStore::connect(options).await.map_err(failed)?;
-            OpenStore { store: Arc::new(store), _folder: None, _database: Some(database) }
+            OpenStore {
+                store: Arc::new(store),
+                _folder: None,
+                _database: Some(database),
+            }
         }
     })
 }
@@ -109,7 +132,10 @@ fn slot(number: u32) -> RootSlot {
 
 /// Creates the records of many apps. Each is created alone: with the others, every creation would load all of them.
 async fn records(keyring: &Arc<Keyring>, count: usize) -> io::Result<Snapshot> {
-    let mut all = Snapshot { generation: count as u64, records: BTreeMap::new() };
+    let mut all = Snapshot {
+        generation: count as u64,
+        records: BTreeMap::new(),
+    };
     for number in 0..count {
         let store: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
         let app = AppId::new(&format!("app-{number:06}")).map_err(failed)?;
@@ -117,7 +143,8 @@ async fn records(keyring: &Arc<Keyring>, count: usize) -> io::Result<Snapshot> {
             .create(&app, &SUITES)
             .await
             .map_err(failed)?;
-        all.records.extend(store.load().await.map_err(failed)?.records);
+        all.records
+            .extend(store.load().await.map_err(failed)?.records);
     }
     Ok(all)
 }
@@ -152,15 +179,25 @@ async fn round(control: &Control, times: &mut Times) -> io::Result<()> {
     Ok(())
 }
 
-async fn measure(store: &'static str, state: &Snapshot, keyring: &Arc<Keyring>, rounds: usize) -> io::Result<Measured> {
+async fn measure(
+    store: &'static str,
+    state: &Snapshot,
+    keyring: &Arc<Keyring>,
+    rounds: usize,
+) -> io::Result<Measured> {
     let (without, with) = (open(store).await?, open(store).await?);
     for place in [&without, &with] {
         place.store.replace(0, state).await.map_err(failed)?;
     }
-    let control = |place: &OpenStore| Control::with_finder(Arc::clone(&place.store), Arc::clone(keyring) as _);
+    let control = |place: &OpenStore| {
+        Control::with_finder(Arc::clone(&place.store), Arc::clone(keyring) as _)
+    };
     let (plain, authenticated) = (control(&without), control(&with));
     let begun = Instant::now();
-    authenticated.create_root([1; 16], &keyring.roots[0], vec![slot(1)]).await.map_err(failed)?;
+    authenticated
+        .create_root([1; 16], &keyring.roots[0], vec![slot(1)])
+        .await
+        .map_err(failed)?;
     let create_root_ms = ms(begun);
     let mut measured = Measured {
         store,
@@ -178,34 +215,61 @@ async fn measure(store: &'static str, state: &Snapshot, keyring: &Arc<Keyring>, 
             round(&plain, &mut measured.plain).await?;
         }
     }
-    authenticated.stage_root(&keyring.roots[1], vec![slot(2)]).await.map_err(failed)?;
+    authenticated
+        .stage_root(&keyring.roots[1], vec![slot(2)])
+        .await
+        .map_err(failed)?;
     let begun = Instant::now();
-    authenticated.activate_root(&keyring.roots[1]).await.map_err(failed)?;
+    authenticated
+        .activate_root(&keyring.roots[1])
+        .await
+        .map_err(failed)?;
     measured.rotate_ms = ms(begun);
     Ok(measured)
 }
 
 impl Measured {
     fn factor(&self, of: impl Fn(&Times) -> &[f64]) -> Interval {
-        let pairs: Vec<f64> =
-            of(&self.authenticated).iter().zip(of(&self.plain)).map(|(with, without)| with / without).collect();
-        bootstrap(pairs.len(), |drawn| median(drawn.iter().map(|at| pairs[*at]).collect()))
+        let pairs: Vec<f64> = of(&self.authenticated)
+            .iter()
+            .zip(of(&self.plain))
+            .map(|(with, without)| with / without)
+            .collect();
+        bootstrap(pairs.len(), |drawn| {
+            median(drawn.iter().map(|at| pairs[*at]).collect())
+        })
     }
 }
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+    if arguments
+        .iter()
+        .any(|argument| argument == "--help" || argument == "-h")
+    {
         return write!(io::stdout(), "{HELP}");
     }
-    let options = options(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let options = options(arguments)
+        .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     let plain = Kek::from_hex(&Kek::generate_hex().map_err(failed)?).map_err(failed)?;
-    let roots = [RootKey::generate().map_err(failed)?, RootKey::generate().map_err(failed)?];
-    let keyring = Arc::new(Keyring { plain: Arc::new(plain), roots });
+    let roots = [
+        RootKey::generate().map_err(failed)?,
+        RootKey::generate().map_err(failed)?,
+    ];
+    let keyring = Arc::new(Keyring {
+        plain: Arc::new(plain),
+        roots,
+    });
     let measured = runtime.block_on(async {
         let state = records(&keyring, options.apps).await?;
         let mut all = Vec::new();
-        for store in STORES.into_iter().filter(|store| store.contains(&options.only)) {
+        for store in STORES
+            .into_iter()
+            .filter(|store| store.contains(&options.only))
+        {
             all.push(measure(store, &state, &keyring, options.rounds).await?);
         }
         Ok::<_, io::Error>(all)
@@ -227,7 +291,10 @@ fn report(options: &Options, measured: &[Measured]) -> io::Result<()> {
                 "rotate_ms": of.rotate_ms,
             })
         };
-        return say(&json!({"apps": options.apps, "stores": measured.iter().map(one).collect::<Vec<_>>()}).to_string());
+        return say(
+            &json!({"apps": options.apps, "stores": measured.iter().map(one).collect::<Vec<_>>()})
+                .to_string(),
+        );
     }
     let mut text = format!(
         "{} apps. Load: at most {LOAD_FACTOR_MAX} times the time without a root key.\n\n\
@@ -236,8 +303,12 @@ fn report(options: &Options, measured: &[Measured]) -> io::Result<()> {
         options.apps
     );
     for of in measured {
-        let factor =
-            |interval: Interval| format!("{:.2} ({:.2} to {:.2})", interval.value, interval.low, interval.high);
+        let factor = |interval: Interval| {
+            format!(
+                "{:.2} ({:.2} to {:.2})",
+                interval.value, interval.low, interval.high
+            )
+        };
         text += &format!(
             "| {} | {:.0} | {:.0} | {} | {:.0} | {:.0} | {} | {:.0} | {:.0} |\n",
             of.store,
@@ -255,13 +326,29 @@ fn report(options: &Options, measured: &[Measured]) -> io::Result<()> {
 }
 
 fn options(arguments: &[String]) -> Result<Options, String> {
-    let (apps, rounds) = if is_smoke_run() { (20, 2) } else { (100_000, 7) };
-    let mut options = Options { apps, rounds, only: String::new(), json: false };
+    let (apps, rounds) = if is_smoke_run() {
+        (20, 2)
+    } else {
+        (100_000, 7)
+    };
+    let mut options = Options {
+        apps,
+        rounds,
+        only: String::new(),
+        json: false,
+    };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
+        let mut value = || {
+            arguments
+                .next()
+                .ok_or_else(|| format!("{argument} needs a value"))
+        };
         let number = |text: &String| {
-            text.parse::<usize>().ok().filter(|n| *n > 0).ok_or_else(|| format!("{text}: a number from 1 on"))
+            text.parse::<usize>()
+                .ok()
+                .filter(|n| *n > 0)
+                .ok_or_else(|| format!("{text}: a number from 1 on"))
         };
         match argument.as_str() {
             "--apps" => options.apps = number(value()?)?,

@@ -50,12 +50,22 @@ struct Options {
 }
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+    if arguments
+        .iter()
+        .any(|argument| argument == "--help" || argument == "-h")
+    {
         return write!(io::stdout(), "{HELP}");
     }
-    let options = options(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
-    let clients = Builder::new_multi_thread().thread_name("caller").enable_all().build()?;
-    let places = Store::ALL.into_iter().map(|store| Place::start(store, &clients)).collect::<io::Result<Vec<_>>>()?;
+    let options = options(arguments)
+        .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
+    let clients = Builder::new_multi_thread()
+        .thread_name("caller")
+        .enable_all()
+        .build()?;
+    let places = Store::ALL
+        .into_iter()
+        .map(|store| Place::start(store, &clients))
+        .collect::<io::Result<Vec<_>>>()?;
     let rounds = measure(&options, &clients, &places)?;
     let rows = rows(&rounds);
     let data = serde_json::to_string_pretty(&json!({
@@ -79,7 +89,12 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
 
 fn options(arguments: &[String]) -> Result<Options, String> {
     let smoke = sealwire_benches::is_smoke_run();
-    let number = |text: &str| text.parse().ok().filter(|number| *number > 0).ok_or(format!("{text} is no number"));
+    let number = |text: &str| {
+        text.parse()
+            .ok()
+            .filter(|number| *number > 0)
+            .ok_or(format!("{text} is no number"))
+    };
     let mut options = Options {
         smoke,
         requests: if smoke { 40 } else { 5_000 },
@@ -113,9 +128,18 @@ fn measure(options: &Options, clients: &Runtime, places: &[Place]) -> io::Result
             order.reverse();
         }
         for at in order {
-            let _ = writeln!(io::stderr(), "stores: round {number} of {}, {}", options.rounds, Store::ALL[at].name());
-            let round =
-                clients.block_on(requests::round(&places[at].client, number, options.requests, options.clients))?;
+            let _ = writeln!(
+                io::stderr(),
+                "stores: round {number} of {}, {}",
+                options.rounds,
+                Store::ALL[at].name()
+            );
+            let round = clients.block_on(requests::round(
+                &places[at].client,
+                number,
+                options.requests,
+                options.clients,
+            ))?;
             if number > 0 {
                 rounds[at].push(round);
             }
@@ -148,18 +172,28 @@ fn rows(rounds: &[Vec<Round>]) -> Vec<Row> {
     let mut rows = Vec::new();
     for kind in Kind::ALL {
         let of = |rounds: &[Round], value: fn(&Measured) -> f64| {
-            median(rounds.iter().map(|round| value(&round[kind as usize])).collect())
+            median(
+                rounds
+                    .iter()
+                    .map(|round| value(&round[kind as usize]))
+                    .collect(),
+            )
         };
-        let rates: Vec<f64> = rounds.iter().map(|rounds| of(rounds, |measured| measured.per_s)).collect();
+        let rates: Vec<f64> = rounds
+            .iter()
+            .map(|rounds| of(rounds, |measured| measured.per_s))
+            .collect();
         let fastest = rates.iter().copied().fold(0.0, f64::max);
-        rows.extend(Store::ALL.into_iter().zip(rounds).zip(&rates).map(|((store, rounds), per_s)| Row {
-            kind,
-            store,
-            per_s: *per_s,
-            p50_us: of(rounds, |measured| measured.us.p50),
-            p99_us: of(rounds, |measured| measured.us.p99),
-            of_fastest: per_s / fastest,
-        }));
+        rows.extend(Store::ALL.into_iter().zip(rounds).zip(&rates).map(
+            |((store, rounds), per_s)| Row {
+                kind,
+                store,
+                per_s: *per_s,
+                p50_us: of(rounds, |measured| measured.us.p50),
+                p99_us: of(rounds, |measured| measured.us.p99),
+                of_fastest: per_s / fastest,
+            },
+        ));
     }
     rows
 }
@@ -172,7 +206,10 @@ fn markdown(rows: &[Row]) -> String {
     lines.extend(rows.iter().map(|row| {
         let (operation, store) = (row.kind.name(), row.store.name());
         let (p50, p99) = (row.p50_us / 1e3, row.p99_us / 1e3);
-        format!("| {operation} | {store} | {:.0} | {p50:.2} / {p99:.2} | {:.2} |", row.per_s, row.of_fastest)
+        format!(
+            "| {operation} | {store} | {:.0} | {p50:.2} / {p99:.2} | {:.2} |",
+            row.per_s, row.of_fastest
+        )
     }));
     lines.join("\n")
 }

@@ -62,8 +62,20 @@ const ENCRYPT: &[(&str, Operation)] = &[
 ];
 
 const COMPARISONS: [Comparison; 4] = [
-    Comparison { name: "encrypt, 1 field", fields: 1, callers: 64, is_cold: false, suites: ENCRYPT },
-    Comparison { name: "encrypt, 2,000 fields", fields: 2_000, callers: 4, is_cold: false, suites: ENCRYPT },
+    Comparison {
+        name: "encrypt, 1 field",
+        fields: 1,
+        callers: 64,
+        is_cold: false,
+        suites: ENCRYPT,
+    },
+    Comparison {
+        name: "encrypt, 2,000 fields",
+        fields: 2_000,
+        callers: 4,
+        is_cold: false,
+        suites: ENCRYPT,
+    },
     Comparison {
         name: "decrypt, 2,000 fields of one request",
         fields: 2_000,
@@ -110,25 +122,43 @@ struct Promise {
 }
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+    if arguments
+        .iter()
+        .any(|argument| argument == "--help" || argument == "-h")
+    {
         return write!(io::stdout(), "{HELP}");
     }
-    let options = options(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
+    let options = options(arguments)
+        .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
     let callers = callers()?;
     let no_cache: Setting = ("crypto.open_key_cache_entries", "0");
-    let [warm, cold] = [Place::process(&PRODUCTION)?, Place::process(&[&PRODUCTION[..], &[no_cache]].concat())?];
+    let [warm, cold] = [
+        Place::process(&PRODUCTION)?,
+        Place::process(&[&PRODUCTION[..], &[no_cache]].concat())?,
+    ];
     if !is_smoke_run() {
         measure(&callers, &warm, LOADS[1], WARM_UP)?;
     }
     let mut compared = Vec::new();
-    for comparison in COMPARISONS.iter().filter(|comparison| comparison.name.contains(&options.only)) {
+    for comparison in COMPARISONS
+        .iter()
+        .filter(|comparison| comparison.name.contains(&options.only))
+    {
         let engine = if comparison.is_cold { &cold } else { &warm };
         let mut rounds = vec![Vec::new(); comparison.suites.len()];
         for round in 0..options.rounds {
             for turn in 0..rounds.len() {
-                let suite = if round % 2 == 0 { turn } else { rounds.len() - 1 - turn };
+                let suite = if round % 2 == 0 {
+                    turn
+                } else {
+                    rounds.len() - 1 - turn
+                };
                 let operation = comparison.suites[suite].1;
-                let load = CpuLoad { operation, fields: comparison.fields, callers: comparison.callers };
+                let load = CpuLoad {
+                    operation,
+                    fields: comparison.fields,
+                    callers: comparison.callers,
+                };
                 rounds[suite].push(measure(&callers, engine, load, options.time)?);
             }
         }
@@ -142,13 +172,18 @@ pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
     if options.json {
         let compared: Vec<Value> = compared.iter().flat_map(Compared::json).collect();
         let promises: Vec<Value> = promises.iter().map(Promise::json).collect();
-        return say(&format!("{:#}", json!({ "loads": compared, "promises": promises })));
+        return say(&format!(
+            "{:#}",
+            json!({ "loads": compared, "promises": promises })
+        ));
     }
     let mut text =
         "| load | suite | CPU per field, us | of the first suite | CPU per request, us | p50, us | fields/s |\n"
             .to_owned();
     text += "| --- | --- | --- | --- | --- | --- | --- |\n";
-    compared.iter().for_each(|compared| text += &compared.table());
+    compared
+        .iter()
+        .for_each(|compared| text += &compared.table());
     text += "\n";
     promises.iter().for_each(|promise| text += &promise.line());
     say(text.trim_end())
@@ -158,7 +193,12 @@ impl Compared {
     fn interval(&self, suite: usize, statistic: impl Fn(&Measured, &Measured) -> f64) -> Interval {
         let (first, of) = (&self.rounds[0], &self.rounds[suite]);
         bootstrap(of.len(), |chosen| {
-            median(chosen.iter().map(|round| statistic(&of[*round], &first[*round])).collect())
+            median(
+                chosen
+                    .iter()
+                    .map(|round| statistic(&of[*round], &first[*round]))
+                    .collect(),
+            )
         })
     }
 
@@ -171,7 +211,13 @@ impl Compared {
     }
 
     fn promises(&self) -> Vec<Promise> {
-        let Comparison { name, fields, is_cold, suites, .. } = self.comparison;
+        let Comparison {
+            name,
+            fields,
+            is_cold,
+            suites,
+            ..
+        } = self.comparison;
         let encrypts = name.starts_with("encrypt");
         let at_most = |text: &str, measured, max: f64, unit| Promise {
             text: format!("{name}, {text} <= {max} {unit}"),
@@ -180,30 +226,67 @@ impl Compared {
             verdict: Verdict::at_most(measured, max),
         };
         let of = |at: usize, suite: &str| match suite {
-            "xaes" if *is_cold => Some(at_most("xaes: CPU per field", self.per_field_us(at), XAES_ROW_US_MAX, "us")),
-            "xaes" if encrypts && *fields == 1 => {
-                Some(at_most("xaes: CPU per field", self.per_field_us(at), XAES_ONE_FIELD_US_MAX, "us"))
-            }
-            "xaes" if encrypts => Some(at_most("xaes: CPU", self.ratio(at), XAES_FACTOR_MAX, "x p256")),
+            "xaes" if *is_cold => Some(at_most(
+                "xaes: CPU per field",
+                self.per_field_us(at),
+                XAES_ROW_US_MAX,
+                "us",
+            )),
+            "xaes" if encrypts && *fields == 1 => Some(at_most(
+                "xaes: CPU per field",
+                self.per_field_us(at),
+                XAES_ONE_FIELD_US_MAX,
+                "us",
+            )),
+            "xaes" if encrypts => Some(at_most(
+                "xaes: CPU",
+                self.ratio(at),
+                XAES_FACTOR_MAX,
+                "x p256",
+            )),
             "p256-mlkem768" if encrypts => {
-                let extra = self.interval(at, |one, first| one.per_request_us() - first.per_request_us());
-                Some(at_most("p256-mlkem768: CPU per request on top of p256", extra, HYBRID_EXTRA_US_MAX, "us"))
+                let extra = self.interval(at, |one, first| {
+                    one.per_request_us() - first.per_request_us()
+                });
+                Some(at_most(
+                    "p256-mlkem768: CPU per request on top of p256",
+                    extra,
+                    HYBRID_EXTRA_US_MAX,
+                    "us",
+                ))
             }
             "p256-psk" if encrypts && *fields == 1 => {
-                let extra = self.interval(at, |one, first| one.per_request_us() - first.per_request_us());
-                Some(at_most("p256-psk: CPU per request on top of p256", extra, PSK_EXTRA_US_MAX, "us"))
+                let extra = self.interval(at, |one, first| {
+                    one.per_request_us() - first.per_request_us()
+                });
+                Some(at_most(
+                    "p256-psk: CPU per request on top of p256",
+                    extra,
+                    PSK_EXTRA_US_MAX,
+                    "us",
+                ))
             }
-            "p256-psk" => Some(at_most("p256-psk: CPU", self.ratio(at), PSK_FACTOR_MAX, "x p256")),
+            "p256-psk" => Some(at_most(
+                "p256-psk: CPU",
+                self.ratio(at),
+                PSK_FACTOR_MAX,
+                "x p256",
+            )),
             _ => None,
         };
-        suites.iter().enumerate().filter_map(|(at, (suite, _))| of(at, suite)).collect()
+        suites
+            .iter()
+            .enumerate()
+            .filter_map(|(at, (suite, _))| of(at, suite))
+            .collect()
     }
 
     fn table(&self) -> String {
         let Comparison { name, suites, .. } = self.comparison;
         let row = |(at, (suite, _)): (usize, &(&str, Operation))| {
             let Interval { low, value, high } = self.per_field_us(at);
-            let of = |figure: fn(&Measured) -> f64| median(self.rounds[at].iter().map(figure).collect());
+            let of =
+                |figure: fn(&Measured) -> f64| median(self.rounds[at].iter().map(figure).collect());
             format!(
                 "| {name} | {suite} | {value:.3} ({low:.3} to {high:.3}) | {:.2} | {:.1} | {:.0} | {:.0} |\n",
                 self.ratio(at).value,
@@ -216,10 +299,17 @@ impl Compared {
     }
 
     fn json(&self) -> Vec<Value> {
-        let Comparison { name, suites, fields, callers, .. } = self.comparison;
+        let Comparison {
+            name,
+            suites,
+            fields,
+            callers,
+            ..
+        } = self.comparison;
         let row = |(at, (suite, _)): (usize, &(&str, Operation))| {
             let Interval { low, value, high } = self.per_field_us(at);
-            let of = |figure: fn(&Measured) -> f64| median(self.rounds[at].iter().map(figure).collect());
+            let of =
+                |figure: fn(&Measured) -> f64| median(self.rounds[at].iter().map(figure).collect());
             json!({
                 "load": name, "suite": suite, "fields": fields, "callers": callers, "cpu_us_per_field": [low, value, high],
                 "ratio": self.ratio(at).value, "cpu_us_per_request": of(Measured::per_request_us),
@@ -233,7 +323,12 @@ impl Compared {
 impl Promise {
     fn line(&self) -> String {
         let Interval { low, value, high } = self.measured;
-        format!("{}: {}, {value:.2} {} ({low:.2} to {high:.2})\n", self.text, self.verdict.name(), self.unit)
+        format!(
+            "{}: {}, {value:.2} {} ({low:.2} to {high:.2})\n",
+            self.text,
+            self.verdict.name(),
+            self.unit
+        )
     }
 
     fn json(&self) -> Value {
@@ -244,7 +339,12 @@ impl Promise {
 
 fn options(arguments: &[String]) -> Result<Options, String> {
     let (rounds, seconds) = if is_smoke_run() { (1, 0.02) } else { (10, 1.0) };
-    let mut options = Options { rounds, time: Duration::from_secs_f64(seconds), only: String::new(), json: false };
+    let mut options = Options {
+        rounds,
+        time: Duration::from_secs_f64(seconds),
+        only: String::new(),
+        json: false,
+    };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
@@ -252,12 +352,19 @@ fn options(arguments: &[String]) -> Result<Options, String> {
             "--json" => options.json = true,
             "--only" => options.only.clone_from(value()?),
             "--rounds" => {
-                let rounds = value()?.parse().ok().filter(|rounds| (1..=10_000).contains(rounds));
+                let rounds = value()?
+                    .parse()
+                    .ok()
+                    .filter(|rounds| (1..=10_000).contains(rounds));
                 options.rounds = rounds.ok_or("--rounds is a number from 1 to 10000")?;
             }
             "--seconds" => {
-                let seconds = value()?.parse().ok().filter(|seconds: &f64| *seconds > 0.0 && *seconds < 1e4);
-                options.time = Duration::from_secs_f64(seconds.ok_or("--seconds is a number above 0")?);
+                let seconds = value()?
+                    .parse()
+                    .ok()
+                    .filter(|seconds: &f64| *seconds > 0.0 && *seconds < 1e4);
+                options.time =
+                    Duration::from_secs_f64(seconds.ok_or("--seconds is a number above 0")?);
             }
             other => return Err(format!("{other} is not an option")),
         }

@@ -55,7 +55,11 @@ const READS_MIN: f64 = 0.5;
 const ROWS_MIN: f64 = 0.8;
 
 /// Operations of the clients, and the required fraction of the reference rate.
-const WHAT: [(&str, f64); 3] = [("random", WRITES_MIN), ("deterministic", WRITES_MIN), ("look-up", READS_MIN)];
+const WHAT: [(&str, f64); 3] = [
+    ("random", WRITES_MIN),
+    ("deterministic", WRITES_MIN),
+    ("look-up", READS_MIN),
+];
 
 const EXPERIMENTS: [&str; 2] = ["callers", "throttle"];
 
@@ -80,10 +84,14 @@ pub(crate) struct Window {
 }
 
 pub(crate) fn run(arguments: &[String]) -> io::Result<()> {
-    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+    if arguments
+        .iter()
+        .any(|argument| argument == "--help" || argument == "-h")
+    {
         return write!(io::stdout(), "{HELP}");
     }
-    let options = options(arguments).map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
+    let options = options(arguments)
+        .map_err(|wrong| io::Error::other(format!("{wrong}; --help tells more")))?;
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let runs = |experiment: &str| options.only.iter().any(|only| only == experiment);
     if runs("callers") {
@@ -111,7 +119,10 @@ fn callers(options: &Options, runtime: &Runtime) -> io::Result<()> {
 
 fn options(arguments: &[String]) -> Result<Options, String> {
     let smoke = sealwire_benches::is_smoke_run();
-    let number = |text: &String| text.parse::<u64>().map_err(|_| format!("{text} is no number"));
+    let number = |text: &String| {
+        text.parse::<u64>()
+            .map_err(|_| format!("{text} is no number"))
+    };
     let experiment = |name: &str| match EXPERIMENTS.contains(&name) {
         true => Ok(name.to_owned()),
         false => Err(format!("there is no experiment {name}")),
@@ -126,7 +137,11 @@ fn options(arguments: &[String]) -> Result<Options, String> {
         only: EXPERIMENTS.map(str::to_owned).into(),
         stores: Vec::new(),
         rows: vec![if smoke { 1_000 } else { 1_000_000 }],
-        window: if smoke { Duration::from_millis(100) } else { Duration::from_secs(3) },
+        window: if smoke {
+            Duration::from_millis(100)
+        } else {
+            Duration::from_secs(3)
+        },
         pairs: if smoke { 1 } else { 8 },
         json: false,
         out: target().join(if smoke { "tokens-smoke" } else { "tokens" }),
@@ -135,9 +150,19 @@ fn options(arguments: &[String]) -> Result<Options, String> {
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
         match argument.as_str() {
-            "--only" => options.only = value()?.split(',').map(experiment).collect::<Result<_, _>>()?,
+            "--only" => {
+                options.only = value()?
+                    .split(',')
+                    .map(experiment)
+                    .collect::<Result<_, _>>()?
+            }
             "--store" => options.stores.push(value()?.clone()),
-            "--rows" => options.rows = value()?.split(',').map(|n| number(&n.to_owned())).collect::<Result<_, _>>()?,
+            "--rows" => {
+                options.rows = value()?
+                    .split(',')
+                    .map(|n| number(&n.to_owned()))
+                    .collect::<Result<_, _>>()?
+            }
             "--what" => options.what = value()?.split(',').map(sort).collect::<Result<_, _>>()?,
             "--seconds" => options.window = Duration::from_secs(number(value()?)?),
             "--pairs" => options.pairs = number(value()?)? as usize,
@@ -166,14 +191,18 @@ struct Measured {
 
 async fn measure(options: &Options, place: &Arc<Place>, rows: u64) -> io::Result<Vec<Measured>> {
     let mut measured = Vec::new();
-    for (what, gate) in WHAT.into_iter().filter(|(name, _)| options.what.iter().any(|what| what == name)) {
+    for (what, gate) in WHAT
+        .into_iter()
+        .filter(|(name, _)| options.what.iter().any(|what| what == name))
+    {
         let (mut callers, mut alone, mut latencies) = (Vec::new(), Vec::new(), Vec::new());
         // The first pair is a warm-up.
         for pair in 0..=options.pairs {
             let (with, raw) = match what {
-                "look-up" => {
-                    (load::look_up(place, READERS, options.window).await, place.raw_look_up(options.window).await?)
-                }
+                "look-up" => (
+                    load::look_up(place, READERS, options.window).await,
+                    place.raw_look_up(options.window).await?,
+                ),
                 _ => {
                     let printed = what == "deterministic";
                     let with = load::write(place, WRITERS, printed, options.window).await;
@@ -186,8 +215,9 @@ async fn measure(options: &Options, place: &Arc<Place>, rows: u64) -> io::Result
                 latencies.extend(with.latencies.into_iter().map(|seconds| seconds * 1e3));
             }
         }
-        let ratio =
-            bootstrap(callers.len(), |pairs| median(pairs.iter().map(|at| callers[*at] / alone[*at]).collect()));
+        let ratio = bootstrap(callers.len(), |pairs| {
+            median(pairs.iter().map(|at| callers[*at] / alone[*at]).collect())
+        });
         measured.push(Measured {
             store: place.name().to_owned(),
             rows,
@@ -217,7 +247,17 @@ impl Measured {
     }
 
     fn markdown(&self) -> String {
-        let Self { store, rows, what, callers, alone, ratio, gate, milliseconds: Summary { p50, p99, .. }, .. } = self;
+        let Self {
+            store,
+            rows,
+            what,
+            callers,
+            alone,
+            ratio,
+            gate,
+            milliseconds: Summary { p50, p99, .. },
+            ..
+        } = self;
         format!(
             "| {store} | {rows} | {what} | {callers:.0} | {p50:.2} / {p99:.2} | {alone:.0} | {:.2} ({:.2}-{:.2}) | >= {gate}: {} |",
             ratio.value,
@@ -233,15 +273,23 @@ fn finish(options: &Options, measured: &[Measured]) -> io::Result<()> {
         format!(
             "Single tokens, {WRITERS} callers that write, {READERS} that look up; the same database alone, 512 rows and 1,000 keys to a call.\n"
         ),
-        "| store | rows there | | per s | p50 / p99 ms | alone, per s | ratio (90 %) | promise |".to_owned(),
+        "| store | rows there | | per s | p50 / p99 ms | alone, per s | ratio (90 %) | promise |"
+            .to_owned(),
         format!("|{}", " --- |".repeat(8)),
     ];
     lines.extend(measured.iter().map(Measured::markdown));
-    for last in measured.iter().filter(|last| options.rows.len() > 1 && Some(&last.rows) == options.rows.last()) {
-        let first = measured.iter().find(|first| first.store == last.store && first.what == last.what);
+    for last in measured
+        .iter()
+        .filter(|last| options.rows.len() > 1 && Some(&last.rows) == options.rows.last())
+    {
+        let first = measured
+            .iter()
+            .find(|first| first.store == last.store && first.what == last.what);
         if let Some(first) = first {
             let ratio = last.callers / first.callers;
-            let Measured { store, what, rows, .. } = last;
+            let Measured {
+                store, what, rows, ..
+            } = last;
             let verdict = Verdict::of(ratio >= ROWS_MIN).name();
             lines.push(format!(
                 "\n{store}, {what}: with {rows} rows {ratio:.2} of that with {}, >= {ROWS_MIN}: {verdict}",
@@ -249,7 +297,10 @@ fn finish(options: &Options, measured: &[Measured]) -> io::Result<()> {
             ));
         }
     }
-    let data = format!("{:#}", Value::from_iter(measured.iter().map(Measured::json)));
+    let data = format!(
+        "{:#}",
+        Value::from_iter(measured.iter().map(Measured::json))
+    );
     fs::create_dir_all(&options.out)?;
     fs::write(options.out.join("tokens.md"), lines.join("\n") + "\n")?;
     fs::write(options.out.join("tokens.json"), &data)?;

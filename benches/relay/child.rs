@@ -16,7 +16,13 @@ pub(crate) const SERVE: &str = "--serve";
 /// Raises the limit of open files to its maximum, for this process and its children.
 pub(crate) fn raise_file_limit() -> io::Result<()> {
     let maximum = getrlimit(Resource::Nofile).maximum;
-    Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
+    Ok(setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    )?)
 }
 
 /// A running server in a process of its own.
@@ -31,12 +37,21 @@ impl ServerChild {
     /// Starts a server and waits until it prints its address.
     pub(crate) fn start(role: &str, argument: &str) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args([SERVE, role, argument]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args([SERVE, role, argument])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut process = command.spawn()?;
-        let output = process.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
+        let output = process
+            .stdout
+            .take()
+            .ok_or_else(|| io::Error::other("no output"))?;
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line)?;
-        let address = line.trim().parse().map_err(|_| io::Error::other(format!("the {role} did not start")))?;
+        let address = line
+            .trim()
+            .parse()
+            .map_err(|_| io::Error::other(format!("the {role} did not start")))?;
         Ok(Self { process, address })
     }
 
@@ -63,8 +78,11 @@ impl ServerChild {
     fn status(&self, name: &str) -> io::Result<f64> {
         let text = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = text.lines().find_map(|line| line.strip_prefix(name));
-        let kib: Option<f64> = line.and_then(|rest| rest.split_whitespace().next()).and_then(|kib| kib.parse().ok());
-        kib.map(|kib| kib * 1_024.0).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "status"))
+        let kib: Option<f64> = line
+            .and_then(|rest| rest.split_whitespace().next())
+            .and_then(|kib| kib.parse().ok());
+        kib.map(|kib| kib * 1_024.0)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "status"))
     }
 }
 

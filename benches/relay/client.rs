@@ -25,7 +25,10 @@ impl Body for Frames {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let length = self.0.len().min(FRAME_BYTES);
         Poll::Ready((length > 0).then(|| Ok(Frame::data(self.0.split_to(length)))))
     }
@@ -66,18 +69,33 @@ impl Client {
         socket.bind((client, 0).into())?;
         let stream = socket.connect(address).await?;
         stream.set_nodelay(true)?;
-        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        let (sender, connection) = handshake(TokioIo::new(stream))
+            .await
+            .map_err(io::Error::other)?;
         tokio::spawn(connection);
         Ok(Self(sender))
     }
 
     /// Sends a body and reads the response. A status other than success is an error.
-    pub(crate) async fn post(&mut self, path: &str, media_type: &str, body: &Bytes) -> io::Result<Timed> {
-        let request = Request::post(path).header("host", "bench").header("content-type", media_type);
-        let request = request.body(Frames(body.clone())).map_err(io::Error::other)?;
+    pub(crate) async fn post(
+        &mut self,
+        path: &str,
+        media_type: &str,
+        body: &Bytes,
+    ) -> io::Result<Timed> {
+        let request = Request::post(path)
+            .header("host", "bench")
+            .header("content-type", media_type);
+        let request = request
+            .body(Frames(body.clone()))
+            .map_err(io::Error::other)?;
         self.0.ready().await.map_err(io::Error::other)?;
         let begun = Instant::now();
-        let response = self.0.send_request(request).await.map_err(io::Error::other)?;
+        let response = self
+            .0
+            .send_request(request)
+            .await
+            .map_err(io::Error::other)?;
         let status = response.status();
         let (mut received, mut first) = (Vec::new(), None);
         let mut body = response.into_body();
@@ -89,14 +107,23 @@ impl Client {
         }
         let end = begun.elapsed();
         if !status.is_success() {
-            return Err(io::Error::other(format!("{path}: {status} {}", String::from_utf8_lossy(&received))));
+            return Err(io::Error::other(format!(
+                "{path}: {status} {}",
+                String::from_utf8_lossy(&received)
+            )));
         }
-        Ok(Timed { body: received.into(), first: first.unwrap_or(end), end })
+        Ok(Timed {
+            body: received.into(),
+            first: first.unwrap_or(end),
+            end,
+        })
     }
 }
 
 /// Returns a JSON document of about 4 KB with 30 fields.
 pub(crate) fn document() -> Bytes {
-    let fields: Vec<String> = (0..30).map(|at| format!("\"f{at:02}\":\"{}\"", format!("{at:02}").repeat(63))).collect();
+    let fields: Vec<String> = (0..30)
+        .map(|at| format!("\"f{at:02}\":\"{}\"", format!("{at:02}").repeat(63)))
+        .collect();
     format!("{{{}}}", fields.join(",")).into()
 }

@@ -47,11 +47,25 @@ async fn stalled(setup: &Setup, report: &mut Report, requests: usize) -> io::Res
     let mut readers = Vec::new();
     for count in [0, 5, 50, 99] {
         while readers.len() < count {
-            let request = Request::get("http://bench/shared/long").body(Silent(None)).map_err(io::Error::other)?;
-            readers.push(attacker.send_request(request).await.map_err(io::Error::other)?);
+            let request = Request::get("http://bench/shared/long")
+                .body(Silent(None))
+                .map_err(io::Error::other)?;
+            readers.push(
+                attacker
+                    .send_request(request)
+                    .await
+                    .map_err(io::Error::other)?,
+            );
         }
         sleep(Duration::from_millis(500)).await;
-        neighbours(setup, report, &format!("fair: {count} stalled readers"), "/shared/x", requests).await?;
+        neighbours(
+            setup,
+            report,
+            &format!("fair: {count} stalled readers"),
+            "/shared/x",
+            requests,
+        )
+        .await?;
     }
     Ok(())
 }
@@ -61,10 +75,17 @@ async fn announced(setup: &Setup, report: &mut Report, requests: usize) -> io::R
     let mut attacker = attacker::<Silent>(setup.relay.address).await?;
     let mut waiting = Vec::new();
     for _ in 0..62 {
-        waiting.push(tokio::spawn(attacker.send_request(upload("gzip", Silent(None))?)));
+        waiting.push(tokio::spawn(
+            attacker.send_request(upload("gzip", Silent(None))?),
+        ));
     }
     sleep(Duration::from_millis(500)).await;
-    report.add("fair: 62 heads, counted", "MiB", &[counted(setup).await?], Ask::None);
+    report.add(
+        "fair: 62 heads, counted",
+        "MiB",
+        &[counted(setup).await?],
+        Ask::None,
+    );
     neighbours(setup, report, "fair: 62 heads", "/three/x", requests).await?;
     drop(attacker);
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
@@ -80,17 +101,47 @@ async fn windows(setup: &Setup, report: &mut Report, requests: usize) -> io::Res
     for _ in 0..10 {
         let mut attacker = attacker::<Silent>(setup.relay.address).await?;
         for _ in 0..4 {
-            waiting.push(tokio::spawn(attacker.send_request(upload("br", Silent(Some(body.clone())))?)));
+            waiting.push(tokio::spawn(
+                attacker.send_request(upload("br", Silent(Some(body.clone())))?),
+            ));
         }
         attackers.push(attacker);
     }
     sleep(Duration::from_secs(2)).await;
-    let (counted, resident) = (counted(setup).await?, (setup.relay.resident()? - before) / MIB);
-    report.add("fair: 40 brotli bodies, counted", "MiB", &[counted], Ask::None);
-    report.add("fair: 40 brotli bodies, growth of relay", "MiB", &[resident], Ask::None);
-    let refused = waiting.iter().filter(|request| request.is_finished()).count();
-    report.add("fair: 40 brotli bodies, refused", "count", &[refused as f64], Ask::None);
-    neighbours(setup, report, "fair: 40 brotli bodies", "/three/x", requests).await?;
+    let (counted, resident) = (
+        counted(setup).await?,
+        (setup.relay.resident()? - before) / MIB,
+    );
+    report.add(
+        "fair: 40 brotli bodies, counted",
+        "MiB",
+        &[counted],
+        Ask::None,
+    );
+    report.add(
+        "fair: 40 brotli bodies, growth of relay",
+        "MiB",
+        &[resident],
+        Ask::None,
+    );
+    let refused = waiting
+        .iter()
+        .filter(|request| request.is_finished())
+        .count();
+    report.add(
+        "fair: 40 brotli bodies, refused",
+        "count",
+        &[refused as f64],
+        Ask::None,
+    );
+    neighbours(
+        setup,
+        report,
+        "fair: 40 brotli bodies",
+        "/three/x",
+        requests,
+    )
+    .await?;
     drop(attackers);
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
     sleep(Duration::from_millis(500)).await;
@@ -111,8 +162,18 @@ async fn websockets(setup: &Setup, report: &mut Report, requests: usize) -> io::
             refused += 1;
         }
     }
-    report.add("fair: 256 WebSockets, refused", "count", &[f64::from(refused)], Ask::None);
-    report.add("fair: 256 WebSockets, counted", "MiB", &[counted(setup).await?], Ask::None);
+    report.add(
+        "fair: 256 WebSockets, refused",
+        "count",
+        &[f64::from(refused)],
+        Ask::None,
+    );
+    report.add(
+        "fair: 256 WebSockets, counted",
+        "MiB",
+        &[counted(setup).await?],
+        Ask::None,
+    );
     neighbours(setup, report, "fair: 256 WebSockets", "/three/x", requests).await
 }
 
@@ -120,7 +181,13 @@ const HANDSHAKE: &str = "GET /pass/chat HTTP/1.1\r\nhost: bench\r\nconnection: u
     sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
 /// Sends requests of neighbours one after the other, and reports their latency and how many failed.
-async fn neighbours(setup: &Setup, report: &mut Report, name: &str, path: &str, requests: usize) -> io::Result<()> {
+async fn neighbours(
+    setup: &Setup,
+    report: &mut Report,
+    name: &str,
+    path: &str,
+    requests: usize,
+) -> io::Result<()> {
     let document = document();
     let (mut samples, mut failed) = (Vec::new(), 0);
     let mut client = None;
@@ -145,11 +212,26 @@ async fn neighbours(setup: &Setup, report: &mut Report, name: &str, path: &str, 
             break;
         }
     }
-    report.add(format!("{name}, neighbours failed"), "count", &[failed as f64], Ask::AtMost(0.0));
+    report.add(
+        format!("{name}, neighbours failed"),
+        "count",
+        &[failed as f64],
+        Ask::AtMost(0.0),
+    );
     if !samples.is_empty() {
         let summary = Summary::of(samples);
-        report.add(format!("{name}, neighbours, p50"), "ms", &[summary.p50], Ask::None);
-        report.add(format!("{name}, neighbours, p99"), "ms", &[summary.p99], Ask::None);
+        report.add(
+            format!("{name}, neighbours, p50"),
+            "ms",
+            &[summary.p50],
+            Ask::None,
+        );
+        report.add(
+            format!("{name}, neighbours, p99"),
+            "ms",
+            &[summary.p99],
+            Ask::None,
+        );
     }
     Ok(())
 }
@@ -161,14 +243,22 @@ impl Body for Silent {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.take().map_or(Poll::Pending, |bytes| Poll::Ready(Some(Ok(Frame::data(bytes)))))
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.take().map_or(Poll::Pending, |bytes| {
+            Poll::Ready(Some(Ok(Frame::data(bytes))))
+        })
     }
 }
 
 fn upload(coding: &str, body: Silent) -> io::Result<Request<Silent>> {
     let request = Request::post("http://bench/three/x").header("content-type", "application/json");
-    request.header("content-encoding", coding).body(body).map_err(io::Error::other)
+    request
+        .header("content-encoding", coding)
+        .body(body)
+        .map_err(io::Error::other)
 }
 
 /// A connection over HTTP/2 whose streams take one byte.
@@ -178,7 +268,9 @@ where
 {
     let io = TokioIo::new(TcpStream::connect(address).await?);
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.initial_stream_window_size(1).initial_connection_window_size(64 << 20);
+    builder
+        .initial_stream_window_size(1)
+        .initial_connection_window_size(64 << 20);
     let (sender, connection) = builder.handshake(io).await.map_err(io::Error::other)?;
     tokio::spawn(connection);
     Ok(sender)
@@ -204,10 +296,16 @@ fn brotli(bytes: usize) -> Bytes {
 /// Memory that the relay counts, in MiB.
 async fn counted(setup: &Setup) -> io::Result<f64> {
     let mut stream = TcpStream::connect(setup.admin).await?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n").await?;
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")
+        .await?;
     let mut text = String::new();
     stream.read_to_string(&mut text).await?;
-    let line = text.lines().find_map(|line| line.strip_prefix("sealwire_relay_memory_bytes "));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("sealwire_relay_memory_bytes "));
     let bytes = line.and_then(|value| value.trim().parse::<f64>().ok());
-    bytes.map(|bytes| bytes / MIB).ok_or_else(|| io::Error::other("no metric of memory"))
+    bytes
+        .map(|bytes| bytes / MIB)
+        .ok_or_else(|| io::Error::other("no metric of memory"))
 }

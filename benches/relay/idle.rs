@@ -35,7 +35,9 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> io::Result<()> {
         let mut open = Vec::with_capacity(connections);
         while open.len() < connections {
             let count = AT_ONCE.min(connections - open.len());
-            let batch: Vec<_> = (0..count).map(|_| tokio::spawn(use_once(address, request))).collect();
+            let batch: Vec<_> = (0..count)
+                .map(|_| tokio::spawn(use_once(address, request)))
+                .collect();
             for connection in batch {
                 open.push(connection.await??);
             }
@@ -43,12 +45,31 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> io::Result<()> {
         Ok::<_, io::Error>(open)
     })?;
     let count = format!("idle: {} connections", open.len());
-    report.add(format!("{count}, relay, just used"), "MiB", &[setup.relay.resident()? / MIB], Ask::None);
+    report.add(
+        format!("{count}, relay, just used"),
+        "MiB",
+        &[setup.relay.resident()? / MIB],
+        Ask::None,
+    );
     // Until the connections are parked and the allocator has given their memory back.
-    std::thread::sleep(if setup.is_smoke { Duration::ZERO } else { SETTLE });
+    std::thread::sleep(if setup.is_smoke {
+        Duration::ZERO
+    } else {
+        SETTLE
+    });
     let after = setup.relay.resident()?;
-    report.add(format!("{count}, relay"), "MiB", &[after / MIB], Ask::AtMost(RESIDENT_MIB_MAX));
-    report.add(format!("{count}, per connection"), "KiB", &[(after - before) / 1_024.0 / open.len() as f64], Ask::None);
+    report.add(
+        format!("{count}, relay"),
+        "MiB",
+        &[after / MIB],
+        Ask::AtMost(RESIDENT_MIB_MAX),
+    );
+    report.add(
+        format!("{count}, per connection"),
+        "KiB",
+        &[(after - before) / 1_024.0 / open.len() as f64],
+        Ask::None,
+    );
     Ok(())
 }
 
@@ -64,5 +85,9 @@ async fn use_once(address: SocketAddr, request: &[u8]) -> io::Result<TcpStream> 
         }
         received.extend_from_slice(&buffer[..read]);
     }
-    if received.starts_with(b"HTTP/1.1 200 ") { Ok(stream) } else { Err(io::Error::other("a request failed")) }
+    if received.starts_with(b"HTTP/1.1 200 ") {
+        Ok(stream)
+    } else {
+        Err(io::Error::other("a request failed"))
+    }
 }

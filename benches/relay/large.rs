@@ -17,10 +17,20 @@ const ROW_BYTES: usize = 1_000;
 const GROWTH_MIB_MAX: f64 = 8.0;
 
 pub(crate) fn run(setup: &Setup, report: &mut Report) -> io::Result<()> {
-    let (streamed, rounds) = if setup.is_smoke { (1_000_000, 1) } else { (50_000_000, 3) };
+    let (streamed, rounds) = if setup.is_smoke {
+        (1_000_000, 1)
+    } else {
+        (50_000_000, 3)
+    };
     let held_ask = Ask::None;
     for (route, name, media_type, body, ask) in [
-        ("held", "400 KB held", "application/json", rows(400_000, "{\"rows\":[", ",", "]}"), held_ask),
+        (
+            "held",
+            "400 KB held",
+            "application/json",
+            rows(400_000, "{\"rows\":[", ",", "]}"),
+            held_ask,
+        ),
         (
             "array",
             "50 MB array streamed",
@@ -56,7 +66,8 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> io::Result<()> {
             },
         );
         let _ = send(setup, &setup.relay, route, media_type, &warm_up)?;
-        let (mut plain_ms, mut relay_ms, mut rate, mut growth) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut plain_ms, mut relay_ms, mut rate, mut growth) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for _ in 0..rounds {
             plain_ms.push(send(setup, &setup.plain, route, media_type, &body)?);
             setup.relay.reset_peak()?;
@@ -66,10 +77,20 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> io::Result<()> {
             relay_ms.push(ms);
             rate.push(body.len() as f64 / 1e6 / (ms / 1e3));
         }
-        report.add(format!("large: {name}, plain proxy"), "ms", &plain_ms, Ask::None);
+        report.add(
+            format!("large: {name}, plain proxy"),
+            "ms",
+            &plain_ms,
+            Ask::None,
+        );
         report.add(format!("large: {name}, relay"), "ms", &relay_ms, Ask::None);
         report.add(format!("large: {name}, relay"), "MB/s", &rate, Ask::None);
-        report.add(format!("large: {name}, growth of relay"), "MiB", &growth, ask);
+        report.add(
+            format!("large: {name}, growth of relay"),
+            "MiB",
+            &growth,
+            ask,
+        );
     }
     Ok(())
 }
@@ -81,18 +102,34 @@ fn rows(bytes: usize, begin: &str, between: &str, end: &str) -> Bytes {
     text += begin;
     for row in 0..bytes / ROW_BYTES {
         let comma = if row == 0 { "" } else { between };
-        let _ = write!(text, "{comma}{{\"number\":\"{row:016}\",\"note\":\"{filler}\"}}");
+        let _ = write!(
+            text,
+            "{comma}{{\"number\":\"{row:016}\",\"note\":\"{filler}\"}}"
+        );
     }
     text += end;
     text.into()
 }
 
 /// Sends a body and returns the time to the end of the response in milliseconds.
-fn send(setup: &Setup, proxy: &ServerChild, route: &str, media_type: &'static str, body: &Bytes) -> io::Result<f64> {
+fn send(
+    setup: &Setup,
+    proxy: &ServerChild,
+    route: &str,
+    media_type: &'static str,
+    body: &Bytes,
+) -> io::Result<f64> {
     let (address, path, body) = (proxy.address, format!("/{route}/x"), body.clone());
     let sent = setup.clients().spawn(async move {
         let mut client = Client::open(address).await?;
-        Ok::<_, io::Error>(client.post(&path, media_type, &body).await?.end.as_secs_f64() * 1e3)
+        Ok::<_, io::Error>(
+            client
+                .post(&path, media_type, &body)
+                .await?
+                .end
+                .as_secs_f64()
+                * 1e3,
+        )
     });
     setup.clients().block_on(sent)?
 }

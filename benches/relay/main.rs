@@ -44,8 +44,13 @@ Without a name all of them run. --json prints the results as JSON instead of a t
 
 type Run = fn(&Setup, &mut Report) -> io::Result<()>;
 
-const BENCHES: [(&str, Run); 5] =
-    [("load", load::run), ("stream", stream::run), ("large", large::run), ("idle", idle::run), ("fair", fair::run)];
+const BENCHES: [(&str, Run); 5] = [
+    ("load", load::run),
+    ("stream", stream::run),
+    ("large", large::run),
+    ("idle", idle::run),
+    ("fair", fair::run),
+];
 
 /// Options that Cargo adds, or that users pass to all test programs.
 const OPTIONS_OF_CARGO: [&str; 4] = ["--bench", "--test", "--nocapture", "--quiet"];
@@ -62,20 +67,34 @@ fn main() -> io::Result<ExitCode> {
         servers::serve(role, Path::new(argument))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let options: Vec<&str> = all.iter().map(String::as_str).filter(|text| !OPTIONS_OF_CARGO.contains(text)).collect();
+    let options: Vec<&str> = all
+        .iter()
+        .map(String::as_str)
+        .filter(|text| !OPTIONS_OF_CARGO.contains(text))
+        .collect();
     if options.contains(&"--help") || options.contains(&"-h") {
         say(HELP.trim_end())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let names: Vec<&str> = options.iter().copied().filter(|option| *option != "--json").collect();
-    if let Some(unknown) = names.iter().find(|name| BENCHES.iter().all(|(known, _)| known != *name)) {
+    let names: Vec<&str> = options
+        .iter()
+        .copied()
+        .filter(|option| *option != "--json")
+        .collect();
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| BENCHES.iter().all(|(known, _)| known != *name))
+    {
         write!(io::stderr(), "there is no bench {unknown}\n\n{HELP}")?;
         return Ok(ExitCode::from(2));
     }
     child::raise_file_limit()?;
     let setup = Setup::start(is_smoke_run())?;
     let mut report = Report::default();
-    for (name, run) in BENCHES.iter().filter(|(name, _)| names.is_empty() || names.contains(name)) {
+    for (name, run) in BENCHES
+        .iter()
+        .filter(|(name, _)| names.is_empty() || names.contains(name))
+    {
         writeln!(io::stderr(), "relay: {name}")?;
         run(&setup, &mut report)?;
     }

@@ -59,10 +59,23 @@ pub(crate) struct Report(Vec<Figure>);
 
 impl Report {
     /// Adds a figure with its values in the rounds.
-    pub(crate) fn add(&mut self, name: impl Into<String>, unit: &'static str, rounds: &[f64], ask: Ask) {
+    pub(crate) fn add(
+        &mut self,
+        name: impl Into<String>,
+        unit: &'static str,
+        rounds: &[f64],
+        ask: Ask,
+    ) {
         let low = rounds.iter().copied().fold(f64::INFINITY, f64::min);
         let high = rounds.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        self.0.push(Figure { name: name.into(), unit, low, median: median(rounds.to_vec()), high, ask });
+        self.0.push(Figure {
+            name: name.into(),
+            unit,
+            low,
+            median: median(rounds.to_vec()),
+            high,
+            ask,
+        });
     }
 
     /// Prints all figures.
@@ -71,7 +84,10 @@ impl Report {
             let figures: Vec<Value> = self.0.iter().map(Figure::json).collect();
             return say(&serde_json::to_string_pretty(&figures)?);
         }
-        say(&format!("{:<52} {:>10} {:>21} {:<6} {:<8} verdict", "figure", "median", "range", "unit", "ask"))?;
+        say(&format!(
+            "{:<52} {:>10} {:>21} {:<6} {:<8} verdict",
+            "figure", "median", "range", "unit", "ask"
+        ))?;
         for figure in &self.0 {
             let range = format!("{:.2} to {:.2}", figure.low, figure.high);
             let (ask, verdict) = (figure.ask(), figure.verdict());

@@ -28,14 +28,19 @@ type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
 /// Runs a server until standard input ends.
 pub(crate) fn serve(role: &str, argument: &Path) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     match role {
         "relay" => {
             let text = std::fs::read_to_string(argument)?;
             let config = config::parse(&text, []).map_err(io::Error::other)?;
-            let compiled = config::compile(&config).map_err(|errors| io::Error::other(format!("{errors:?}")))?;
+            let compiled = config::compile(&config)
+                .map_err(|errors| io::Error::other(format!("{errors:?}")))?;
             let server = runtime.block_on(async {
-                let server = Server::start(&config, compiled).await.map_err(io::Error::other)?;
+                let server = Server::start(&config, compiled)
+                    .await
+                    .map_err(io::Error::other)?;
                 while server.refusal().is_some() {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
@@ -45,8 +50,14 @@ pub(crate) fn serve(role: &str, argument: &Path) -> io::Result<()> {
             runtime.block_on(server.shutdown());
         }
         "plain" => {
-            let upstream = argument.to_string_lossy().parse().map_err(io::Error::other)?;
-            let pool = Arc::new(PlainPool { upstream, idle: Mutex::default() });
+            let upstream = argument
+                .to_string_lossy()
+                .parse()
+                .map_err(io::Error::other)?;
+            let pool = Arc::new(PlainPool {
+                upstream,
+                idle: Mutex::default(),
+            });
             run(&runtime, move |request| forward(Arc::clone(&pool), request))?;
         }
         _ => run(&runtime, respond)?,
@@ -74,7 +85,9 @@ where
             let handle = handle.clone();
             tokio::spawn(async move {
                 let builder = Builder::new(TokioExecutor::new());
-                let _ = builder.serve_connection_with_upgrades(TokioIo::new(stream), service_fn(handle)).await;
+                let _ = builder
+                    .serve_connection_with_upgrades(TokioIo::new(stream), service_fn(handle))
+                    .await;
             });
         }
     });
@@ -82,7 +95,9 @@ where
 }
 
 fn empty() -> Body {
-    Full::new(Bytes::new()).map_err(|never: Infallible| match never {}).boxed_unsync()
+    Full::new(Bytes::new())
+        .map_err(|never: Infallible| match never {})
+        .boxed_unsync()
 }
 
 /// Connections of the plain proxy to its upstream.
@@ -101,11 +116,16 @@ impl PlainPool {
 }
 
 /// Forwards a request without any check.
-async fn forward(pool: Arc<PlainPool>, request: Request<Incoming>) -> Result<Response<Body>, hyper::Error> {
+async fn forward(
+    pool: Arc<PlainPool>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, hyper::Error> {
     let mut sender = match pool.take() {
         Some(sender) => sender,
         None => {
-            let stream = TcpStream::connect(pool.upstream).await.expect("the upstream listens");
+            let stream = TcpStream::connect(pool.upstream)
+                .await
+                .expect("the upstream listens");
             let _ = stream.set_nodelay(true);
             let (sender, connection) = handshake(TokioIo::new(stream)).await?;
             tokio::spawn(connection);
@@ -113,7 +133,10 @@ async fn forward(pool: Arc<PlainPool>, request: Request<Incoming>) -> Result<Res
         }
     };
     let response = sender.send_request(request).await?;
-    pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
+    pool.idle
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(sender);
     Ok(response.map(|body| body.boxed_unsync()))
 }
 
@@ -135,7 +158,9 @@ async fn respond(request: Request<Incoming>) -> Result<Response<Body>, hyper::Er
             // For the key of RFC 6455, section 1.3.
             ("sec-websocket-accept", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="),
         ] {
-            response.headers_mut().insert(name, HeaderValue::from_static(value));
+            response
+                .headers_mut()
+                .insert(name, HeaderValue::from_static(value));
         }
         return Ok(response);
     }
@@ -160,7 +185,9 @@ async fn respond(request: Request<Incoming>) -> Result<Response<Body>, hyper::Er
             }
         });
         let mut response = Response::new(StreamBody::new(events).boxed_unsync());
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         return Ok(response);
     }
     let text = if path.ends_with("/mirror") {
@@ -175,7 +202,9 @@ async fn respond(request: Request<Incoming>) -> Result<Response<Body>, hyper::Er
     let length = text.len();
     let full = Full::new(text).map_err(|never: Infallible| match never {});
     let mut response = Response::new(full.boxed_unsync());
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response.headers_mut().insert(CONTENT_LENGTH, length.into());
     Ok(response)
 }

@@ -41,7 +41,15 @@ impl Setup {
         let admin = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         std::fs::write(&file, text(&engine, &pki, upstream.address, admin))?;
         let relay = ServerChild::start("relay", &file.to_string_lossy())?;
-        Ok(Self { is_smoke, world, _folder: folder, relay, admin, plain, _upstream: upstream })
+        Ok(Self {
+            is_smoke,
+            world,
+            _folder: folder,
+            relay,
+            admin,
+            plain,
+            _upstream: upstream,
+        })
     }
 
     /// Returns the runtime of the clients.
@@ -51,7 +59,13 @@ impl Setup {
 
     /// Stops the children, then the engine.
     pub(crate) fn stop(self) {
-        let Self { world, relay, plain, _upstream: upstream, .. } = self;
+        let Self {
+            world,
+            relay,
+            plain,
+            _upstream: upstream,
+            ..
+        } = self;
         drop((relay, plain, upstream));
         world.stop();
     }
@@ -70,14 +84,27 @@ fn text(engine: &str, pki: &std::path::Path, upstream: SocketAddr, admin: Socket
          [upstream.shared]\nurl = \"http://{upstream}\"\naddresses = [\"127.0.0.0/8\"]\nprotocol = \"http2\"\n\
          [[route]]\nname = \"shared\"\nlisten = \"bench\"\npath = \"/shared/{{*rest}}\"\nupstream = \"shared\"\npass = true\n"
     );
-    let fields = |count: usize| (0..count).map(|field| format!("\"$.f{field:02}\"")).collect::<Vec<_>>().join(", ");
+    let fields = |count: usize| {
+        (0..count)
+            .map(|field| format!("\"$.f{field:02}\""))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     let rows = "\"$.rows[*].number\"".to_owned();
     for (name, key, select) in [
-        ("pass", "pass = true\nwebsocket_origins = [\"*\"]", String::new()),
+        (
+            "pass",
+            "pass = true\nwebsocket_origins = [\"*\"]",
+            String::new(),
+        ),
         ("three", "", fields(3)),
         ("thirty", "", fields(30)),
         ("held", "", rows),
-        ("array", "request_stream = true", "\"$[*].number\"".to_owned()),
+        (
+            "array",
+            "request_stream = true",
+            "\"$[*].number\"".to_owned(),
+        ),
         ("lines", "request_stream = true", "\"$.number\"".to_owned()),
     ] {
         let _ = write!(
@@ -86,7 +113,11 @@ fn text(engine: &str, pki: &std::path::Path, upstream: SocketAddr, admin: Socket
              app = \"{APP}\"\n{key}\n"
         );
         if !select.is_empty() {
-            let types = if name == "lines" { "types = [\"application/x-ndjson\"]\n" } else { "" };
+            let types = if name == "lines" {
+                "types = [\"application/x-ndjson\"]\n"
+            } else {
+                ""
+            };
             let _ = writeln!(
                 text,
                 "[[route.request]]\naction = \"encrypt\"\nunneeded = \"deny\"\n{types}select = [{select}]"

@@ -13,7 +13,12 @@ use crate::setup::Setup;
 pub(crate) fn run(setup: &Setup, report: &mut Report) -> io::Result<()> {
     let sealed = setup.clients().block_on(async {
         let mut client = Client::open(setup.relay.address).await?;
-        Ok::<_, io::Error>(client.post("/three/mirror", "application/json", &document()).await?.body)
+        Ok::<_, io::Error>(
+            client
+                .post("/three/mirror", "application/json", &document())
+                .await?
+                .body,
+        )
     })?;
     let (rounds, requests) = if setup.is_smoke { (1, 5) } else { (9, 150) };
     let (mut plain_first, mut relay_first, mut later) = (Vec::new(), Vec::new(), Vec::new());
@@ -24,8 +29,18 @@ pub(crate) fn run(setup: &Setup, report: &mut Report) -> io::Result<()> {
         relay_first.push(relay);
         later.push(relay - plain);
     }
-    report.add("stream: first byte, plain proxy, p50", "ms", &plain_first, Ask::None);
-    report.add("stream: first byte, relay with decrypt, p50", "ms", &relay_first, Ask::None);
+    report.add(
+        "stream: first byte, plain proxy, p50",
+        "ms",
+        &plain_first,
+        Ask::None,
+    );
+    report.add(
+        "stream: first byte, relay with decrypt, p50",
+        "ms",
+        &relay_first,
+        Ask::None,
+    );
     report.add("stream: first byte later", "ms", &later, Ask::AtMost(1.0));
     Ok(())
 }
@@ -43,10 +58,23 @@ fn first_byte(
         let mut client = Client::open(address).await?;
         let mut samples = Vec::with_capacity(requests);
         for at in 0..=requests {
-            let timed = client.post("/decrypt/events", "application/json", &sealed).await?;
-            let has_value = timed.body.windows(10).any(|window| window == b"\"000000000");
-            let events = timed.body.windows(6).filter(|window| window == b"data: ").count();
-            assert_eq!((has_value, events), (is_decrypted, 2), "an event stream is wrong");
+            let timed = client
+                .post("/decrypt/events", "application/json", &sealed)
+                .await?;
+            let has_value = timed
+                .body
+                .windows(10)
+                .any(|window| window == b"\"000000000");
+            let events = timed
+                .body
+                .windows(6)
+                .filter(|window| window == b"data: ")
+                .count();
+            assert_eq!(
+                (has_value, events),
+                (is_decrypted, 2),
+                "an event stream is wrong"
+            );
             // The first request opens connections.
             if at > 0 {
                 samples.push(timed.first.as_secs_f64() * 1e3);

@@ -11,7 +11,9 @@ pub const APP: &str = "bench";
 pub const FIELD_BYTES: usize = 16;
 
 /// The keys of a row, in order.
-const COLUMNS: [&str; 10] = ["id", "number", "name", "street", "city", "postcode", "country", "email", "phone", "note"];
+const COLUMNS: [&str; 10] = [
+    "id", "number", "name", "street", "city", "postcode", "country", "email", "phone", "note",
+];
 
 /// Makes `{"rows": [{"id": .., "number": .., ..}, ..]}` with `fields` strings in total.
 ///
@@ -22,7 +24,10 @@ pub fn document(fields: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(32 + fields * (FIELD_BYTES + 8));
     write::map_len(&mut out, 1);
     write::str(&mut out, "rows");
-    write::array_len(&mut out, u32::try_from(fields.div_ceil(COLUMNS.len())).expect("fits"));
+    write::array_len(
+        &mut out,
+        u32::try_from(fields.div_ceil(COLUMNS.len())).expect("fits"),
+    );
     for row in (0..fields).step_by(COLUMNS.len()) {
         let columns = &COLUMNS[..COLUMNS.len().min(fields - row)];
         write::map_len(&mut out, u32::try_from(columns.len()).expect("fits"));
@@ -41,7 +46,12 @@ pub fn document(fields: usize) -> Vec<u8> {
 #[must_use]
 pub fn app_keys() -> Arc<AppKeys> {
     let app = AppId::new(APP).expect("a good name");
-    let versions = Suite::ALL
-        .map(|suite| KeyVersion::new(1, KeyState::Active, KeyMaterial::generate(&app, suite).expect("makes a key")));
+    let versions = Suite::ALL.map(|suite| {
+        KeyVersion::new(
+            1,
+            KeyState::Active,
+            KeyMaterial::generate(&app, suite).expect("makes a key"),
+        )
+    });
     Arc::new(AppKeys::new(app, versions.into()).expect("ids differ"))
 }

@@ -19,8 +19,12 @@ pub const INK: RGBColor = RGBColor(45, 52, 64);
 /// The colour of mesh lines.
 pub const FAINT: RGBColor = RGBColor(226, 229, 234);
 /// Line colours that colour-blind readers can tell apart (Okabe and Ito).
-pub const COLOURS: [RGBColor; 4] =
-    [RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(0, 114, 178), RGBColor(204, 121, 167)];
+pub const COLOURS: [RGBColor; 4] = [
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(0, 114, 178),
+    RGBColor(204, 121, 167),
+];
 
 /// The drawing area of a panel.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -48,7 +52,11 @@ pub fn draw(
         let mut left = 24;
         for (name, colour) in keys {
             head.draw(&Rectangle::new([(left, 48), (left + 18, 56)], *colour))?;
-            head.draw(&Text::new((*name).to_owned(), (left + 25, 46), (FONT, 14).into_font().color(&INK)))?;
+            head.draw(&Text::new(
+                (*name).to_owned(),
+                (left + 25, 46),
+                (FONT, 14).into_font().color(&INK),
+            ))?;
             // The backend does not measure text. A letter is about half as wide as it is high.
             left += 60 + 7 * i32::try_from(name.len())?;
         }
@@ -72,7 +80,11 @@ pub fn latency_panel(
     below: Option<&str>,
 ) -> Drawn {
     let times = 1e-4..10.0;
-    let most = lines.iter().flat_map(|(_, of)| of.bins().map(|(.., share)| share)).fold(0.01, f64::max) * 1.1;
+    let most = lines
+        .iter()
+        .flat_map(|(_, of)| of.bins().map(|(.., share)| share))
+        .fold(0.01, f64::max)
+        * 1.1;
     let mut chart = ChartBuilder::on(area)
         .caption(name, (FONT, 17).into_font().color(&INK))
         .margin_left(16)
@@ -96,13 +108,22 @@ pub fn latency_panel(
         .draw()?;
     let mut line = 38;
     for ((name, of), colour) in lines.iter().zip(COLOURS) {
-        let middles = of.bins().map(|(from, to, share)| ((from * to).sqrt(), share));
+        let middles = of
+            .bins()
+            .map(|(from, to, share)| ((from * to).sqrt(), share));
         let points: Vec<_> = middles.filter(|(time, _)| times.contains(time)).collect();
         chart.draw_series(AreaSeries::new(points.clone(), 0.0, colour.mix(0.15)))?;
         chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
         let modes = of.modes();
-        let count = format!("{name}: {modes} {}", if modes == 1 { "mode" } else { "modes" });
-        area.draw(&Text::new(count, (92, line), (FONT, 13).into_font().color(&colour)))?;
+        let count = format!(
+            "{name}: {modes} {}",
+            if modes == 1 { "mode" } else { "modes" }
+        );
+        area.draw(&Text::new(
+            count,
+            (92, line),
+            (FONT, 13).into_font().color(&colour),
+        ))?;
         line += 18;
     }
     Ok(())

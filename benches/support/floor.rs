@@ -16,7 +16,10 @@ impl Default for Aes {
     fn default() -> Self {
         let mut key = [0; 32];
         aws_lc_rs::rand::fill(&mut key).expect("random source");
-        Self { key: LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key).expect("32 bytes")), next: 0 }
+        Self {
+            key: LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key).expect("32 bytes")),
+            next: 0,
+        }
     }
 }
 
@@ -29,8 +32,12 @@ impl Aes {
     pub fn seal(&mut self, data: &mut [u8]) {
         let number = self.next;
         self.next = number.checked_add(1).expect("a nonce is left");
-        let (data, tag) = data.split_last_chunk_mut::<TAG_BYTES>().expect("room for the tag");
-        self.key.seal_in_place_scatter(nonce(number), Aad::from([0]), data, &[], tag).expect("seals");
+        let (data, tag) = data
+            .split_last_chunk_mut::<TAG_BYTES>()
+            .expect("room for the tag");
+        self.key
+            .seal_in_place_scatter(nonce(number), Aad::from([0]), data, &[], tag)
+            .expect("seals");
     }
 
     /// Seals `data` under nonce 0, for [`Aes::open`].
@@ -40,7 +47,9 @@ impl Aes {
     #[must_use]
     pub fn sealed(&self, data: &[u8]) -> Vec<u8> {
         let mut sealed = data.to_vec();
-        self.key.seal_in_place_append_tag(nonce(0), Aad::from([0]), &mut sealed).expect("seals");
+        self.key
+            .seal_in_place_append_tag(nonce(0), Aad::from([0]), &mut sealed)
+            .expect("seals");
         sealed
     }
 
@@ -51,7 +60,9 @@ impl Aes {
     #[inline]
     pub fn open<'a>(&self, sealed: &[u8], copy: &'a mut [u8]) -> &'a [u8] {
         copy.copy_from_slice(sealed);
-        self.key.open_in_place(nonce(0), Aad::from([0]), copy).expect("opens")
+        self.key
+            .open_in_place(nonce(0), Aad::from([0]), copy)
+            .expect("opens")
     }
 }
 
@@ -79,7 +90,8 @@ impl Default for KeygenAndEcdh {
         let recipient = PrivateKey::generate(&ECDH_P256).expect("random source");
         let point = recipient.compute_public_key().expect("public half");
         let recipient =
-            ParsedPublicKey::try_from(UnparsedPublicKey::new(&ECDH_P256, point.as_ref())).expect("a good point");
+            ParsedPublicKey::try_from(UnparsedPublicKey::new(&ECDH_P256, point.as_ref()))
+                .expect("a good point");
         Self { recipient }
     }
 }
@@ -93,7 +105,12 @@ impl KeygenAndEcdh {
     pub fn run(&self) -> ([u8; 65], [u8; 32]) {
         let private = PrivateKey::generate(&ECDH_P256).expect("random source");
         let public = private.compute_public_key().expect("public half");
-        let secret = agreement::agree(&private, self.recipient.clone(), (), |x| x.try_into().map_err(|_| ()));
-        (public.as_ref().try_into().expect("uncompressed"), secret.expect("agrees"))
+        let secret = agreement::agree(&private, self.recipient.clone(), (), |x| {
+            x.try_into().map_err(|_| ())
+        });
+        (
+            public.as_ref().try_into().expect("uncompressed"),
+            secret.expect("agrees"),
+        )
     }
 }

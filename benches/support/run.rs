@@ -46,5 +46,9 @@ pub fn say(line: &str) -> io::Result<()> {
 #[must_use]
 pub fn target() -> PathBuf {
     let program = env::current_exe().unwrap_or_default();
-    program.ancestors().nth(3).unwrap_or(Path::new("target")).to_owned()
+    program
+        .ancestors()
+        .nth(3)
+        .unwrap_or(Path::new("target"))
+        .to_owned()
 }

@@ -57,7 +57,12 @@ impl Summary {
     pub fn of(mut samples: Vec<f64>) -> Self {
         samples.sort_by(f64::total_cmp);
         let max = samples.last().copied().unwrap_or(0.0);
-        Self { count: samples.len(), p50: quantile(&samples, 0.5), p99: quantile(&samples, 0.99), max }
+        Self {
+            count: samples.len(),
+            p50: quantile(&samples, 0.5),
+            p99: quantile(&samples, 0.99),
+            max,
+        }
     }
 }
 
@@ -65,7 +70,10 @@ impl Summary {
 #[must_use]
 pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     let rank = (q * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(0.0)
+    sorted
+        .get(rank.clamp(1, sorted.len().max(1)) - 1)
+        .copied()
+        .unwrap_or(0.0)
 }
 
 /// Returns the slope of a line through the logarithms of points by least squares: the power of the first coordinate with
@@ -74,9 +82,14 @@ pub fn quantile(sorted: &[f64], q: f64) -> f64 {
 pub fn log_slope(points: impl Iterator<Item = (f64, f64)>) -> f64 {
     let points: Vec<(f64, f64)> = points.map(|(x, y)| (x.ln(), y.ln())).collect();
     let count = points.len() as f64;
-    let (x, y) = points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0 / count, y + point.1 / count));
+    let (x, y) = points.iter().fold((0.0, 0.0), |(x, y), point| {
+        (x + point.0 / count, y + point.1 / count)
+    });
     let (above, below) = points.iter().fold((0.0, 0.0), |(above, below), point| {
-        (above + (point.0 - x) * (point.1 - y), below + (point.0 - x).powi(2))
+        (
+            above + (point.0 - x) * (point.1 - y),
+            below + (point.0 - x).powi(2),
+        )
     });
     above / below
 }
@@ -116,13 +129,24 @@ pub fn bootstrap(count: usize, statistic: impl Fn(&[usize]) -> f64) -> Interval 
     let mut drawn: Vec<f64> = if count == 0 {
         Vec::new()
     } else {
-        (0..RESAMPLES).map(|_| draw()).filter(|drawn| drawn.is_finite()).collect()
+        (0..RESAMPLES)
+            .map(|_| draw())
+            .filter(|drawn| drawn.is_finite())
+            .collect()
     };
     drawn.sort_by(f64::total_cmp);
     if drawn.is_empty() {
-        return Interval { low: f64::NAN, value, high: f64::NAN };
+        return Interval {
+            low: f64::NAN,
+            value,
+            high: f64::NAN,
+        };
     }
-    Interval { low: quantile(&drawn, 0.05), value, high: quantile(&drawn, 0.95) }
+    Interval {
+        low: quantile(&drawn, 0.05),
+        value,
+        high: quantile(&drawn, 0.95),
+    }
 }
 
 /// The result of comparing a measurement with its limit.
@@ -161,7 +185,14 @@ impl Verdict {
     #[must_use]
     pub fn at_least(interval: Interval, gate: f64) -> Self {
         let Interval { low, value, high } = interval;
-        Self::at_most(Interval { low: -high, value: -value, high: -low }, -gate)
+        Self::at_most(
+            Interval {
+                low: -high,
+                value: -value,
+                high: -low,
+            },
+            -gate,
+        )
     }
 
     /// Judges a value without an interval.
@@ -196,14 +227,19 @@ impl LogHistogram {
             counts[(bin.max(0.0) as usize).min(BINS - 1)] += 1.0;
             all += 1.0;
         }
-        counts.iter_mut().for_each(|count| *count /= f64::max(all, 1.0));
+        counts
+            .iter_mut()
+            .for_each(|count| *count /= f64::max(all, 1.0));
         Self(smooth(&smooth(&counts)))
     }
 
     /// Returns the bins from left to right: start and end in seconds, and share.
     pub fn bins(&self) -> impl Iterator<Item = (f64, f64, f64)> + '_ {
         let edge = |bin: usize| 10_f64.powf(DECADE_FIRST + bin as f64 / BINS_PER_DECADE);
-        self.0.iter().enumerate().map(move |(bin, share)| (edge(bin), edge(bin + 1), *share))
+        self.0
+            .iter()
+            .enumerate()
+            .map(move |(bin, share)| (edge(bin), edge(bin + 1), *share))
     }
 
     /// Counts the peaks that are above the noise and are separated by a valley.
@@ -212,7 +248,9 @@ impl LogHistogram {
         let shares = &self.0;
         let at = |bin: Option<usize>| bin.and_then(|bin| shares.get(bin)).copied().unwrap_or(0.0);
         let is_peak = |bin: &usize| {
-            shares[*bin] >= PEAK_MIN && shares[*bin] > at(bin.checked_sub(1)) && shares[*bin] >= at(Some(bin + 1))
+            shares[*bin] >= PEAK_MIN
+                && shares[*bin] > at(bin.checked_sub(1))
+                && shares[*bin] >= at(Some(bin + 1))
         };
         let mut modes: Vec<usize> = Vec::new();
         for peak in (0..BINS).filter(is_peak) {
@@ -220,7 +258,10 @@ impl LogHistogram {
                 modes.push(peak);
                 continue;
             };
-            let valley = shares[*last..=peak].iter().copied().fold(f64::INFINITY, f64::min);
+            let valley = shares[*last..=peak]
+                .iter()
+                .copied()
+                .fold(f64::INFINITY, f64::min);
             if valley < VALLEY_MAX * shares[*last].min(shares[peak]) {
                 modes.push(peak);
             } else if shares[peak] > shares[*last] {
@@ -235,7 +276,9 @@ impl LogHistogram {
 #[must_use]
 pub fn smooth(shares: &[f64]) -> Vec<f64> {
     let last = shares.len().saturating_sub(1);
-    let smoothed = |at: usize| (shares[at.saturating_sub(1)] + 2.0 * shares[at] + shares[(at + 1).min(last)]) / 4.0;
+    let smoothed = |at: usize| {
+        (shares[at.saturating_sub(1)] + 2.0 * shares[at] + shares[(at + 1).min(last)]) / 4.0
+    };
     (0..shares.len()).map(smoothed).collect()
 }
 
@@ -246,8 +289,24 @@ mod tests {
     #[test]
     fn percentiles_are_samples() {
         let samples: Vec<f64> = (1..=200).rev().map(f64::from).collect();
-        assert_eq!(Summary::of(samples), Summary { count: 200, p50: 100.0, p99: 198.0, max: 200.0 });
-        assert_eq!(Summary::of(vec![7.0]), Summary { count: 1, p50: 7.0, p99: 7.0, max: 7.0 });
+        assert_eq!(
+            Summary::of(samples),
+            Summary {
+                count: 200,
+                p50: 100.0,
+                p99: 198.0,
+                max: 200.0
+            }
+        );
+        assert_eq!(
+            Summary::of(vec![7.0]),
+            Summary {
+                count: 1,
+                p50: 7.0,
+                p99: 7.0,
+                max: 7.0
+            }
+        );
         assert_eq!(Summary::of(Vec::new()), Summary::default());
     }
 
@@ -261,11 +320,16 @@ mod tests {
     #[test]
     fn an_interval_holds_its_value_and_narrows_with_more_units() {
         let of = |count: usize| {
-            bootstrap(count, |drawn| drawn.iter().map(|unit| (unit % 10) as f64).sum::<f64>() / drawn.len() as f64)
+            bootstrap(count, |drawn| {
+                drawn.iter().map(|unit| (unit % 10) as f64).sum::<f64>() / drawn.len() as f64
+            })
         };
         let (few, many) = (of(20), of(2_000));
         for interval in [few, many] {
-            assert!(interval.low < interval.value && interval.value < interval.high, "{interval:?}");
+            assert!(
+                interval.low < interval.value && interval.value < interval.high,
+                "{interval:?}"
+            );
         }
         assert!(many.high - many.low < (few.high - few.low) / 5.0);
         assert!(bootstrap(0, |_| 1.0).high.is_nan());
@@ -273,15 +337,32 @@ mod tests {
 
     #[test]
     fn a_verdict_needs_the_whole_interval() {
-        let interval = |low, high| Interval { low, value: (low + high) / 2.0, high };
+        let interval = |low, high| Interval {
+            low,
+            value: (low + high) / 2.0,
+            high,
+        };
         for (low, high, at_most, at_least) in [
             (1.0, 1.9, Verdict::Pass, Verdict::Fail),
             (2.1, 3.0, Verdict::Fail, Verdict::Pass),
             (1.5, 2.5, Verdict::Inconclusive, Verdict::Inconclusive),
-            (f64::NAN, f64::NAN, Verdict::Inconclusive, Verdict::Inconclusive),
+            (
+                f64::NAN,
+                f64::NAN,
+                Verdict::Inconclusive,
+                Verdict::Inconclusive,
+            ),
         ] {
-            assert_eq!(Verdict::at_most(interval(low, high), 2.0), at_most, "{low} to {high}");
-            assert_eq!(Verdict::at_least(interval(low, high), 2.0), at_least, "{low} to {high}");
+            assert_eq!(
+                Verdict::at_most(interval(low, high), 2.0),
+                at_most,
+                "{low} to {high}"
+            );
+            assert_eq!(
+                Verdict::at_least(interval(low, high), 2.0),
+                at_least,
+                "{low} to {high}"
+            );
         }
     }
 
@@ -293,7 +374,12 @@ mod tests {
             (0..count).map(move |_| middle * 10_f64.powf((random.unit() - 0.5) * 0.3))
         }
         let modes = |parts: &[(f64, usize)]| {
-            LogHistogram::of(parts.iter().flat_map(|(middle, count)| around(*middle, *count))).modes()
+            LogHistogram::of(
+                parts
+                    .iter()
+                    .flat_map(|(middle, count)| around(*middle, *count)),
+            )
+            .modes()
         };
         assert_eq!(modes(&[]), 0);
         assert_eq!(modes(&[(0.01, 1_000)]), 1);
@@ -309,7 +395,11 @@ mod tests {
         let histogram = LogHistogram::of([1e-6, 0.5, 0.6, 1e6]);
         let sum: f64 = histogram.bins().map(|(.., share)| share).sum();
         assert!((sum - 1.0).abs() < 1e-9, "{sum}");
-        assert!(histogram.bins().any(|(from, to, share)| (from..to).contains(&0.5) && share > 0.1));
+        assert!(
+            histogram
+                .bins()
+                .any(|(from, to, share)| (from..to).contains(&0.5) && share > 0.1)
+        );
     }
 
     #[test]
@@ -324,7 +414,10 @@ mod tests {
     fn a_slope_is_the_power_of_the_first_coordinate() {
         for power in [-1.0, 0.0, 0.5, 1.0, 2.0] {
             let points = [1.0, 10.0, 100.0, 1e6].map(|x: f64| (x, 7.0 * x.powf(power)));
-            assert!((log_slope(points.into_iter()) - power).abs() < 1e-9, "{power}");
+            assert!(
+                (log_slope(points.into_iter()) - power).abs() < 1e-9,
+                "{power}"
+            );
         }
         assert!(log_slope([(1.0, 1.0)].into_iter()).is_nan());
     }

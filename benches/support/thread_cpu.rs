@@ -51,6 +51,11 @@ fn of_tasks(process: &Path, prefix: &str) -> io::Result<Duration> {
 
 fn used(task: &Path) -> io::Result<Duration> {
     let text = fs::read_to_string(task.join("schedstat"))?;
-    let nanoseconds = text.split(' ').next().and_then(|number| number.parse().ok());
-    nanoseconds.map(Duration::from_nanos).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat"))
+    let nanoseconds = text
+        .split(' ')
+        .next()
+        .and_then(|number| number.parse().ok());
+    nanoseconds
+        .map(Duration::from_nanos)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat"))
 }

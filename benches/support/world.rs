@@ -59,9 +59,23 @@ impl World {
         change(&mut config, folder.path());
         let engine = runtime::start(&config).expect("a runtime");
         let server = engine.block_on(Server::start(&config)).expect("starts");
-        let callers = Builder::new_multi_thread().worker_threads(1).thread_name("caller").enable_all().build();
-        let client = client_config(folder.path(), "client", server.address().expect("a data listener"));
-        Self { callers: callers.expect("a runtime"), engine, server, config: client, _folder: folder }
+        let callers = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("caller")
+            .enable_all()
+            .build();
+        let client = client_config(
+            folder.path(),
+            "client",
+            server.address().expect("a data listener"),
+        );
+        Self {
+            callers: callers.expect("a runtime"),
+            engine,
+            server,
+            config: client,
+            _folder: folder,
+        }
     }
 
     /// Returns what a client needs to connect.
@@ -82,8 +96,13 @@ impl World {
     /// If the engine cannot be reached.
     #[must_use]
     pub fn client(&self, connections: usize) -> Client {
-        let config = ClientConfig { connections, ..self.config.clone() };
-        self.callers.block_on(Client::connect(config)).expect("connects")
+        let config = ClientConfig {
+            connections,
+            ..self.config.clone()
+        };
+        self.callers
+            .block_on(Client::connect(config))
+            .expect("connects")
     }
 
     /// Stops the clients and then the engine.
@@ -95,7 +114,9 @@ impl World {
 
 impl std::fmt::Debug for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("World").field("server", &self.server).finish_non_exhaustive()
+        f.debug_struct("World")
+            .field("server", &self.server)
+            .finish_non_exhaustive()
     }
 }
 
@@ -104,7 +125,13 @@ impl std::fmt::Debug for World {
 pub fn client_config(folder: &Path, name: &str, engine: SocketAddr) -> ClientConfig {
     let file = |name| Pem::File(folder.join(name));
     let (certificate, key) = (file(format!("{name}.pem")), file(format!("{name}.key")));
-    let mut client = ClientConfig::new(engine.to_string(), "localhost", file("ca.pem".into()), certificate, key);
+    let mut client = ClientConfig::new(
+        engine.to_string(),
+        "localhost",
+        file("ca.pem".into()),
+        certificate,
+        key,
+    );
     client.deadline = Duration::from_secs(120);
     client
 }
@@ -122,18 +149,29 @@ pub fn prepare(folder: &Path, clients: &[&str], mode: Mode) -> Config {
 
 /// As [`prepare`], with an app of these suites. An engine of an earlier version loads no app with a suite that it does not
 /// know.
-pub fn prepare_with_suites(folder: &Path, clients: &[&str], mode: Mode, suites: &[Suite]) -> Config {
+pub fn prepare_with_suites(
+    folder: &Path,
+    clients: &[&str],
+    mode: Mode,
+    suites: &[Suite],
+) -> Config {
     let mut config = Config::defaults(folder);
     config.listen.address = Some("127.0.0.1:0".parse().expect("an address"));
     config.admin.address = "127.0.0.1:0".parse().expect("an address");
     let write = |path: &Path, text: &str| {
         std::fs::create_dir_all(path.parent().expect("in the folder")).expect("a folder");
-        sealwire_dev_ca::write(path, text.as_bytes(), Access::Owner, Existing::Replace).expect("writes");
+        sealwire_dev_ca::write(path, text.as_bytes(), Access::Owner, Existing::Replace)
+            .expect("writes");
     };
     let authority = Authority::create("bench", Validity::days(2)).expect("an authority");
     let issue = |name: &str, usage| {
         let names = vec![Name::Dns(name.to_owned())];
-        let leaf = Leaf { common_name: name.to_owned(), names, usage, validity: Validity::days(1) };
+        let leaf = Leaf {
+            common_name: name.to_owned(),
+            names,
+            usage,
+            validity: Validity::days(1),
+        };
         authority.issue(&leaf).expect("issues")
     };
     let server = issue("localhost", Usage::Server);
@@ -147,33 +185,53 @@ pub fn prepare_with_suites(folder: &Path, clients: &[&str], mode: Mode, suites: 
         write(&folder.join(format!("{name}.key")), client.key_pem.expose());
     }
     let kek = Kek::generate_hex().expect("random source");
-    let sealwire_config::KekSource::File(kek_file) = &config.kek else { unreachable!("the default is a file") };
+    let sealwire_config::KekSource::File(kek_file) = &config.kek else {
+        unreachable!("the default is a file")
+    };
     write(kek_file, &kek);
     config.state.mode = mode;
     // On a separate thread, because the caller can be inside a runtime.
-    std::thread::scope(|scope| scope.spawn(|| make_app(&config, clients, suites)).join().expect("an app"));
+    std::thread::scope(|scope| {
+        scope
+            .spawn(|| make_app(&config, clients, suites))
+            .join()
+            .expect("an app")
+    });
     config
 }
 
 fn make_app(config: &Config, clients: &[&str], suites: &[Suite]) {
-    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         let (control, _) = open_control(config).await.expect("a store");
         let app = AppId::new(APP).expect("a good name");
         control.create(&app, suites).await.expect("an app");
         let epoch = EpochLifetime::from_ms(EpochLifetime::MS_MAX).ok();
-        control.configure(&app, move |settings| settings.epoch = epoch).await.expect("is set");
+        control
+            .configure(&app, move |settings| settings.epoch = epoch)
+            .await
+            .expect("is set");
         let grant = Grant::from_text("encrypt,decrypt,rewrap,mask apps=*").expect("a grant");
         let role = Role::new("bench", vec![grant]).expect("a role");
         let mut records = vec![(role_key(role.name()), role.to_record())];
         for client in clients {
             let principal = Principal::from_text(client).expect("a host name");
-            let binding = Binding { principal, roles: vec![role.name().clone()] };
+            let binding = Binding {
+                principal,
+                roles: vec![role.name().clone()],
+            };
             records.push((principal_key(&binding.principal), binding.to_record()));
         }
         for (key, record) in records {
             let base = control.generation().await.expect("a generation");
-            control.store().commit(base, &key, Some(&record)).await.expect("writes");
+            control
+                .store()
+                .commit(base, &key, Some(&record))
+                .await
+                .expect("writes");
         }
     });
 }

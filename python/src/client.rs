@@ -85,7 +85,9 @@ impl Running {
         };
         match error {
             Some(error) if is_news => {
-                let logger = py.import("logging")?.call_method1("getLogger", ("sealwire",))?;
+                let logger = py
+                    .import("logging")?
+                    .call_method1("getLogger", ("sealwire",))?;
                 logger.call_method1("warning", ("%s", &*error)).map(drop)
             }
             _ => Ok(()),
@@ -98,9 +100,16 @@ impl Running {
     }
 
     /// Waits for a future without the interpreter. A signal handler that raises ends the wait and drops the future.
-    pub(crate) fn wait<T: Send>(&self, py: Python<'_>, future: impl Future<Output = T> + Send) -> PyResult<T> {
+    pub(crate) fn wait<T: Send>(
+        &self,
+        py: Python<'_>,
+        future: impl Future<Output = T> + Send,
+    ) -> PyResult<T> {
         let mut future = pin!(future);
-        let parked = Arc::new(ParkedThread { thread: thread::current(), is_woken: AtomicBool::new(true) });
+        let parked = Arc::new(ParkedThread {
+            thread: thread::current(),
+            is_woken: AtomicBool::new(true),
+        });
         loop {
             let waited = py.detach(|| {
                 let _context = self.runtime().enter();
@@ -133,7 +142,11 @@ impl Wake for ParkedThread {
 
 impl ParkedThread {
     /// Polls a future whenever it asks to be, for this long at most.
-    fn poll_for<T>(self: &Arc<Self>, mut future: Pin<&mut impl Future<Output = T>>, most: Duration) -> Poll<T> {
+    fn poll_for<T>(
+        self: &Arc<Self>,
+        mut future: Pin<&mut impl Future<Output = T>>,
+        most: Duration,
+    ) -> Poll<T> {
         let waker = Waker::from(Arc::clone(self));
         let until = Instant::now() + most;
         loop {
@@ -155,10 +168,17 @@ impl ParkedThread {
 
 impl NativeClient {
     pub(crate) fn running(&self, py: Python<'_>) -> PyResult<Arc<Running>> {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let running = self
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         let running = running.ok_or_else(|| errors::unusable(py, "the client is closed"))?;
         if running.process != process::id() {
-            return Err(errors::unusable(py, "the client was created before a fork: create one in each process"));
+            return Err(errors::unusable(
+                py,
+                "the client was created before a fork: create one in each process",
+            ));
         }
         Ok(running)
     }
@@ -167,17 +187,28 @@ impl NativeClient {
 #[pymethods]
 impl NativeClient {
     #[new]
-    fn new(py: Python<'_>, endpoints: &Bound<'_, PyAny>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        endpoints: &Bound<'_, PyAny>,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<Self> {
         let options = Options::new("Client", options)?;
         let threads = options.take("threads", "an integer")?.unwrap_or(THREADS);
         if !(1..=THREADS_MAX).contains(&threads) {
-            return Err(PyValueError::new_err(format!("threads must be in 1..={THREADS_MAX}")));
+            return Err(PyValueError::new_err(format!(
+                "threads must be in 1..={THREADS_MAX}"
+            )));
         }
         let config = read_config(endpoints, &options)?;
         options.finish()?;
-        let runtime =
-            Builder::new_multi_thread().worker_threads(threads).thread_name("sealwire").enable_all().build()?;
-        let client = py.detach(|| Client::lazy(config)).map_err(|error| errors::of_client(py, &error))?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(threads)
+            .thread_name("sealwire")
+            .enable_all()
+            .build()?;
+        let client = py
+            .detach(|| Client::lazy(config))
+            .map_err(|error| errors::of_client(py, &error))?;
         let running = Running {
             parts: Some((client, runtime)),
             pacer: Pacer::default(),
@@ -185,7 +216,9 @@ impl NativeClient {
             logged: Mutex::new(None),
             process: process::id(),
         };
-        Ok(Self { running: Mutex::new(Some(Arc::new(running))) })
+        Ok(Self {
+            running: Mutex::new(Some(Arc::new(running))),
+        })
     }
 
     /// Sends a request and waits for its result.
@@ -199,17 +232,27 @@ impl NativeClient {
             }
             error.write_unraisable(py, None);
         }
-        outcome.map_err(|error| errors::of_client(py, &error))?.into_python(py)
+        outcome
+            .map_err(|error| errors::of_client(py, &error))?
+            .into_python(py)
     }
 
     /// Returns why renewed certificates are not in use, if that is so.
     fn renewal_error(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        Ok(self.running(py)?.client().renewal_error().map(|error| error.to_string()))
+        Ok(self
+            .running(py)?
+            .client()
+            .renewal_error()
+            .map(|error| error.to_string()))
     }
 
     /// Logs once when renewed certificates are not in use. Requests of an event loop do not do so themselves.
     fn log_renewal(&self, py: Python<'_>) -> PyResult<()> {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let running = self
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         running.map_or(Ok(()), |running| running.log_renewal(py))
     }
 
@@ -230,32 +273,47 @@ impl NativeClient {
 
     /// Ends the connections once the requests that threads wait for are done. Does nothing if repeated.
     fn close(&self, py: Python<'_>) {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let running = self
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         py.detach(|| drop(running));
     }
 }
 
 fn read_config(endpoints: &Bound<'_, PyAny>, options: &Options<'_>) -> PyResult<ClientConfig> {
     let server_name: Option<String> = options.take("server_name", "a string")?;
-    let pem = |name: &str| read_pem(&options.required::<Bound<'_, PyAny>>(name, "a path or bytes")?, name);
+    let pem = |name: &str| {
+        read_pem(
+            &options.required::<Bound<'_, PyAny>>(name, "a path or bytes")?,
+            name,
+        )
+    };
     let mut config = ClientConfig::new("", "", pem("ca")?, pem("cert")?, pem("key")?);
     config.endpoints = read_endpoints(endpoints, server_name.as_deref())?;
     let count = |name: &str, into: &mut usize| {
-        options.take(name, "a positive integer").map(|value| value.into_iter().for_each(|value| *into = value))
+        options
+            .take(name, "a positive integer")
+            .map(|value| value.into_iter().for_each(|value| *into = value))
     };
     count("connections", &mut config.connections)?;
     count("in_flight_max", &mut config.in_flight_max)?;
     count("request_bytes_max", &mut config.request_bytes_max)?;
     count("reply_bytes_max", &mut config.reply_bytes_max)?;
     let number = |name: &str, into: &mut u32| {
-        options.take(name, "a positive integer").map(|value| value.into_iter().for_each(|value| *into = value))
+        options
+            .take(name, "a positive integer")
+            .map(|value| value.into_iter().for_each(|value| *into = value))
     };
     number("attempts_max", &mut config.attempts_max)?;
     number("retry_percent", &mut config.retry_percent)?;
     number("eject_after", &mut config.eject_after)?;
     let milliseconds = |name: &str, into: &mut Duration| {
         let value = options.take::<u64>(name, "a positive integer of milliseconds")?;
-        value.into_iter().for_each(|value| *into = Duration::from_millis(value));
+        value
+            .into_iter()
+            .for_each(|value| *into = Duration::from_millis(value));
         PyResult::Ok(())
     };
     milliseconds("connection_age_max_ms", &mut config.connection_age_max)?;
@@ -265,7 +323,9 @@ fn read_config(endpoints: &Bound<'_, PyAny>, options: &Options<'_>) -> PyResult<
     milliseconds("backoff_max_ms", &mut config.backoff_max)?;
     milliseconds("ejection_min_ms", &mut config.ejection_min)?;
     milliseconds("ejection_max_ms", &mut config.ejection_max)?;
-    config.repeat_sent = options.take("repeat_sent", "a boolean")?.unwrap_or(config.repeat_sent);
+    config.repeat_sent = options
+        .take("repeat_sent", "a boolean")?
+        .unwrap_or(config.repeat_sent);
     Ok(config)
 }
 
@@ -274,26 +334,43 @@ fn read_pem(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Pem> {
     if let Ok(bytes) = value.cast::<PyBytes>() {
         return Ok(Pem::Bytes(bytes.as_bytes().to_vec()));
     }
-    let wrong = || PyTypeError::new_err(format!("Client() argument '{name}' must be a path or bytes"));
-    let path: PathBuf = value.extract().map_err(|raised| errors::unless_passed_on(value.py(), raised, wrong))?;
+    let wrong = || {
+        PyTypeError::new_err(format!(
+            "Client() argument '{name}' must be a path or bytes"
+        ))
+    };
+    let path: PathBuf = value
+        .extract()
+        .map_err(|raised| errors::unless_passed_on(value.py(), raised, wrong))?;
     Ok(Pem::File(path))
 }
 
 /// Reads one endpoint or a list of them. Each is `"host:port"` or a pair of that and the name in its certificate.
 fn read_endpoints(value: &Bound<'_, PyAny>, server_name: Option<&str>) -> PyResult<Vec<Endpoint>> {
-    let must_be = || PyTypeError::new_err("an endpoint must be 'host:port' or a pair of that and a server name");
+    let must_be = || {
+        PyTypeError::new_err("an endpoint must be 'host:port' or a pair of that and a server name")
+    };
     let wrong = |raised: PyErr| errors::unless_passed_on(value.py(), raised, must_be);
     let one = |value: &Bound<'_, PyAny>| {
         if let Ok(address) = value.extract::<String>() {
             let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host);
-            let name = server_name.unwrap_or(host.trim_start_matches('[').trim_end_matches(']')).to_owned();
+            let name = server_name
+                .unwrap_or(host.trim_start_matches('[').trim_end_matches(']'))
+                .to_owned();
             return Ok(Endpoint::new(address, name));
         }
-        value.extract::<(String, String)>().map(|(address, name)| Endpoint::new(address, name)).map_err(wrong)
+        value
+            .extract::<(String, String)>()
+            .map(|(address, name)| Endpoint::new(address, name))
+            .map_err(wrong)
     };
     match one(value) {
         Ok(endpoint) => Ok(vec![endpoint]),
         Err(raised) if errors::is_passed_on(value.py(), &raised) => Err(raised),
-        Err(_) => value.try_iter().map_err(wrong)?.map(|value| one(&value?)).collect(),
+        Err(_) => value
+            .try_iter()
+            .map_err(wrong)?
+            .map(|value| one(&value?))
+            .collect(),
     }
 }

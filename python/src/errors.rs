@@ -28,8 +28,16 @@ fn exception(
 
 /// Returns `other` in place of an exception that the conversion of a value raised, because its text can hold the value. An
 /// exception that says nothing about the value stays as it is: Ctrl-C, the end of the program or of a task, and want of memory.
-pub(crate) fn unless_passed_on(py: Python<'_>, raised: PyErr, other: impl FnOnce() -> PyErr) -> PyErr {
-    if is_passed_on(py, &raised) { raised } else { other() }
+pub(crate) fn unless_passed_on(
+    py: Python<'_>,
+    raised: PyErr,
+    other: impl FnOnce() -> PyErr,
+) -> PyErr {
+    if is_passed_on(py, &raised) {
+        raised
+    } else {
+        other()
+    }
 }
 
 /// Returns true for an exception that a conversion must not replace.
@@ -85,5 +93,11 @@ fn of_engine(py: Python<'_>, error: &RpcError) -> PyResult<PyErr> {
             }
         }
     }
-    Ok(exception(py, error.code.name(), &error.message, error.retry_after_ms, Some(details)))
+    Ok(exception(
+        py,
+        error.code.name(),
+        &error.message,
+        error.retry_after_ms,
+        Some(details),
+    ))
 }

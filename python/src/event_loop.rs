@@ -76,8 +76,15 @@ impl EventLoop {
         let (wake, other) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         other.set_nonblocking(true)?;
-        let finished = Arc::new(FinishedQueue { results: Mutex::new(Vec::new()), wake: other });
-        Ok(Self { wake, finished, pending: Mutex::new(Pending::default()) })
+        let finished = Arc::new(FinishedQueue {
+            results: Mutex::new(Vec::new()),
+            wake: other,
+        });
+        Ok(Self {
+            wake,
+            finished,
+            pending: Mutex::new(Pending::default()),
+        })
     }
 
     /// Returns the descriptor that becomes readable when results are there.
@@ -86,16 +93,29 @@ impl EventLoop {
     }
 
     /// Starts a request that completes an asyncio future. Returns the number by which it can be cancelled.
-    fn start(&self, py: Python<'_>, client: &NativeClient, request: &Request, future: Py<PyAny>) -> PyResult<u64> {
+    fn start(
+        &self,
+        py: Python<'_>,
+        client: &NativeClient,
+        request: &Request,
+        future: Py<PyAny>,
+    ) -> PyResult<u64> {
         let running = client.running(py)?;
         let mut pending = self.pending();
         let number = pending.next;
         pending.next += 1;
-        let (call, finished, client) =
-            (Arc::clone(&request.call), Arc::clone(&self.finished), running.client().clone());
+        let (call, finished, client) = (
+            Arc::clone(&request.call),
+            Arc::clone(&self.finished),
+            running.client().clone(),
+        );
         // The lock is held until the request is listed, so that its result is not looked for earlier.
-        let task = running.runtime().spawn(async move { finished.push((number, call.send(&client).await)) });
-        pending.requests.insert(number, (future, task.abort_handle()));
+        let task = running
+            .runtime()
+            .spawn(async move { finished.push((number, call.send(&client).await)) });
+        pending
+            .requests
+            .insert(number, (future, task.abort_handle()));
         Ok(number)
     }
 
@@ -124,9 +144,12 @@ impl EventLoop {
         let finished = std::mem::take(&mut *lock(&self.finished.results));
         let ended = finished.into_iter().map(|(number, outcome)| {
             let request = self.pending().requests.remove(&number);
-            let Some((future, _)) = request else { return Ok(()) };
-            let outcome =
-                outcome.map_err(|error| errors::of_client(py, &error)).and_then(|found| found.into_python(py));
+            let Some((future, _)) = request else {
+                return Ok(());
+            };
+            let outcome = outcome
+                .map_err(|error| errors::of_client(py, &error))
+                .and_then(|found| found.into_python(py));
             complete(future.bind(py), outcome)
         });
         first_error(ended)

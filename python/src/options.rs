@@ -19,7 +19,10 @@ pub(crate) struct Options<'py> {
 impl<'py> Options<'py> {
     /// Takes a copy of `given`.
     pub(crate) fn new(function: &str, given: &Bound<'py, PyDict>) -> PyResult<Self> {
-        Ok(Self { function: function.to_owned(), left: given.copy()? })
+        Ok(Self {
+            function: function.to_owned(),
+            left: given.copy()?,
+        })
     }
 
     fn object(&self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -31,12 +34,21 @@ impl<'py> Options<'py> {
     }
 
     fn wrong(&self, name: &str, expected: &str) -> PyErr {
-        PyTypeError::new_err(format!("{}() argument '{name}' must be {expected}", self.function))
+        PyTypeError::new_err(format!(
+            "{}() argument '{name}' must be {expected}",
+            self.function
+        ))
     }
 
     /// Reads an option. `expected` completes the sentence "must be".
-    pub(crate) fn take<T: FromPyObjectOwned<'py>>(&self, name: &str, expected: &str) -> PyResult<Option<T>> {
-        let Some(value) = self.object(name)? else { return Ok(None) };
+    pub(crate) fn take<T: FromPyObjectOwned<'py>>(
+        &self,
+        name: &str,
+        expected: &str,
+    ) -> PyResult<Option<T>> {
+        let Some(value) = self.object(name)? else {
+            return Ok(None);
+        };
         // Code in Python can run here, as of a sequence.
         let wrong = |error: T::Error| {
             let raised: PyErr = error.into();
@@ -46,20 +58,33 @@ impl<'py> Options<'py> {
     }
 
     /// Reads an option that must be given.
-    pub(crate) fn required<T: FromPyObjectOwned<'py>>(&self, name: &str, expected: &str) -> PyResult<T> {
+    pub(crate) fn required<T: FromPyObjectOwned<'py>>(
+        &self,
+        name: &str,
+        expected: &str,
+    ) -> PyResult<T> {
         self.take(name, expected)?.ok_or_else(|| {
-            PyTypeError::new_err(format!("{}() missing required keyword argument '{name}'", self.function))
+            PyTypeError::new_err(format!(
+                "{}() missing required keyword argument '{name}'",
+                self.function
+            ))
         })
     }
 
     /// Reads bytes, or a text as its UTF-8 bytes.
     pub(crate) fn bytes(&self, name: &str) -> PyResult<Option<Vec<u8>>> {
-        let Some(value) = self.object(name)? else { return Ok(None) };
+        let Some(value) = self.object(name)? else {
+            return Ok(None);
+        };
         if let Ok(bytes) = value.cast::<PyBytes>() {
             return Ok(Some(bytes.as_bytes().to_vec()));
         }
-        let text = value.cast::<PyString>().ok().and_then(|text| text.to_str().ok());
-        text.map(|text| Some(text.as_bytes().to_vec())).ok_or_else(|| self.wrong(name, "bytes or a string"))
+        let text = value
+            .cast::<PyString>()
+            .ok()
+            .and_then(|text| text.to_str().ok());
+        text.map(|text| Some(text.as_bytes().to_vec()))
+            .ok_or_else(|| self.wrong(name, "bytes or a string"))
     }
 
     /// Reads a list of strings, which a single string is not.
@@ -74,17 +99,31 @@ impl<'py> Options<'py> {
         all: &[T],
         name_of: impl Fn(T) -> &'static str,
     ) -> PyResult<Option<T>> {
-        let Some(given) = self.take::<String>(name, "a string")? else { return Ok(None) };
+        let Some(given) = self.take::<String>(name, "a string")? else {
+            return Ok(None);
+        };
         let found = all.iter().copied().find(|value| name_of(*value) == given);
         found.map(Some).ok_or_else(|| {
-            let names: Vec<_> = all.iter().map(|value| format!("'{}'", name_of(*value))).collect();
-            PyValueError::new_err(format!("{}() argument '{name}' must be one of {}", self.function, names.join(", ")))
+            let names: Vec<_> = all
+                .iter()
+                .map(|value| format!("'{}'", name_of(*value)))
+                .collect();
+            PyValueError::new_err(format!(
+                "{}() argument '{name}' must be one of {}",
+                self.function,
+                names.join(", ")
+            ))
         })
     }
 
     /// Rejects options that were not read.
     pub(crate) fn finish(self) -> PyResult<()> {
-        let Some(unknown) = self.left.keys().iter().next() else { return Ok(()) };
-        Err(PyTypeError::new_err(format!("{}() got an unexpected keyword argument '{unknown}'", self.function)))
+        let Some(unknown) = self.left.keys().iter().next() else {
+            return Ok(());
+        };
+        Err(PyTypeError::new_err(format!(
+            "{}() got an unexpected keyword argument '{unknown}'",
+            self.function
+        )))
     }
 }

@@ -7,9 +7,10 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 use sealwire_client::{
-    Client, Document, DocumentCall, Encapsulation, Encoding, Envelope, Error, Format, Info, Inspect, Inspection,
-    KeyScope, MaskList, MaskRule, Masking, OnError, Outside, Reading, RetryLimits, RuleFields, Suite, TokenLookupScope,
-    TokenizeOptions, Unbound, UnknownFields, Unmatched, Writing,
+    Client, Document, DocumentCall, Encapsulation, Encoding, Envelope, Error, Format, Info,
+    Inspect, Inspection, KeyScope, MaskList, MaskRule, Masking, OnError, Outside, Reading,
+    RetryLimits, RuleFields, Suite, TokenLookupScope, TokenizeOptions, Unbound, UnknownFields,
+    Unmatched, Writing,
 };
 
 use crate::client::Running;
@@ -42,9 +43,16 @@ pub(crate) enum Outcome {
 impl Call {
     /// Sends the request. Dropping the future cancels it on the engine.
     pub(crate) async fn send(&self, client: &Client) -> Result<Outcome, Error> {
-        let inspect = async |envelope| client.inspect(Inspect { envelope }).await.map(Outcome::Inspection);
+        let inspect = async |envelope| {
+            client
+                .inspect(Inspect { envelope })
+                .await
+                .map(Outcome::Inspection)
+        };
         match self {
-            Self::Document(request, payload) => request.send(client, payload).await.map(Outcome::Document),
+            Self::Document(request, payload) => {
+                request.send(client, payload).await.map(Outcome::Document)
+            }
             Self::InspectText(envelope) => inspect(Envelope::Text(envelope)).await,
             Self::InspectBinary(envelope) => inspect(Envelope::Binary(envelope)).await,
             Self::Info => client.info().await.map(Outcome::Info),
@@ -100,11 +108,17 @@ impl WritingOptions {
     fn read(options: &Options<'_>) -> PyResult<Self> {
         Ok(Self {
             suite: options.named("suite", Suite::ALL, Suite::name)?,
-            key_scope: options.named("key_scope", KeyScope::ALL, KeyScope::name)?.unwrap_or_default(),
+            key_scope: options
+                .named("key_scope", KeyScope::ALL, KeyScope::name)?
+                .unwrap_or_default(),
             format: options.named("format", Format::ALL, Format::name)?,
             role: None,
-            encoding: options.named("encoding", Encoding::ALL, Encoding::name)?.unwrap_or_default(),
-            encapsulation: options.named("encapsulation", Encapsulation::ALL, Encapsulation::name)?.unwrap_or_default(),
+            encoding: options
+                .named("encoding", Encoding::ALL, Encoding::name)?
+                .unwrap_or_default(),
+            encapsulation: options
+                .named("encapsulation", Encapsulation::ALL, Encapsulation::name)?
+                .unwrap_or_default(),
             unbound: Unbound::default(),
             outside: Outside::default(),
         })
@@ -156,12 +170,20 @@ impl DocumentRequest {
             }),
             "decrypt" => DocumentMethod::Decrypt(Reading {
                 outside: options
-                    .named("outside", &[Outside::Accept, Outside::Refuse], Outside::name)?
+                    .named(
+                        "outside",
+                        &[Outside::Accept, Outside::Refuse],
+                        Outside::name,
+                    )?
                     .unwrap_or_default(),
             }),
             "rewrap" => DocumentMethod::Rewrap(WritingOptions {
-                unbound: options.named("unbound", Unbound::ALL, Unbound::name)?.unwrap_or_default(),
-                outside: options.named("outside", Outside::ALL, Outside::name)?.unwrap_or_default(),
+                unbound: options
+                    .named("unbound", Unbound::ALL, Unbound::name)?
+                    .unwrap_or_default(),
+                outside: options
+                    .named("outside", Outside::ALL, Outside::name)?
+                    .unwrap_or_default(),
                 ..WritingOptions::read(options)?
             }),
             "tokenize" => DocumentMethod::Tokenize(TokenizeRequest {
@@ -171,21 +193,35 @@ impl DocumentRequest {
                 idempotency_key: options.bytes("idempotency_key")?,
                 subject: options.take("subject", "a string")?,
             }),
-            "detokenize" => DocumentMethod::Detokenize { collection: options.required("collection", "a string")? },
+            "detokenize" => DocumentMethod::Detokenize {
+                collection: options.required("collection", "a string")?,
+            },
             "mask" => DocumentMethod::Mask(read_mask(options)?),
             _ => return Ok(None),
         };
-        let mut request = Self { app, method: own, ..Self::default() };
+        let mut request = Self {
+            app,
+            method: own,
+            ..Self::default()
+        };
         if !matches!(request.method, DocumentMethod::Mask(_)) {
             request.select = options.texts("select")?;
-            request.unmatched = options.named("unmatched", Unmatched::ALL, Unmatched::name)?.unwrap_or_default();
+            request.unmatched = options
+                .named("unmatched", Unmatched::ALL, Unmatched::name)?
+                .unwrap_or_default();
             request.context = options.bytes("context")?.unwrap_or_default();
         }
-        if matches!(request.method, DocumentMethod::Decrypt(_) | DocumentMethod::Rewrap(_)) {
+        if matches!(
+            request.method,
+            DocumentMethod::Decrypt(_) | DocumentMethod::Rewrap(_)
+        ) {
             request.encapsulations = options.texts("encapsulations")?.unwrap_or_default();
         }
-        request.on_error = options.named("on_error", OnError::ALL, OnError::name)?.unwrap_or_default();
-        request.deadline_ms = options.take("deadline_ms", "an integer of milliseconds, 1 to 3600000")?;
+        request.on_error = options
+            .named("on_error", OnError::ALL, OnError::name)?
+            .unwrap_or_default();
+        request.deadline_ms =
+            options.take("deadline_ms", "an integer of milliseconds, 1 to 3600000")?;
         request.min_generation = options.take("min_generation", "an integer, 0 or more")?;
         request.reason = options.take("reason", "a string")?;
         request.traceparent = options.take("traceparent", "a string")?;
@@ -205,8 +241,12 @@ impl DocumentRequest {
         payload: &[u8],
         part_key: Option<&[u8]>,
     ) -> Result<Document, Error> {
-        let limits = RetryLimits { deadline: running.client().deadline_of(self.deadline_ms), retry_timeout };
-        let send = |deadline_ms| self.send_as(running.client(), payload, part_key, Some(deadline_ms));
+        let limits = RetryLimits {
+            deadline: running.client().deadline_of(self.deadline_ms),
+            retry_timeout,
+        };
+        let send =
+            |deadline_ms| self.send_as(running.client(), payload, part_key, Some(deadline_ms));
         running.pacer().run(limits, send, |_, _| {}).await
     }
 
@@ -220,11 +260,27 @@ impl DocumentRequest {
     ) -> Result<Document, Error> {
         match &self.method {
             DocumentMethod::Encrypt(options) => {
-                client.encrypt(self.call(payload, deadline_ms, options.writing())).await
+                client
+                    .encrypt(self.call(payload, deadline_ms, options.writing()))
+                    .await
             }
-            DocumentMethod::Decrypt(reading) => client.decrypt(self.call(payload, deadline_ms, *reading)).await,
-            DocumentMethod::Rewrap(options) => client.rewrap(self.call(payload, deadline_ms, options.writing())).await,
-            DocumentMethod::Tokenize(TokenizeRequest { collection, tags, expires_s, idempotency_key, subject }) => {
+            DocumentMethod::Decrypt(reading) => {
+                client
+                    .decrypt(self.call(payload, deadline_ms, *reading))
+                    .await
+            }
+            DocumentMethod::Rewrap(options) => {
+                client
+                    .rewrap(self.call(payload, deadline_ms, options.writing()))
+                    .await
+            }
+            DocumentMethod::Tokenize(TokenizeRequest {
+                collection,
+                tags,
+                expires_s,
+                idempotency_key,
+                subject,
+            }) => {
                 let writing = TokenizeOptions {
                     collection,
                     tags: texts(tags),
@@ -232,16 +288,29 @@ impl DocumentRequest {
                     idempotency_key: part_key.or(idempotency_key.as_deref()),
                     subject: subject.as_deref(),
                 };
-                client.tokenize(self.call(payload, deadline_ms, writing)).await
+                client
+                    .tokenize(self.call(payload, deadline_ms, writing))
+                    .await
             }
             DocumentMethod::Detokenize { collection } => {
-                client.detokenize(self.call(payload, deadline_ms, TokenLookupScope { collection })).await
+                client
+                    .detokenize(self.call(payload, deadline_ms, TokenLookupScope { collection }))
+                    .await
             }
-            DocumentMethod::Mask(mask) => client.mask(self.call(payload, deadline_ms, mask.masking())).await,
+            DocumentMethod::Mask(mask) => {
+                client
+                    .mask(self.call(payload, deadline_ms, mask.masking()))
+                    .await
+            }
         }
     }
 
-    fn call<'a, W: Default>(&'a self, payload: &'a [u8], deadline_ms: Option<u32>, writing: W) -> DocumentCall<'a, W> {
+    fn call<'a, W: Default>(
+        &'a self,
+        payload: &'a [u8],
+        deadline_ms: Option<u32>,
+        writing: W,
+    ) -> DocumentCall<'a, W> {
         DocumentCall {
             select: self.select.as_deref().map(texts),
             unmatched: self.unmatched,
@@ -267,7 +336,14 @@ impl MaskRequest {
         Masking {
             rules: self.rules.iter().map(rule_on_wire).collect(),
             unknown: self.unknown,
-            lists: self.lists.iter().map(|(name, entries)| MaskList { name, entries: texts(entries) }).collect(),
+            lists: self
+                .lists
+                .iter()
+                .map(|(name, entries)| MaskList {
+                    name,
+                    entries: texts(entries),
+                })
+                .collect(),
         }
     }
 }
@@ -283,21 +359,46 @@ fn rule_on_wire((key, fields, mask): &(RuleKey, String, String)) -> MaskRule<'_>
 
 fn read_mask(options: &Options<'_>) -> PyResult<MaskRequest> {
     let rules: Vec<Bound<'_, PyDict>> = options.required("rules", "a list of dictionaries")?;
-    let lists: Option<Bound<'_, PyDict>> = options.take("lists", "a dictionary of lists of strings")?;
-    let entries = |(name, entries): (Bound<'_, PyAny>, Bound<'_, PyAny>)| Ok((name.extract()?, entries.extract()?));
-    let lists: PyResult<Vec<_>> = lists.iter().flat_map(|lists| lists.iter()).map(entries).collect();
+    let lists: Option<Bound<'_, PyDict>> =
+        options.take("lists", "a dictionary of lists of strings")?;
+    let entries = |(name, entries): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
+        Ok((name.extract()?, entries.extract()?))
+    };
+    let lists: PyResult<Vec<_>> = lists
+        .iter()
+        .flat_map(|lists| lists.iter())
+        .map(entries)
+        .collect();
     Ok(MaskRequest {
-        rules: rules.iter().enumerate().map(|(index, rule)| read_rule(index, rule)).collect::<PyResult<_>>()?,
-        unknown: options.named("unknown", UnknownFields::ALL, UnknownFields::name)?.unwrap_or_default(),
-        lists: lists
-            .map_err(|_| PyTypeError::new_err("mask() argument 'lists' must be a dictionary of lists of strings"))?,
+        rules: rules
+            .iter()
+            .enumerate()
+            .map(|(index, rule)| read_rule(index, rule))
+            .collect::<PyResult<_>>()?,
+        unknown: options
+            .named("unknown", UnknownFields::ALL, UnknownFields::name)?
+            .unwrap_or_default(),
+        lists: lists.map_err(|_| {
+            PyTypeError::new_err("mask() argument 'lists' must be a dictionary of lists of strings")
+        })?,
     })
 }
 
 fn read_rule(index: usize, rule: &Bound<'_, PyDict>) -> PyResult<(RuleKey, String, String)> {
-    let text = |key: &str| rule.get_item(key).ok().flatten().and_then(|text| text.extract::<String>().ok());
-    let fields = [(RuleKey::Path, "path"), (RuleKey::Column, "column"), (RuleKey::Kind, "kind")];
-    let mut given = fields.iter().filter_map(|(key, name)| Some((*key, text(name)?)));
+    let text = |key: &str| {
+        rule.get_item(key)
+            .ok()
+            .flatten()
+            .and_then(|text| text.extract::<String>().ok())
+    };
+    let fields = [
+        (RuleKey::Path, "path"),
+        (RuleKey::Column, "column"),
+        (RuleKey::Kind, "kind"),
+    ];
+    let mut given = fields
+        .iter()
+        .filter_map(|(key, name)| Some((*key, text(name)?)));
     match (given.next(), given.next(), text("mask"), rule.len()) {
         (Some((key, fields)), None, Some(mask), 2) => Ok((key, fields, mask)),
         _ => Err(PyTypeError::new_err(format!(
@@ -320,24 +421,33 @@ pub(crate) fn request(
         ("health", []) => Call::Health,
         ("inspect", [envelope]) => inspect(envelope)?,
         (_, [app, payload]) => {
-            let app = app
-                .extract()
-                .map_err(|_| PyTypeError::new_err(format!("{method}() argument 'app' must be a string")))?;
-            let Some(request) = DocumentRequest::read(method, app, &options)? else { return Err(unknown(method)) };
+            let app = app.extract().map_err(|_| {
+                PyTypeError::new_err(format!("{method}() argument 'app' must be a string"))
+            })?;
+            let Some(request) = DocumentRequest::read(method, app, &options)? else {
+                return Err(unknown(method));
+            };
             Call::Document(Box::new(request), to_payload(payload)?)
         }
         _ => return Err(unknown(method)),
     };
     options.finish()?;
-    Ok(Request { call: Arc::new(call) })
+    Ok(Request {
+        call: Arc::new(call),
+    })
 }
 
 fn inspect(envelope: &Bound<'_, PyAny>) -> PyResult<Call> {
     if let Ok(bytes) = envelope.cast::<PyBytes>() {
         return Ok(Call::InspectBinary(bytes.as_bytes().to_vec()));
     }
-    let text = envelope.cast::<PyString>().ok().and_then(|text| text.to_str().ok());
-    let text = text.ok_or_else(|| PyTypeError::new_err("inspect() argument 'envelope' must be a string or bytes"))?;
+    let text = envelope
+        .cast::<PyString>()
+        .ok()
+        .and_then(|text| text.to_str().ok());
+    let text = text.ok_or_else(|| {
+        PyTypeError::new_err("inspect() argument 'envelope' must be a string or bytes")
+    })?;
     Ok(Call::InspectText(text.to_owned()))
 }
 

@@ -56,7 +56,13 @@ impl Outcome {
 fn of_document(py: Python<'_>, document: sealwire_client::Document) -> PyResult<Document> {
     let errors = PyList::empty(py);
     for error in document.errors {
-        errors.append(Bound::new(py, FieldError { path: error.path, code: error.code.name().to_owned() })?)?;
+        errors.append(Bound::new(
+            py,
+            FieldError {
+                path: error.path,
+                code: error.code.name().to_owned(),
+            },
+        )?)?;
     }
     Ok(Document {
         payload: from_payload(py, &document.payload)?.unbind(),
@@ -81,12 +87,20 @@ fn of_inspection(py: Python<'_>, inspection: Inspection) -> PyResult<Bound<'_, P
     set_optional(&map, "key_id", inspection.key_id)?;
     set_optional(&map, "outside", inspection.outside.then_some(true))?;
     set_optional(&map, "sequence", inspection.sequence)?;
-    set_optional(&map, "encapsulation", inspection.encapsulation.map(|place| place.name()))?;
+    set_optional(
+        &map,
+        "encapsulation",
+        inspection.encapsulation.map(|place| place.name()),
+    )?;
     set_optional(&map, "debug", inspection.debug)?;
     Ok(map)
 }
 
-fn set_optional<'py>(map: &Bound<'py, PyDict>, key: &str, value: Option<impl IntoPyObject<'py>>) -> PyResult<()> {
+fn set_optional<'py>(
+    map: &Bound<'py, PyDict>,
+    key: &str,
+    value: Option<impl IntoPyObject<'py>>,
+) -> PyResult<()> {
     value.map_or(Ok(()), |value| map.set_item(key, value))
 }
 

@@ -6,7 +6,9 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMemoryView, PyString, PyTuple};
+use pyo3::types::{
+    PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMemoryView, PyString, PyTuple,
+};
 use sealwire_columns::{append_timestamp, read_timestamp};
 use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 
@@ -68,16 +70,28 @@ enum Unfit {
 
 impl Unfit {
     fn of_type(reason: impl Into<String>) -> Self {
-        Self::Value { error: PyTypeError::new_err, reason: reason.into(), steps: Vec::new() }
+        Self::Value {
+            error: PyTypeError::new_err,
+            reason: reason.into(),
+            steps: Vec::new(),
+        }
     }
 
     fn of_range(reason: impl Into<String>) -> Self {
-        Self::Value { error: PyValueError::new_err, reason: reason.into(), steps: Vec::new() }
+        Self::Value {
+            error: PyValueError::new_err,
+            reason: reason.into(),
+            steps: Vec::new(),
+        }
     }
 
     /// Returns the error for a value of which code in Python raised an exception.
     fn of_raised(py: Python<'_>, raised: PyErr, reason: &str) -> Self {
-        if errors::is_passed_on(py, &raised) { Self::PassedOn(raised) } else { Self::of_range(reason) }
+        if errors::is_passed_on(py, &raised) {
+            Self::PassedOn(raised)
+        } else {
+            Self::of_range(reason)
+        }
     }
 
     fn below(mut self, step: Step) -> Self {
@@ -89,7 +103,11 @@ impl Unfit {
 
     fn into_error(self) -> PyErr {
         let (error, reason, steps) = match self {
-            Self::Value { error, reason, steps } => (error, reason, steps),
+            Self::Value {
+                error,
+                reason,
+                steps,
+            } => (error, reason, steps),
             Self::PassedOn(raised) => return raised,
         };
         let mut path = "$".to_owned();
@@ -115,12 +133,16 @@ fn append(value: &Bound<'_, PyAny>, out: &mut Vec<u8>, depth: usize) -> Result<(
         return Ok(());
     }
     if depth == DEPTH_MAX {
-        return Err(Unfit::of_range(format!("more than {DEPTH_MAX} nested containers")));
+        return Err(Unfit::of_range(format!(
+            "more than {DEPTH_MAX} nested containers"
+        )));
     }
     let py = value.py();
     // Containers are copied, because other threads, and code of the values in them, can change them meanwhile.
     if let Ok(map) = value.cast::<PyDict>() {
-        let map = map.copy().map_err(|raised| Unfit::of_raised(py, raised, "a map that cannot be read"))?;
+        let map = map
+            .copy()
+            .map_err(|raised| Unfit::of_raised(py, raised, "a map that cannot be read"))?;
         write::map_len(out, length(map.len())?);
         for (key, child) in map.iter() {
             if key.is_none()
@@ -128,9 +150,13 @@ fn append(value: &Bound<'_, PyAny>, out: &mut Vec<u8>, depth: usize) -> Result<(
                 || key.is_instance_of::<PyFloat>()
                 || !append_scalar(&key, out)?
             {
-                return Err(Unfit::of_type(format!("a key of type {} cannot be sent", type_name(&key))));
+                return Err(Unfit::of_type(format!(
+                    "a key of type {} cannot be sent",
+                    type_name(&key)
+                )));
             }
-            append(&child, out, depth + 1).map_err(|unfit| unfit.below(Step::Key(key_text(&key))))?;
+            append(&child, out, depth + 1)
+                .map_err(|unfit| unfit.below(Step::Key(key_text(&key))))?;
         }
     } else if let Ok(list) = value.cast::<PyList>() {
         let items = list.to_tuple();
@@ -138,7 +164,10 @@ fn append(value: &Bound<'_, PyAny>, out: &mut Vec<u8>, depth: usize) -> Result<(
     } else if let Ok(tuple) = value.cast::<PyTuple>() {
         append_items(tuple.iter(), tuple.len(), out, depth)?;
     } else {
-        return Err(Unfit::of_type(format!("a value of type {} cannot be sent", type_name(value))));
+        return Err(Unfit::of_type(format!(
+            "a value of type {} cannot be sent",
+            type_name(value)
+        )));
     }
     Ok(())
 }
@@ -160,7 +189,13 @@ fn append_items<'py>(
 fn append_scalar(value: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> Result<bool, Unfit> {
     if let Ok(text) = value.cast::<PyString>() {
         // Python's own error quotes the string.
-        let unfit = |raised| Unfit::of_raised(value.py(), raised, "a string with lone surrogates cannot be sent");
+        let unfit = |raised| {
+            Unfit::of_raised(
+                value.py(),
+                raised,
+                "a string with lone surrogates cannot be sent",
+            )
+        };
         let text = text.to_str().map_err(unfit)?;
         write::str(out, text);
     } else if value.is_none() {
@@ -176,8 +211,11 @@ fn append_scalar(value: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> Result<bool, Un
     } else if let Ok(bytes) = value.cast::<PyByteArray>() {
         write::bin(out, &bytes.to_vec());
     } else if value.is_instance_of::<PyMemoryView>() {
-        let bytes = value.call_method0("tobytes").and_then(|bytes| Ok(bytes.cast_into::<PyBytes>()?));
-        let unfit = |raised| Unfit::of_raised(value.py(), raised, "a memoryview that cannot be read");
+        let bytes = value
+            .call_method0("tobytes")
+            .and_then(|bytes| Ok(bytes.cast_into::<PyBytes>()?));
+        let unfit =
+            |raised| Unfit::of_raised(value.py(), raised, "a memoryview that cannot be read");
         write::bin(out, bytes.map_err(unfit)?.as_bytes());
     } else if let Ok(extension) = value.cast::<Extension>() {
         let Extension { code, data } = extension.get();
@@ -194,17 +232,23 @@ fn append_integer(number: &Bound<'_, PyInt>, out: &mut Vec<u8>) -> Result<(), Un
     } else if let Ok(number) = number.extract::<u64>() {
         write::uint(out, number);
     } else {
-        return Err(Unfit::of_range("an integer outside -2**63 to 2**64-1 cannot be sent"));
+        return Err(Unfit::of_range(
+            "an integer outside -2**63 to 2**64-1 cannot be sent",
+        ));
     }
     Ok(())
 }
 
 fn length(len: usize) -> Result<u32, Unfit> {
-    u32::try_from(len).map_err(|_| Unfit::of_range("a container with 2**32 entries or more cannot be sent"))
+    u32::try_from(len)
+        .map_err(|_| Unfit::of_range("a container with 2**32 entries or more cannot be sent"))
 }
 
 fn type_name(value: &Bound<'_, PyAny>) -> String {
-    value.get_type().qualname().map_or_else(|_| "unknown".to_owned(), |name| name.to_string())
+    value
+        .get_type()
+        .qualname()
+        .map_or_else(|_| "unknown".to_owned(), |name| name.to_string())
 }
 
 fn key_text(key: &Bound<'_, PyAny>) -> String {
@@ -239,25 +283,51 @@ fn datetimes(py: Python<'_>) -> PyResult<&'static DateTimes> {
 
 /// Writes a datetime with a time zone as a timestamp. Returns false for a value of another type.
 fn append_datetime(value: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> Result<bool, Unfit> {
-    let unreadable = |raised: PyErr| Unfit::of_raised(value.py(), raised, "a datetime that cannot be read");
+    let unreadable =
+        |raised: PyErr| Unfit::of_raised(value.py(), raised, "a datetime that cannot be read");
     let names = datetimes(value.py()).map_err(unreadable)?;
-    if !value.is_instance(names.datetime.bind(value.py())).map_err(unreadable)? {
+    if !value
+        .is_instance(names.datetime.bind(value.py()))
+        .map_err(unreadable)?
+    {
         return Ok(false);
     }
-    if value.call_method0("utcoffset").map_err(unreadable)?.is_none() {
-        return Err(Unfit::of_type("a datetime without a time zone cannot be sent"));
+    if value
+        .call_method0("utcoffset")
+        .map_err(unreadable)?
+        .is_none()
+    {
+        return Err(Unfit::of_type(
+            "a datetime without a time zone cannot be sent",
+        ));
     }
-    let since = value.sub(names.epoch.bind(value.py())).map_err(unreadable)?;
-    let part = |name: &str| since.getattr(name).and_then(|part| part.extract::<i64>()).map_err(unreadable);
+    let since = value
+        .sub(names.epoch.bind(value.py()))
+        .map_err(unreadable)?;
+    let part = |name: &str| {
+        since
+            .getattr(name)
+            .and_then(|part| part.extract::<i64>())
+            .map_err(unreadable)
+    };
     // Of a subclass, such as that of pandas.
-    match value.getattr("nanosecond").and_then(|part| part.extract::<i64>()) {
+    match value
+        .getattr("nanosecond")
+        .and_then(|part| part.extract::<i64>())
+    {
         Ok(0) => {}
         Ok(_) => return Err(Unfit::of_range("a datetime with nanoseconds")),
-        Err(raised) if errors::is_passed_on(value.py(), &raised) => return Err(Unfit::PassedOn(raised)),
+        Err(raised) if errors::is_passed_on(value.py(), &raised) => {
+            return Err(Unfit::PassedOn(raised));
+        }
         // Python's own datetime has none.
         Err(_) => {}
     }
-    append_timestamp(out, part("days")? * SECONDS_PER_DAY + part("seconds")?, part("microseconds")? as u32 * 1_000);
+    append_timestamp(
+        out,
+        part("days")? * SECONDS_PER_DAY + part("seconds")?,
+        part("microseconds")? as u32 * 1_000,
+    );
     Ok(true)
 }
 
@@ -271,7 +341,11 @@ fn malformed(error: Malformed) -> PyErr {
     errors::protocol(&error.to_string())
 }
 
-fn read<'py>(py: Python<'py>, reader: &mut TokenReader<'_>, depth: usize) -> PyResult<Bound<'py, PyAny>> {
+fn read<'py>(
+    py: Python<'py>,
+    reader: &mut TokenReader<'_>,
+    depth: usize,
+) -> PyResult<Bound<'py, PyAny>> {
     if depth > DEPTH_MAX {
         return Err(errors::protocol("too many nested containers"));
     }
@@ -317,13 +391,28 @@ fn read_extension<'py>(py: Python<'py>, code: i8, data: &[u8]) -> PyResult<Bound
     {
         let names = datetimes(py)?;
         let days = seconds.div_euclid(SECONDS_PER_DAY);
-        let rest = (days, seconds.rem_euclid(SECONDS_PER_DAY), nanoseconds / 1_000);
-        let moment = names.timedelta.bind(py).call1(rest).and_then(|since| names.epoch.bind(py).add(since));
+        let rest = (
+            days,
+            seconds.rem_euclid(SECONDS_PER_DAY),
+            nanoseconds / 1_000,
+        );
+        let moment = names
+            .timedelta
+            .bind(py)
+            .call1(rest)
+            .and_then(|since| names.epoch.bind(py).add(since));
         match moment {
             Ok(moment) => return Ok(moment),
             Err(raised) if errors::is_passed_on(py, &raised) => return Err(raised),
             Err(_) => {}
         }
     }
-    Ok(Bound::new(py, Extension { code, data: data.to_vec() })?.into_any())
+    Ok(Bound::new(
+        py,
+        Extension {
+            code,
+            data: data.to_vec(),
+        },
+    )?
+    .into_any())
 }

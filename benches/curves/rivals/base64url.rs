@@ -37,14 +37,22 @@ const ENCODERS: [Encoder; 4] = [
     Encoder {
         name: "base64_simd",
         encode: |bytes, text| _ = base64_simd::URL_SAFE_NO_PAD.encode(bytes, text.as_out()),
-        decode: |text, bytes| base64_simd::URL_SAFE_NO_PAD.decode(text, bytes.as_out()).is_ok(),
+        decode: |text, bytes| {
+            base64_simd::URL_SAFE_NO_PAD
+                .decode(text, bytes.as_out())
+                .is_ok()
+        },
     },
     Encoder {
         name: "data_encoding",
         encode: |bytes, text| BASE64URL_NOPAD.encode_mut(bytes, text),
         decode: |text, bytes| {
             let length = BASE64URL_NOPAD.decode_len(text.len());
-            length.is_ok_and(|length| BASE64URL_NOPAD.decode_mut(text, &mut bytes[..length]).is_ok())
+            length.is_ok_and(|length| {
+                BASE64URL_NOPAD
+                    .decode_mut(text, &mut bytes[..length])
+                    .is_ok()
+            })
         },
     },
 ];
@@ -56,12 +64,22 @@ pub(crate) fn measure(criterion: &mut Comparison) {
             let mut text = URL_SAFE_NO_PAD.encode(&data).into_bytes();
             let mut decoded = data.clone();
             check(encoder, &data, &text);
-            one(criterion, ("base64url", "decode", encoder.name), Some(size), |b| {
-                b.iter(|| assert!((encoder.decode)(black_box(&text), &mut decoded)));
-            });
-            one(criterion, ("base64url", "encode", encoder.name), Some(size), |b| {
-                b.iter(|| (encoder.encode)(black_box(&data), black_box(&mut text)));
-            });
+            one(
+                criterion,
+                ("base64url", "decode", encoder.name),
+                Some(size),
+                |b| {
+                    b.iter(|| assert!((encoder.decode)(black_box(&text), &mut decoded)));
+                },
+            );
+            one(
+                criterion,
+                ("base64url", "encode", encoder.name),
+                Some(size),
+                |b| {
+                    b.iter(|| (encoder.encode)(black_box(&data), black_box(&mut text)));
+                },
+            );
         }
     }
 }
@@ -71,8 +89,16 @@ fn check(encoder: &Encoder, data: &[u8], text: &[u8]) {
     let (mut encoded, mut decoded) = (vec![0; text.len()], vec![0; data.len()]);
     (encoder.encode)(data, &mut encoded);
     assert_eq!(encoded, text, "{} encodes", encoder.name);
-    assert!((encoder.decode)(text, &mut decoded) && decoded == data, "{} decodes", encoder.name);
+    assert!(
+        (encoder.decode)(text, &mut decoded) && decoded == data,
+        "{} decodes",
+        encoder.name
+    );
     for refused in ["AB", "AA==", "A+", "A"] {
-        assert!(!(encoder.decode)(refused.as_bytes(), &mut decoded[..3]), "{} refuses {refused}", encoder.name);
+        assert!(
+            !(encoder.decode)(refused.as_bytes(), &mut decoded[..3]),
+            "{} refuses {refused}",
+            encoder.name
+        );
     }
 }

@@ -13,11 +13,13 @@ pub(crate) struct LibSecp256k1 {
 }
 
 impl LibSecp256k1 {
-    pub(crate) const BINDING: Self =
-        Self { public: |private| PublicKey::from_secret_key(private).serialize_uncompressed() };
+    pub(crate) const BINDING: Self = Self {
+        public: |private| PublicKey::from_secret_key(private).serialize_uncompressed(),
+    };
     pub(crate) const ENGINE: Self = Self {
         public: |private| {
-            sealwire_fixed_base::secp256k1::multiply_generator(private.as_secret_bytes()).expect("multiplies")
+            sealwire_fixed_base::secp256k1::multiply_generator(private.as_secret_bytes())
+                .expect("multiplies")
         },
     };
 }
@@ -27,7 +29,8 @@ impl Agreement for LibSecp256k1 {
     type Peer = PublicKey;
 
     fn generate(&self) -> (Self::Private, Point) {
-        let private = SecretKey::from_secret_bytes(super::random()).expect("below the order, but for one in 2^128");
+        let private = SecretKey::from_secret_bytes(super::random())
+            .expect("below the order, but for one in 2^128");
         (private, (self.public)(&private))
     }
 

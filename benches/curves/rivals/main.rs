@@ -66,7 +66,12 @@ fn measure_all() -> io::Result<()> {
 /// Measures a whole message on each curve. Primitives that a library lacks are taken from the engine's libraries.
 fn messages(criterion: &mut Comparison) {
     for curve in [Curve::P256, Curve::Secp256k1] {
-        measure::message::<_, OpenSsl, ReusedContext>(criterion, curve, "openssl", &OpenSsl::new(curve));
+        measure::message::<_, OpenSsl, ReusedContext>(
+            criterion,
+            curve,
+            "openssl",
+            &OpenSsl::new(curve),
+        );
     }
     measure::message::<_, AwsLc, AwsLcAead>(criterion, Curve::P256, "aws_lc_rs", &AwsLc);
     measure::message::<_, Ring, RingAead>(criterion, Curve::P256, "ring", &Ring);
@@ -75,8 +80,16 @@ fn messages(criterion: &mut Comparison) {
 
     let k256 = RustCrypto::<k256::Secp256k1>::new();
     measure::message::<_, RustCryptoHkdf, AesGcm>(criterion, Curve::Secp256k1, "k256", &k256);
-    for (name, library) in [("libsecp256k1", LibSecp256k1::BINDING), ("sealwire_blinding", LibSecp256k1::ENGINE)] {
-        measure::message::<_, RustCryptoHkdf, AwsLcAead>(criterion, Curve::Secp256k1, name, &library);
+    for (name, library) in [
+        ("libsecp256k1", LibSecp256k1::BINDING),
+        ("sealwire_blinding", LibSecp256k1::ENGINE),
+    ] {
+        measure::message::<_, RustCryptoHkdf, AwsLcAead>(
+            criterion,
+            Curve::Secp256k1,
+            name,
+            &library,
+        );
     }
 }
 
@@ -84,13 +97,25 @@ fn messages(criterion: &mut Comparison) {
 fn system_openssl() -> io::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // Cargo passes its own `--bench` to both.
-    let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--bench");
+    let arguments = std::env::args_os()
+        .skip(1)
+        .filter(|argument| argument != "--bench");
     let status = Command::new(cargo)
-        .args(["bench", "--package", "sealwire-curves", "--no-default-features", "--bench", "system_openssl", "--"])
+        .args([
+            "bench",
+            "--package",
+            "sealwire-curves",
+            "--no-default-features",
+            "--bench",
+            "system_openssl",
+            "--",
+        ])
         .args(arguments)
         .status()?;
     if !status.success() {
-        say("The system's OpenSSL is not measured: its bench did not build or run (libssl-dev, pkg-config?).")?;
+        say(
+            "The system's OpenSSL is not measured: its bench did not build or run (libssl-dev, pkg-config?).",
+        )?;
     }
     Ok(())
 }

@@ -23,7 +23,9 @@ macro_rules! hkdf_and_aead {
                     }
                 }
                 let prk = $library::hkdf::Prk::new_less_safe($library::hkdf::HKDF_SHA256, prk);
-                prk.expand(&[info], Bytes(okm.len())).and_then(|expanded| expanded.fill(okm)).expect("expands");
+                prk.expand(&[info], Bytes(okm.len()))
+                    .and_then(|expanded| expanded.fill(okm))
+                    .expect("expands");
             }
         }
 
@@ -32,7 +34,9 @@ macro_rules! hkdf_and_aead {
         impl sealwire_curves::Aead for $aead {
             fn new(key: &sealwire_curves::Key) -> Self {
                 use $library::aead::{AES_256_GCM, LessSafeKey, UnboundKey};
-                Self(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("32 bytes")))
+                Self(LessSafeKey::new(
+                    UnboundKey::new(&AES_256_GCM, key).expect("32 bytes"),
+                ))
             }
 
             fn seal(&mut self, nonce: &sealwire_curves::Nonce, aad: &[u8], message: &mut [u8]) {
@@ -40,12 +44,25 @@ macro_rules! hkdf_and_aead {
                 type Seal = fn(&LessSafeKey, Nonce, Aad<&[u8]>, &mut [u8], &mut [u8; 16]);
                 const SEAL: Seal = $seal;
                 let (data, tag) = sealwire_curves::split_tag(message);
-                SEAL(&self.0, Nonce::assume_unique_for_key(*nonce), Aad::from(aad), data, tag);
+                SEAL(
+                    &self.0,
+                    Nonce::assume_unique_for_key(*nonce),
+                    Aad::from(aad),
+                    data,
+                    tag,
+                );
             }
 
-            fn open(&mut self, nonce: &sealwire_curves::Nonce, aad: &[u8], sealed: &mut [u8]) -> bool {
+            fn open(
+                &mut self,
+                nonce: &sealwire_curves::Nonce,
+                aad: &[u8],
+                sealed: &mut [u8],
+            ) -> bool {
                 use $library::aead::{Aad, Nonce};
-                self.0.open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::from(aad), sealed).is_ok()
+                self.0
+                    .open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::from(aad), sealed)
+                    .is_ok()
             }
         }
     };
@@ -53,10 +70,15 @@ macro_rules! hkdf_and_aead {
 
 // The tag is written in place, as in the engine. Returning the tag by value costs four copies.
 hkdf_and_aead!(aws_lc_rs, AwsLc, AwsLcAead, |key, nonce, aad, data, tag| {
-    key.seal_in_place_scatter(nonce, aad, data, &[], tag).expect("seals");
+    key.seal_in_place_scatter(nonce, aad, data, &[], tag)
+        .expect("seals");
 });
 hkdf_and_aead!(ring, Ring, RingAead, |key, nonce, aad, data, tag| {
-    tag.copy_from_slice(key.seal_in_place_separate_tag(nonce, aad, data).expect("seals").as_ref());
+    tag.copy_from_slice(
+        key.seal_in_place_separate_tag(nonce, aad, data)
+            .expect("seals")
+            .as_ref(),
+    );
 });
 
 impl Agreement for AwsLc {
@@ -64,8 +86,14 @@ impl Agreement for AwsLc {
     type Peer = aws_lc_rs::agreement::ParsedPublicKey;
 
     fn generate(&self) -> (Self::Private, Point) {
-        let private = Self::Private::generate(&aws_lc_rs::agreement::ECDH_P256).expect("makes a key");
-        let point = private.compute_public_key().expect("public half").as_ref().try_into().expect("uncompressed");
+        let private =
+            Self::Private::generate(&aws_lc_rs::agreement::ECDH_P256).expect("makes a key");
+        let point = private
+            .compute_public_key()
+            .expect("public half")
+            .as_ref()
+            .try_into()
+            .expect("uncompressed");
         (private, point)
     }
 
@@ -75,7 +103,8 @@ impl Agreement for AwsLc {
     }
 
     fn agree(&self, private: Self::Private, peer: &Self::Peer) -> [u8; 32] {
-        aws_lc_rs::agreement::agree(&private, peer.clone(), (), |x| x.try_into().map_err(|_| ())).expect("agrees")
+        aws_lc_rs::agreement::agree(&private, peer.clone(), (), |x| x.try_into().map_err(|_| ()))
+            .expect("agrees")
     }
 }
 
@@ -86,8 +115,14 @@ impl Agreement for Ring {
 
     fn generate(&self) -> (Self::Private, Point) {
         let random = ring::rand::SystemRandom::new();
-        let private = Self::Private::generate(&ring::agreement::ECDH_P256, &random).expect("makes a key");
-        let point = private.compute_public_key().expect("public half").as_ref().try_into().expect("uncompressed");
+        let private =
+            Self::Private::generate(&ring::agreement::ECDH_P256, &random).expect("makes a key");
+        let point = private
+            .compute_public_key()
+            .expect("public half")
+            .as_ref()
+            .try_into()
+            .expect("uncompressed");
         (private, point)
     }
 
@@ -96,6 +131,7 @@ impl Agreement for Ring {
     }
 
     fn agree(&self, private: Self::Private, peer: &Self::Peer) -> [u8; 32] {
-        ring::agreement::agree_ephemeral(private, peer, |x| x.try_into().expect("32 bytes")).expect("agrees")
+        ring::agreement::agree_ephemeral(private, peer, |x| x.try_into().expect("32 bytes"))
+            .expect("agrees")
     }
 }

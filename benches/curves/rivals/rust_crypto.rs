@@ -29,8 +29,14 @@ where
     type Peer = PublicKey<C>;
 
     fn generate(&self) -> (Self::Private, Point) {
-        let private = SecretKey::from_slice(&super::random()).expect("below the order, but for one in 2^32");
-        let point = private.public_key().to_sec1_point(false).as_bytes().try_into().expect("uncompressed");
+        let private =
+            SecretKey::from_slice(&super::random()).expect("below the order, but for one in 2^32");
+        let point = private
+            .public_key()
+            .to_sec1_point(false)
+            .as_bytes()
+            .try_into()
+            .expect("uncompressed");
         (private, point)
     }
 
@@ -39,7 +45,9 @@ where
     }
 
     fn agree(&self, private: Self::Private, peer: &Self::Peer) -> [u8; 32] {
-        private.diffie_hellman(peer).raw_secret_bytes()[..].try_into().expect("32 bytes")
+        private.diffie_hellman(peer).raw_secret_bytes()[..]
+            .try_into()
+            .expect("32 bytes")
     }
 }
 
@@ -54,7 +62,10 @@ impl Hkdf for RustCryptoHkdf {
     }
 
     fn expand(prk: &[u8; 32], info: &[u8], okm: &mut [u8]) {
-        hkdf::Hkdf::<Sha256>::from_prk(prk).expect("one hash").expand(info, okm).expect("one hash at most");
+        hkdf::Hkdf::<Sha256>::from_prk(prk)
+            .expect("one hash")
+            .expand(info, okm)
+            .expect("one hash at most");
     }
 }
 
@@ -67,11 +78,17 @@ impl Aead for AesGcm {
 
     fn seal(&mut self, nonce: &Nonce, aad: &[u8], message: &mut [u8]) {
         let (data, tag) = split_tag(message);
-        *tag = self.0.encrypt_inout_detached(nonce.into(), aad, data.into()).expect("seals").into();
+        *tag = self
+            .0
+            .encrypt_inout_detached(nonce.into(), aad, data.into())
+            .expect("seals")
+            .into();
     }
 
     fn open(&mut self, nonce: &Nonce, aad: &[u8], sealed: &mut [u8]) -> bool {
         let (data, tag) = split_tag(sealed);
-        self.0.decrypt_inout_detached(nonce.into(), aad, data.into(), (&*tag).into()).is_ok()
+        self.0
+            .decrypt_inout_detached(nonce.into(), aad, data.into(), (&*tag).into())
+            .is_ok()
     }
 }

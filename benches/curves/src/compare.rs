@@ -21,7 +21,8 @@ mod plot;
 /// Names of the two sides.
 const SIDES: [&str; 2] = ["A", "B"];
 
-const USAGE: &str = "usage: cargo bench -p sealwire-curves --bench curves -- --compare A.json B.json [--json]";
+const USAGE: &str =
+    "usage: cargo bench -p sealwire-curves --bench curves -- --compare A.json B.json [--json]";
 
 /// Arguments of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,19 +38,37 @@ impl CompareRequest {
     /// If `--compare` is without two files, or beside an unknown argument.
     pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<Self>, String> {
         // Cargo adds `--bench`, after the arguments of the user.
-        let arguments: Vec<_> = arguments.into_iter().filter(|argument| argument != "--bench").collect();
-        let Some(at) = arguments.iter().position(|argument| argument == "--compare") else {
+        let arguments: Vec<_> = arguments
+            .into_iter()
+            .filter(|argument| argument != "--bench")
+            .collect();
+        let Some(at) = arguments
+            .iter()
+            .position(|argument| argument == "--compare")
+        else {
             return Ok(None);
         };
         let is_option = |argument: &&OsString| argument.as_encoded_bytes().starts_with(b"-");
-        let files = arguments.iter().skip(at + 1).take_while(|argument| !is_option(argument)).take(2);
+        let files = arguments
+            .iter()
+            .skip(at + 1)
+            .take_while(|argument| !is_option(argument))
+            .take(2);
         let files: Vec<_> = files.map(PathBuf::from).collect();
-        let files: [PathBuf; 2] = files.try_into().map_err(|_| format!("--compare needs two files\n{USAGE}"))?;
+        let files: [PathBuf; 2] = files
+            .try_into()
+            .map_err(|_| format!("--compare needs two files\n{USAGE}"))?;
         let mut others = arguments[..at].iter().chain(&arguments[at + 3..]);
         if let Some(unknown) = others.clone().find(|argument| *argument != "--json") {
-            return Err(format!("--compare does not take `{}`\n{USAGE}", unknown.display()));
+            return Err(format!(
+                "--compare does not take `{}`\n{USAGE}",
+                unknown.display()
+            ));
         }
-        Ok(Some(Self { files, json: others.next().is_some() }))
+        Ok(Some(Self {
+            files,
+            json: others.next().is_some(),
+        }))
     }
 
     /// Compares the files, prints the result and writes the page.
@@ -58,7 +77,10 @@ impl CompareRequest {
     /// A text that names the file, says what is wrong and what to do.
     pub fn run(&self) -> Result<(), String> {
         let shell = env::var_os("PWD").map(PathBuf::from);
-        let [a, b] = self.files.each_ref().map(|path| read(path, shell.as_deref()));
+        let [a, b] = self
+            .files
+            .each_ref()
+            .map(|path| read(path, shell.as_deref()));
         let comparison = MachineComparison::new([a?, b?])?;
         let folder = target().join("curves");
         let page = folder.join("compare.html");
@@ -76,7 +98,10 @@ impl CompareRequest {
 
 /// Resolves a path against the folder of the shell, because Cargo runs benches in the folder of their package.
 fn resolve(path: &Path, shell: Option<&Path>) -> PathBuf {
-    shell.map(|folder| folder.join(path)).filter(|path| path.exists()).unwrap_or_else(|| path.to_owned())
+    shell
+        .map(|folder| folder.join(path))
+        .filter(|path| path.exists())
+        .unwrap_or_else(|| path.to_owned())
 }
 
 /// Reads a result file, whose path is as in the arguments.
@@ -102,7 +127,11 @@ struct ComparedSide {
 
 impl ComparedSide {
     fn earlier_runs(&self) -> usize {
-        self.file.results.iter().filter(|result| result.earlier_run).count()
+        self.file
+            .results
+            .iter()
+            .filter(|result| result.earlier_run)
+            .count()
     }
 }
 
@@ -144,17 +173,22 @@ struct Primitive {
 }
 
 impl Primitive {
-    fn new((subject, bytes, operation): (&str, Option<u64>, &str), sides: [&[&TimedResult]; 2]) -> Self {
+    fn new(
+        (subject, bytes, operation): (&str, Option<u64>, &str),
+        sides: [&[&TimedResult]; 2],
+    ) -> Self {
         let mut rows: BTreeMap<&str, ComparedRow> = BTreeMap::new();
         for (side, results) in sides.iter().enumerate() {
             for result in *results {
-                let row = rows.entry(&result.implementation).or_insert_with(|| ComparedRow {
-                    implementation: result.implementation.clone(),
-                    times: [None; 2],
-                    engine: [false; 2],
-                    places: None,
-                    order_changed: false,
-                });
+                let row = rows
+                    .entry(&result.implementation)
+                    .or_insert_with(|| ComparedRow {
+                        implementation: result.implementation.clone(),
+                        times: [None; 2],
+                        engine: [false; 2],
+                        places: None,
+                        order_changed: false,
+                    });
                 row.times[side] = Some(result.median_ns);
                 row.engine[side] = result.engine;
             }
@@ -162,8 +196,13 @@ impl Primitive {
         let mut rows: Vec<_> = rows.into_values().collect();
         let key = |row: &ComparedRow| row.times.map(|time| time.unwrap_or(f64::MAX));
         rows.sort_by(|x, y| key(x).partial_cmp(&key(y)).expect("no time is NaN"));
-        let mut primitive =
-            Self { subject: subject.into(), operation: operation.into(), bytes, rows, reversed: vec![] };
+        let mut primitive = Self {
+            subject: subject.into(),
+            operation: operation.into(),
+            bytes,
+            rows,
+            reversed: vec![],
+        };
         primitive.order();
         primitive
     }
@@ -172,18 +211,26 @@ impl Primitive {
     fn order(&mut self) {
         let times: Vec<_> = self.rows.iter().map(ComparedRow::both).collect();
         for (row, own) in self.rows.iter_mut().zip(&times) {
-            let place =
-                |own: &[f64; 2], side: usize| 1 + times.iter().flatten().filter(|o| o[side] < own[side]).count();
+            let place = |own: &[f64; 2], side: usize| {
+                1 + times
+                    .iter()
+                    .flatten()
+                    .filter(|o| o[side] < own[side])
+                    .count()
+            };
             row.places = own.map(|own| [place(&own, 0), place(&own, 1)]);
         }
         let is_tie = |x: f64, y: f64| x.max(y) <= x.min(y) * TIE_MAX;
-        for (first, second) in
-            (0..times.len()).flat_map(|first| (first + 1..times.len()).map(move |second| (first, second)))
+        for (first, second) in (0..times.len())
+            .flat_map(|first| (first + 1..times.len()).map(move |second| (first, second)))
         {
-            let (Some(x), Some(y)) = (times[first], times[second]) else { continue };
+            let (Some(x), Some(y)) = (times[first], times[second]) else {
+                continue;
+            };
             let ties = is_tie(x[0], y[0]) && is_tie(x[1], y[1]);
             if x[0] < y[0] && y[1] < x[1] && !ties {
-                self.reversed.push([first, second].map(|at| self.rows[at].implementation.clone()));
+                self.reversed
+                    .push([first, second].map(|at| self.rows[at].implementation.clone()));
                 self.rows[first].order_changed = true;
                 self.rows[second].order_changed = true;
             }
@@ -191,7 +238,9 @@ impl Primitive {
     }
 
     fn title(&self) -> String {
-        let size = self.bytes.map_or(String::new(), |bytes| format!(" {}", size_name(bytes)));
+        let size = self
+            .bytes
+            .map_or(String::new(), |bytes| format!(" {}", size_name(bytes)));
         format!("{} {}{size}", self.subject, self.operation)
     }
 
@@ -200,7 +249,9 @@ impl Primitive {
         match &self.reversed[..] {
             [] => "Order unchanged.".into(),
             pairs => {
-                let pairs = pairs.iter().map(|[a, b]| format!("{a} is faster than {b} in A, and slower in B"));
+                let pairs = pairs
+                    .iter()
+                    .map(|[a, b]| format!("{a} is faster than {b} in A, and slower in B"));
                 format!("Order changed: {}.", pairs.collect::<Vec<_>>().join("; "))
             }
         }
@@ -213,14 +264,23 @@ impl Primitive {
                 let mark = if row.engine[side] { " †" } else { "" };
                 row.times[side].map_or(String::new(), |ns| human(ns) + mark)
             };
-            let place = |[a, b]: [usize; 2]| if a == b { a.to_string() } else { format!("{a} → {b}") };
+            let place = |[a, b]: [usize; 2]| {
+                if a == b {
+                    a.to_string()
+                } else {
+                    format!("{a} → {b}")
+                }
+            };
             [
                 row.implementation.clone(),
                 time(0),
                 time(1),
-                row.ratio().map_or(String::new(), |ratio| format!("{ratio:.2}")),
+                row.ratio()
+                    .map_or(String::new(), |ratio| format!("{ratio:.2}")),
                 row.places.map_or(String::new(), place),
-                row.places.map_or("", |_| if row.order_changed { "yes" } else { "no" }).into(),
+                row.places
+                    .map_or("", |_| if row.order_changed { "yes" } else { "no" })
+                    .into(),
             ]
         };
         self.rows.iter().map(cells).collect()
@@ -256,44 +316,80 @@ impl MachineComparison {
         let mut groups: BTreeMap<_, Results<'_>> = BTreeMap::new();
         for (at, side) in sides.iter().enumerate() {
             for result in &side.file.results {
-                let place = OPERATIONS.iter().position(|name| *name == result.operation).unwrap_or(OPERATIONS.len());
+                let place = OPERATIONS
+                    .iter()
+                    .position(|name| *name == result.operation)
+                    .unwrap_or(OPERATIONS.len());
                 let key = (&*result.subject, place, &*result.operation, result.bytes);
                 groups.entry(key).or_default()[at].push(result);
             }
         }
         let primitive = |((subject, _, operation, bytes), results): (_, Results<'_>)| {
-            Primitive::new((subject, bytes, operation), results.each_ref().map(|side| &side[..]))
+            Primitive::new(
+                (subject, bytes, operation),
+                results.each_ref().map(|side| &side[..]),
+            )
         };
         let primitives: Vec<_> = groups.into_iter().map(primitive).collect();
-        if !primitives.iter().flat_map(|primitive| &primitive.rows).any(|row| row.ratio().is_some()) {
-            let [a, b] = sides.each_ref().map(|side| format!("{} ({} results)", side.name, side.file.results.len()));
-            return Err(format!("{a} and {b} have no bench in common: run the same benches on both machines"));
+        if !primitives
+            .iter()
+            .flat_map(|primitive| &primitive.rows)
+            .any(|row| row.ratio().is_some())
+        {
+            let [a, b] = sides
+                .each_ref()
+                .map(|side| format!("{} ({} results)", side.name, side.file.results.len()));
+            return Err(format!(
+                "{a} and {b} have no bench in common: run the same benches on both machines"
+            ));
         }
         Ok(Self { sides, primitives })
     }
 
     /// Returns the geometric mean of all ratios, and their number.
     fn mean_ratio(&self) -> (f64, usize) {
-        let ratios = self.primitives.iter().flat_map(|primitive| &primitive.rows).filter_map(ComparedRow::ratio);
-        let (sum, count) = ratios.fold((0.0, 0), |(sum, count), ratio| (sum + ratio.ln(), count + 1));
+        let ratios = self
+            .primitives
+            .iter()
+            .flat_map(|primitive| &primitive.rows)
+            .filter_map(ComparedRow::ratio);
+        let (sum, count) = ratios.fold((0.0, 0), |(sum, count), ratio| {
+            (sum + ratio.ln(), count + 1)
+        });
         ((sum / f64::from(count)).exp(), count as usize)
     }
 
     /// Returns every property of the machines: its name, its value in A and in B. A side without a property has "".
     fn properties(&self) -> Vec<[String; 3]> {
-        let [a, b] = self.sides.each_ref().map(|side| side.file.machine.properties());
+        let [a, b] = self
+            .sides
+            .each_ref()
+            .map(|side| side.file.machine.properties());
         let mut names: Vec<_> = a.iter().map(|(name, _)| name).collect();
-        names.extend(b.iter().map(|(name, _)| name).filter(|name| a.iter().all(|(known, _)| known != *name)));
+        names.extend(
+            b.iter()
+                .map(|(name, _)| name)
+                .filter(|name| a.iter().all(|(known, _)| known != *name)),
+        );
         let value = |side: &[(String, String)], name: &str| {
-            side.iter().find(|(known, _)| known == name).map_or(String::new(), |(_, value)| value.clone())
+            side.iter()
+                .find(|(known, _)| known == name)
+                .map_or(String::new(), |(_, value)| value.clone())
         };
-        names.into_iter().map(|name| [name.clone(), value(&a, name), value(&b, name)]).collect()
+        names
+            .into_iter()
+            .map(|name| [name.clone(), value(&a, name), value(&b, name)])
+            .collect()
     }
 
     /// Returns the sentences that sum up the comparison.
     fn summary(&self) -> Vec<String> {
         let (mean, count) = self.mean_ratio();
-        let changed: Vec<_> = self.primitives.iter().filter(|primitive| !primitive.reversed.is_empty()).collect();
+        let changed: Vec<_> = self
+            .primitives
+            .iter()
+            .filter(|primitive| !primitive.reversed.is_empty())
+            .collect();
         let mut out = vec![
             format!("B takes {mean:.2} of the time of A (geometric mean of {count} ratios)."),
             format!(
@@ -304,16 +400,24 @@ impl MachineComparison {
                 (TIE_MAX - 1.0) * 100.0
             ),
         ];
-        for (side, name) in self.sides.iter().zip(SIDES).filter(|(side, _)| side.earlier_runs() > 0) {
+        for (side, name) in self
+            .sides
+            .iter()
+            .zip(SIDES)
+            .filter(|(side, _)| side.earlier_runs() > 0)
+        {
             let (old, all) = (side.earlier_runs(), side.file.results.len());
-            out.push(format!("{old} of {all} results of {name} are of an earlier run: the machine may differ."));
+            out.push(format!(
+                "{old} of {all} results of {name} are of an earlier run: the machine may differ."
+            ));
         }
         out
     }
 
     fn markdown(&self) -> String {
         let [a, b] = self.sides.each_ref().map(|side| &side.name);
-        let mut out = format!("### machines\n\n| | A: {a} | B: {b} | |\n| --- | --- | --- | --- |\n");
+        let mut out =
+            format!("### machines\n\n| | A: {a} | B: {b} | |\n| --- | --- | --- | --- |\n");
         for [name, a, b] in self.properties() {
             let difference = if a == b { "" } else { "differs" };
             // Writing to a string does not fail.

@@ -8,7 +8,13 @@ const VERSION: &[u8] = b"HPKE-v1";
 
 /// RFC 9180, sections 4.1 and 5.1: the key and the base nonce for a message from the sender of `enc` to `recipient`.
 #[must_use]
-pub fn schedule<K: Hkdf>(curve: Curve, dh: &[u8; 32], enc: &Point, recipient: &Point, info: &[u8]) -> (Key, Nonce) {
+pub fn schedule<K: Hkdf>(
+    curve: Curve,
+    dh: &[u8; 32],
+    enc: &Point,
+    recipient: &Point,
+    info: &[u8],
+) -> (Key, Nonce) {
     // KEM ids: section 7.1, and draft-wahby-cfrg-hpke-kem-secp256k1.
     let kem = match curve {
         Curve::P256 => [0, 0x10],
@@ -34,9 +40,18 @@ fn extract<K: Hkdf>(salt: &[u8], suite: &[u8], label: &[u8], ikm: &[u8]) -> [u8;
     K::extract(salt, &[VERSION, suite, label, ikm].concat())
 }
 
-fn expand<K: Hkdf, const N: usize>(prk: &[u8; 32], suite: &[u8], label: &[u8], info: &[&[u8]]) -> [u8; N] {
+fn expand<K: Hkdf, const N: usize>(
+    prk: &[u8; 32],
+    suite: &[u8],
+    label: &[u8],
+    info: &[&[u8]],
+) -> [u8; N] {
     let length = u16::try_from(N).expect("a hash at most").to_be_bytes();
     let mut okm = [0; N];
-    K::expand(prk, &[&[&length, VERSION, suite, label], info].concat().concat(), &mut okm);
+    K::expand(
+        prk,
+        &[&[&length, VERSION, suite, label], info].concat().concat(),
+        &mut okm,
+    );
     okm
 }

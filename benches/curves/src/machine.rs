@@ -41,7 +41,9 @@ impl MachineInfo {
     /// Describes this machine. `openssl` are the libraries whose versions Cargo does not know.
     pub(crate) fn describe(openssl: impl IntoIterator<Item = (String, String)>) -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let crates = CRATES.iter().filter_map(|name| Some(((*name).into(), locked_version(LOCK_FILE, name)?)));
+        let crates = CRATES
+            .iter()
+            .filter_map(|name| Some(((*name).into(), locked_version(LOCK_FILE, name)?)));
         Self {
             cpu: cpu_model(&cpuinfo).unwrap_or(std::env::consts::ARCH).into(),
             cores: thread::available_parallelism().map_or(1, |cores| cores.get() as u64),
@@ -51,14 +53,22 @@ impl MachineInfo {
 
     /// Returns every property with its name, in the order in which a table shows them.
     pub(crate) fn properties(&self) -> Vec<(String, String)> {
-        let machine = [("CPU".into(), self.cpu.clone()), ("cores".into(), self.cores.to_string())];
-        let libraries = self.libraries.iter().map(|(name, version)| (name.clone(), version.clone()));
+        let machine = [
+            ("CPU".into(), self.cpu.clone()),
+            ("cores".into(), self.cores.to_string()),
+        ];
+        let libraries = self
+            .libraries
+            .iter()
+            .map(|(name, version)| (name.clone(), version.clone()));
         machine.into_iter().chain(libraries).collect()
     }
 }
 
 fn cpu_model(cpuinfo: &str) -> Option<&str> {
-    let (_, model) = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'))?;
+    let (_, model) = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))?;
     Some(model.trim()).filter(|model| !model.is_empty())
 }
 
@@ -67,11 +77,19 @@ fn locked_version(lock_file: &str, name: &str) -> Option<String> {
     let mut versions = BTreeSet::new();
     for package in lock_file.split("[[package]]") {
         let value = |key: &str| {
-            package.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = \"")?.strip_suffix('"'))
+            package.lines().find_map(|line| {
+                line.strip_prefix(key)?
+                    .strip_prefix(" = \"")?
+                    .strip_suffix('"')
+            })
         };
         if value("name") == Some(PACKAGE) {
             let dependency = |line: &str| {
-                let (found, version) = line.trim().strip_prefix('"')?.strip_suffix("\",")?.split_once(' ')?;
+                let (found, version) = line
+                    .trim()
+                    .strip_prefix('"')?
+                    .strip_suffix("\",")?
+                    .split_once(' ')?;
                 (found == name).then(|| version.to_owned())
             };
             if let Some(version) = package.lines().find_map(dependency) {
@@ -92,7 +110,10 @@ mod tests {
     #[test]
     fn the_cpu_is_what_the_kernel_names() {
         for (cpuinfo, model) in [
-            ("processor\t: 0\nmodel name\t: AMD EPYC 9R14\ncpu MHz\t: 2600\n", Some("AMD EPYC 9R14")),
+            (
+                "processor\t: 0\nmodel name\t: AMD EPYC 9R14\ncpu MHz\t: 2600\n",
+                Some("AMD EPYC 9R14"),
+            ),
             ("processor\t: 0\nBogoMIPS\t: 243.75\n", None),
             ("model name\t: \n", None),
             ("", None),
@@ -110,10 +131,17 @@ mod tests {
             [[package]]\nname = \"sha2\"\nversion = \"0.10.9\"\n\n[[package]]\nname = \"sha2\"\nversion = \"0.11.0\"\n\n\
             [[package]]\nname = \"sealwire-curves\"\nversion = \"0.1.0\"\ndependencies = [\n \"base64 0.23.1\",\n \
             \"ring\",\n]\n";
-        for (name, version) in
-            [("base64", Some("0.23.1")), ("ring", Some("0.17.14")), ("sha2", Some("0.10.9, 0.11.0")), ("k256", None)]
-        {
-            assert_eq!(locked_version(lock_file, name).as_deref(), version, "{name}");
+        for (name, version) in [
+            ("base64", Some("0.23.1")),
+            ("ring", Some("0.17.14")),
+            ("sha2", Some("0.10.9, 0.11.0")),
+            ("k256", None),
+        ] {
+            assert_eq!(
+                locked_version(lock_file, name).as_deref(),
+                version,
+                "{name}"
+            );
         }
     }
 

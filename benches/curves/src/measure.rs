@@ -7,11 +7,18 @@ use std::hint::black_box;
 use criterion::{BatchSize, Bencher, BenchmarkId, Throughput};
 
 use crate::openssl::{OneShot, OpenSsl};
-use crate::{Aead, Agreement, Comparison, CpuTime, Curve, Hkdf, Key, Nonce, Point, TAG_BYTES, hpke};
+use crate::{
+    Aead, Agreement, Comparison, CpuTime, Curve, Hkdf, Key, Nonce, Point, TAG_BYTES, hpke,
+};
 
 /// Sizes of AES-GCM messages.
-const SIZES: [(usize, &str); 5] =
-    [(16, "16B"), (64, "64B"), (1 << 10, "1KiB"), (16 << 10, "16KiB"), (64 << 10, "64KiB")];
+const SIZES: [(usize, &str); 5] = [
+    (16, "16B"),
+    (64, "64B"),
+    (1 << 10, "1KiB"),
+    (16 << 10, "16KiB"),
+    (64 << 10, "64KiB"),
+];
 /// Size of the field in the message of `seal` and `open`.
 const FIELD_BYTES: usize = 16;
 /// HPKE info of an envelope with a short app name.
@@ -42,17 +49,28 @@ pub fn one(
 ///
 /// `seal` makes a key pair and seals one field to a recipient whose point is already parsed. `open` parses the sender's
 /// point and opens that field.
-pub fn message<A: Agreement, K: Hkdf, E: Aead>(criterion: &mut Comparison, curve: Curve, name: &str, library: &A) {
+pub fn message<A: Agreement, K: Hkdf, E: Aead>(
+    criterion: &mut Comparison,
+    curve: Curve,
+    name: &str,
+    library: &A,
+) {
     check_agreement(curve, library);
     check_hkdf::<K>();
     let bench = |operation| (curve.name(), operation, name);
 
-    one(criterion, bench("keygen"), None, |b| b.iter(|| library.generate()));
+    one(criterion, bench("keygen"), None, |b| {
+        b.iter(|| library.generate())
+    });
 
     let (_, recipient) = library.generate();
     let peer = library.peer(&recipient);
     one(criterion, bench("ecdh"), None, |b| {
-        b.iter_batched(|| library.generate().0, |private| library.agree(private, &peer), BatchSize::SmallInput);
+        b.iter_batched(
+            || library.generate().0,
+            |private| library.agree(private, &peer),
+            BatchSize::SmallInput,
+        );
     });
 
     let (_, enc) = library.generate();
@@ -75,8 +93,14 @@ pub fn message<A: Agreement, K: Hkdf, E: Aead>(criterion: &mut Comparison, curve
         assert!(E::new(&key).open(&nonce, AAD, &mut sealed), "opens");
         sealed
     };
-    assert_eq!(open(sent())[..FIELD_BYTES], [b'x'; FIELD_BYTES], "{name} opens what it seals");
-    one(criterion, bench("open"), None, |b| b.iter_batched(sent, open, BatchSize::SmallInput));
+    assert_eq!(
+        open(sent())[..FIELD_BYTES],
+        [b'x'; FIELD_BYTES],
+        "{name} opens what it seals"
+    );
+    one(criterion, bench("open"), None, |b| {
+        b.iter_batched(sent, open, BatchSize::SmallInput)
+    });
 }
 
 type Sealed = [u8; FIELD_BYTES + TAG_BYTES];
@@ -146,7 +170,11 @@ fn check_agreement<A: Agreement>(curve: Curve, library: &A) {
     let (ours, our_point) = library.generate();
     let (theirs, their_point) = reference.generate();
     let shared = library.agree(ours, &library.peer(&their_point));
-    assert_eq!(shared, reference.agree(theirs, &reference.peer(&our_point)), "agrees with OpenSSL");
+    assert_eq!(
+        shared,
+        reference.agree(theirs, &reference.peer(&our_point)),
+        "agrees with OpenSSL"
+    );
 }
 
 fn sealed(aead: &mut impl Aead, data: &[u8]) -> Vec<u8> {
@@ -158,14 +186,21 @@ fn sealed(aead: &mut impl Aead, data: &[u8]) -> Vec<u8> {
 /// Checks that the sealed message equals OpenSSL's, that it opens, and that it does not open after a bit is flipped.
 fn checked(key: &Key, aead: &mut impl Aead, data: &[u8]) -> Vec<u8> {
     let message = sealed(aead, data);
-    assert_eq!(message, sealed(&mut OneShot::new(key), data), "seals as OpenSSL");
+    assert_eq!(
+        message,
+        sealed(&mut OneShot::new(key), data),
+        "seals as OpenSSL"
+    );
     for spoilt in [0, data.len()] {
         let mut copy = message.clone();
         copy[spoilt] ^= 1;
         assert!(!aead.open(&NONCE, AAD, &mut copy), "refuses");
     }
     let mut copy = message.clone();
-    assert!(aead.open(&NONCE, AAD, &mut copy) && copy.starts_with(data), "opens");
+    assert!(
+        aead.open(&NONCE, AAD, &mut copy) && copy.starts_with(data),
+        "opens"
+    );
     message
 }
 

@@ -34,7 +34,9 @@ impl OpenSsl {
 
 impl std::fmt::Debug for OpenSsl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("OpenSsl").field(&self.0.curve_name()).finish()
+        f.debug_tuple("OpenSsl")
+            .field(&self.0.curve_name())
+            .finish()
     }
 }
 
@@ -45,7 +47,9 @@ impl Agreement for OpenSsl {
     fn generate(&self) -> (Self::Private, Point) {
         let key = EcKey::generate(&self.0).expect("makes a key");
         let mut context = BigNumContext::new().expect("memory");
-        let point = key.public_key().to_bytes(&self.0, PointConversionForm::UNCOMPRESSED, &mut context);
+        let point =
+            key.public_key()
+                .to_bytes(&self.0, PointConversionForm::UNCOMPRESSED, &mut context);
         (key, point.expect("writes").try_into().expect("65 bytes"))
     }
 
@@ -57,22 +61,50 @@ impl Agreement for OpenSsl {
     fn agree(&self, private: Self::Private, peer: &Self::Peer) -> [u8; 32] {
         let mut context = BigNumContext::new_secure().expect("memory");
         let mut product = EcPoint::new(&self.0).expect("memory");
-        product.mul2(&self.0, peer, private.private_key(), &mut context).expect("multiplies");
-        let (mut x, mut y) = (BigNum::new().expect("memory"), BigNum::new().expect("memory"));
-        product.affine_coordinates(&self.0, &mut x, &mut y, &mut context).expect("is finite");
-        x.to_vec_padded(32).expect("fits").try_into().expect("32 bytes")
+        product
+            .mul2(&self.0, peer, private.private_key(), &mut context)
+            .expect("multiplies");
+        let (mut x, mut y) = (
+            BigNum::new().expect("memory"),
+            BigNum::new().expect("memory"),
+        );
+        product
+            .affine_coordinates(&self.0, &mut x, &mut y, &mut context)
+            .expect("is finite");
+        x.to_vec_padded(32)
+            .expect("fits")
+            .try_into()
+            .expect("32 bytes")
     }
 }
 
 impl Hkdf for OpenSsl {
     fn extract(salt: &[u8], ikm: &[u8]) -> [u8; 32] {
         let mut prk = [0; 32];
-        hkdf(Md::sha256(), ikm, Some(salt), None, HkdfMode::ExtractOnly, None, &mut prk).expect("extracts");
+        hkdf(
+            Md::sha256(),
+            ikm,
+            Some(salt),
+            None,
+            HkdfMode::ExtractOnly,
+            None,
+            &mut prk,
+        )
+        .expect("extracts");
         prk
     }
 
     fn expand(prk: &[u8; 32], info: &[u8], okm: &mut [u8]) {
-        hkdf(Md::sha256(), prk, None, Some(info), HkdfMode::ExpandOnly, None, okm).expect("expands");
+        hkdf(
+            Md::sha256(),
+            prk,
+            None,
+            Some(info),
+            HkdfMode::ExpandOnly,
+            None,
+            okm,
+        )
+        .expect("expands");
     }
 }
 
@@ -87,15 +119,29 @@ impl Aead for OneShot {
 
     fn seal(&mut self, nonce: &Nonce, aad: &[u8], message: &mut [u8]) {
         let (data, tag) = split_tag(message);
-        let sealed = symm::encrypt_aead(symm::Cipher::aes_256_gcm(), &self.0, Some(nonce), aad, data, tag);
+        let sealed = symm::encrypt_aead(
+            symm::Cipher::aes_256_gcm(),
+            &self.0,
+            Some(nonce),
+            aad,
+            data,
+            tag,
+        );
         data.copy_from_slice(&sealed.expect("seals"));
     }
 
     fn open(&mut self, nonce: &Nonce, aad: &[u8], sealed: &mut [u8]) -> bool {
         let (data, tag) = split_tag(sealed);
-        symm::decrypt_aead(symm::Cipher::aes_256_gcm(), &self.0, Some(nonce), aad, data, tag)
-            .map(|opened| data.copy_from_slice(&opened))
-            .is_ok()
+        symm::decrypt_aead(
+            symm::Cipher::aes_256_gcm(),
+            &self.0,
+            Some(nonce),
+            aad,
+            data,
+            tag,
+        )
+        .map(|opened| data.copy_from_slice(&opened))
+        .is_ok()
     }
 }
 
@@ -114,27 +160,46 @@ impl std::fmt::Debug for ReusedContext {
 impl Aead for ReusedContext {
     fn new(key: &Key) -> Self {
         let cipher = Cipher::fetch(None, "AES-256-GCM", None).expect("knows the cipher");
-        let (mut sealing, mut opening) = (CipherCtx::new().expect("memory"), CipherCtx::new().expect("memory"));
-        sealing.encrypt_init(Some(&cipher), Some(key), None).expect("takes a key");
-        opening.decrypt_init(Some(&cipher), Some(key), None).expect("takes a key");
+        let (mut sealing, mut opening) = (
+            CipherCtx::new().expect("memory"),
+            CipherCtx::new().expect("memory"),
+        );
+        sealing
+            .encrypt_init(Some(&cipher), Some(key), None)
+            .expect("takes a key");
+        opening
+            .decrypt_init(Some(&cipher), Some(key), None)
+            .expect("takes a key");
         Self { sealing, opening }
     }
 
     fn seal(&mut self, nonce: &Nonce, aad: &[u8], message: &mut [u8]) {
         let (data, tag) = split_tag(message);
-        self.sealing.encrypt_init(None, None, Some(nonce)).expect("takes a nonce");
-        self.sealing.cipher_update(aad, None).expect("takes additional data");
-        self.sealing.cipher_update_inplace(data, data.len()).expect("seals");
+        self.sealing
+            .encrypt_init(None, None, Some(nonce))
+            .expect("takes a nonce");
+        self.sealing
+            .cipher_update(aad, None)
+            .expect("takes additional data");
+        self.sealing
+            .cipher_update_inplace(data, data.len())
+            .expect("seals");
         self.sealing.cipher_final(&mut []).expect("ends");
         self.sealing.tag(tag).expect("has a tag");
     }
 
     fn open(&mut self, nonce: &Nonce, aad: &[u8], sealed: &mut [u8]) -> bool {
         let (data, tag) = split_tag(sealed);
-        self.opening.decrypt_init(None, None, Some(nonce)).expect("takes a nonce");
+        self.opening
+            .decrypt_init(None, None, Some(nonce))
+            .expect("takes a nonce");
         self.opening.set_tag(tag).expect("takes a tag");
-        self.opening.cipher_update(aad, None).expect("takes additional data");
-        self.opening.cipher_update_inplace(data, data.len()).expect("opens");
+        self.opening
+            .cipher_update(aad, None)
+            .expect("takes additional data");
+        self.opening
+            .cipher_update_inplace(data, data.len())
+            .expect("opens");
         self.opening.cipher_final(&mut []).is_ok()
     }
 }

@@ -56,14 +56,21 @@ impl OpenSslBuild {
     /// If the memory map or the linked file cannot be read.
     pub fn of_this_program() -> io::Result<Self> {
         let maps = fs::read_to_string("/proc/self/maps")?;
-        let linked =
-            match maps.lines().find(|line| is_libcrypto(line)).and_then(|line| line.find('/').map(|at| &line[at..])) {
-                Some(library) => PathBuf::from(library),
-                None => std::env::current_exe()?,
-            };
+        let linked = match maps
+            .lines()
+            .find(|line| is_libcrypto(line))
+            .and_then(|line| line.find('/').map(|at| &line[at..]))
+        {
+            Some(library) => PathBuf::from(library),
+            None => std::env::current_exe()?,
+        };
         Ok(Self {
             version: openssl::version::version().into(),
-            linkage: Linkage::of(&maps, option_env!("OPENSSL_STATIC"), cfg!(feature = "rivals")),
+            linkage: Linkage::of(
+                &maps,
+                option_env!("OPENSSL_STATIC"),
+                cfg!(feature = "rivals"),
+            ),
             has_nistp_64: has_option(&fs::read(linked)?),
         })
     }
@@ -106,14 +113,23 @@ fn system_file() -> PathBuf {
 
 /// Returns true if a line of a memory map is of OpenSSL's shared library.
 fn is_libcrypto(line: &str) -> bool {
-    let name = line.split_whitespace().next_back().map(Path::new).and_then(Path::file_name);
-    name.and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("libcrypto.so"))
+    let name = line
+        .split_whitespace()
+        .next_back()
+        .map(Path::new)
+        .and_then(Path::file_name);
+    name.and_then(|name| name.to_str())
+        .is_some_and(|name| name.starts_with("libcrypto.so"))
 }
 
 /// Returns true if the library or the program in `file` has the option, and `None` if it has no symbols of OpenSSL.
 fn has_option(file: &[u8]) -> Option<bool> {
     let file = object::File::parse(file).ok()?;
-    let has = |wanted: &str| file.symbols().chain(file.dynamic_symbols()).any(|symbol| symbol.name() == Ok(wanted));
+    let has = |wanted: &str| {
+        file.symbols()
+            .chain(file.dynamic_symbols())
+            .any(|symbol| symbol.name() == Ok(wanted))
+    };
     has(ANY_SYMBOL).then(|| has(OPTION_SYMBOL))
 }
 
@@ -121,9 +137,9 @@ fn has_option(file: &[u8]) -> Option<bool> {
 mod tests {
     use super::*;
 
-    const SHARED: &str = "7f00-7f01 r-xp 00000000 08:01 42   /usr/lib/x86_64-linux-gnu/libcrypto.so.3\n";
-    const OTHER: &str =
-        "7f00-7f01 r-xp 00000000 08:01 42   /usr/lib/x86_64-linux-gnu/libc.so.6\n7f02-7f03 rw-p 0 0 0\n";
+    const SHARED: &str =
+        "7f00-7f01 r-xp 00000000 08:01 42   /usr/lib/x86_64-linux-gnu/libcrypto.so.3\n";
+    const OTHER: &str = "7f00-7f01 r-xp 00000000 08:01 42   /usr/lib/x86_64-linux-gnu/libc.so.6\n7f02-7f03 rw-p 0 0 0\n";
 
     #[test]
     fn the_linkage_is_that_of_the_map_or_of_the_environment() {
@@ -136,18 +152,42 @@ mod tests {
             (OTHER, None, false, Linkage::Vendored),
             ("", None, false, Linkage::Vendored),
         ] {
-            assert_eq!(Linkage::of(maps, static_variable, vendored), linkage, "{maps} {static_variable:?} {vendored}");
+            assert_eq!(
+                Linkage::of(maps, static_variable, vendored),
+                linkage,
+                "{maps} {static_variable:?} {vendored}"
+            );
         }
     }
 
     #[test]
     fn a_description_is_one_line() {
         for (linkage, has_nistp_64, text) in [
-            (Linkage::Shared, Some(true), "OpenSSL 3.0.19, shared library, with ec_nistp_64_gcc_128"),
-            (Linkage::Static, Some(false), "OpenSSL 3.0.19, static library, without ec_nistp_64_gcc_128"),
-            (Linkage::Vendored, None, "OpenSSL 3.0.19, vendored, ec_nistp_64_gcc_128 unknown"),
+            (
+                Linkage::Shared,
+                Some(true),
+                "OpenSSL 3.0.19, shared library, with ec_nistp_64_gcc_128",
+            ),
+            (
+                Linkage::Static,
+                Some(false),
+                "OpenSSL 3.0.19, static library, without ec_nistp_64_gcc_128",
+            ),
+            (
+                Linkage::Vendored,
+                None,
+                "OpenSSL 3.0.19, vendored, ec_nistp_64_gcc_128 unknown",
+            ),
         ] {
-            assert_eq!(OpenSslBuild { version: "OpenSSL 3.0.19".into(), linkage, has_nistp_64 }.to_string(), text);
+            assert_eq!(
+                OpenSslBuild {
+                    version: "OpenSSL 3.0.19".into(),
+                    linkage,
+                    has_nistp_64
+                }
+                .to_string(),
+                text
+            );
         }
     }
 
@@ -164,6 +204,10 @@ mod tests {
     #[test]
     fn the_vendored_openssl_lacks_the_option() {
         let build = OpenSslBuild::of_this_program().unwrap();
-        assert_eq!((build.linkage, build.has_nistp_64), (Linkage::Vendored, Some(false)), "{build}");
+        assert_eq!(
+            (build.linkage, build.has_nistp_64),
+            (Linkage::Vendored, Some(false)),
+            "{build}"
+        );
     }
 }

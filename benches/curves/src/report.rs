@@ -23,7 +23,9 @@ mod plot;
 const SYSTEM_OPENSSL: &str = "openssl_system";
 
 /// Column order of a table without sizes.
-pub(crate) const OPERATIONS: [&str; 7] = ["keygen", "ecdh", "derive", "seal", "open", "extract", "expand"];
+pub(crate) const OPERATIONS: [&str; 7] = [
+    "keygen", "ecdh", "derive", "seal", "open", "extract", "expand",
+];
 
 /// The engine's choices: subject, operation, implementation. Two entries mean with and without a table.
 const ENGINE: [(&str, &str, &str); 18] = [
@@ -68,7 +70,11 @@ struct Measured {
 
 impl Measured {
     fn is_engine(&self) -> bool {
-        ENGINE.contains(&(self.subject.as_str(), self.operation.as_str(), self.implementation.as_str()))
+        ENGINE.contains(&(
+            self.subject.as_str(),
+            self.operation.as_str(),
+            self.implementation.as_str(),
+        ))
     }
 }
 
@@ -92,10 +98,10 @@ pub fn print() -> io::Result<()> {
     let tables = tables(&measured);
     let mut page = String::from("<!doctype html><meta charset=utf-8><title>curves</title>\n");
     let properties = machine.properties();
-    let properties =
-        properties.iter().fold(String::from("### machine\n\n| | |\n| --- | --- |\n"), |text, (name, value)| {
-            text + &format!("| {name} | {value} |\n")
-        });
+    let properties = properties.iter().fold(
+        String::from("### machine\n\n| | |\n| --- | --- |\n"),
+        |text, (name, value)| text + &format!("| {name} | {value} |\n"),
+    );
     say(&properties)?;
     let _ = writeln!(page, "<pre>{properties}</pre>");
     for table in &tables {
@@ -109,20 +115,34 @@ pub fn print() -> io::Result<()> {
     let out = target.join("curves");
     fs::create_dir_all(&out)?;
     fs::write(out.join("index.html"), page)?;
-    fs::write(out.join("curves.json"), result_file(machine, &measured).to_json().to_string())?;
-    say(&format!("Plots: {0}/index.html; the same as data: {0}/curves.json", out.display()))
+    fs::write(
+        out.join("curves.json"),
+        result_file(machine, &measured).to_json().to_string(),
+    )?;
+    say(&format!(
+        "Plots: {0}/index.html; the same as data: {0}/curves.json",
+        out.display()
+    ))
 }
 
 /// Describes this machine, the crates, the vendored OpenSSL, and the system's if its bench has run.
 fn machine() -> io::Result<MachineInfo> {
-    let vendored = ("openssl".to_owned(), OpenSslBuild::of_this_program()?.to_string());
-    let system = openssl_build::saved_system().map(|description| (SYSTEM_OPENSSL.to_owned(), description));
+    let vendored = (
+        "openssl".to_owned(),
+        OpenSslBuild::of_this_program()?.to_string(),
+    );
+    let system =
+        openssl_build::saved_system().map(|description| (SYSTEM_OPENSSL.to_owned(), description));
     Ok(MachineInfo::describe([vendored].into_iter().chain(system)))
 }
 
 /// Returns a line that says which OpenSSL a table's row of the system's OpenSSL is.
 fn openssl_note(table: &Table, machine: &MachineInfo) -> String {
-    match machine.libraries.get(SYSTEM_OPENSSL).filter(|_| table.rows.contains_key(SYSTEM_OPENSSL)) {
+    match machine
+        .libraries
+        .get(SYSTEM_OPENSSL)
+        .filter(|_| table.rows.contains_key(SYSTEM_OPENSSL))
+    {
         Some(description) => format!("\n{SYSTEM_OPENSSL} is {description}.\n"),
         None => String::new(),
     }
@@ -136,9 +156,16 @@ fn read(folder: &Path, into: &mut Vec<Measured>) -> io::Result<()> {
             continue;
         }
         if path.ends_with("new") {
-            let file = |name| fs::read(path.join(name)).and_then(|text| Ok(serde_json::from_slice::<Value>(&text)?));
+            let file = |name| {
+                fs::read(path.join(name))
+                    .and_then(|text| Ok(serde_json::from_slice::<Value>(&text)?))
+            };
             let at = fs::metadata(path.join("estimates.json"))?.modified()?;
-            into.extend(parse(&file("benchmark.json")?, &file("estimates.json")?, at));
+            into.extend(parse(
+                &file("benchmark.json")?,
+                &file("estimates.json")?,
+                at,
+            ));
         } else {
             read(&path, into)?;
         }
@@ -148,8 +175,13 @@ fn read(folder: &Path, into: &mut Vec<Measured>) -> io::Result<()> {
 
 /// Parses one bench from its name and its estimates. Returns `None` if it is not a bench of `curves`.
 fn parse(name: &Value, estimates: &Value, at: SystemTime) -> Option<Measured> {
-    let (subject, operation) = name["group_id"].as_str()?.strip_prefix("curves/")?.split_once('/')?;
-    let size = name["throughput"]["Bytes"].as_u64().zip(name["value_str"].as_str().map(String::from));
+    let (subject, operation) = name["group_id"]
+        .as_str()?
+        .strip_prefix("curves/")?
+        .split_once('/')?;
+    let size = name["throughput"]["Bytes"]
+        .as_u64()
+        .zip(name["value_str"].as_str().map(String::from));
     Some(Measured {
         subject: subject.into(),
         operation: operation.into(),
@@ -165,15 +197,32 @@ fn tables(measured: &[Measured]) -> Vec<Table> {
     let mut groups: BTreeMap<String, BTreeMap<(u64, &str), Vec<&Measured>>> = BTreeMap::new();
     for result in measured {
         let (title, column) = match &result.size {
-            Some((bytes, name)) => (format!("{} {}", result.subject, result.operation), (*bytes, name.as_str())),
+            Some((bytes, name)) => (
+                format!("{} {}", result.subject, result.operation),
+                (*bytes, name.as_str()),
+            ),
             None => {
-                let place = OPERATIONS.iter().position(|name| *name == result.operation).unwrap_or(OPERATIONS.len());
-                (result.subject.clone(), (place as u64, result.operation.as_str()))
+                let place = OPERATIONS
+                    .iter()
+                    .position(|name| *name == result.operation)
+                    .unwrap_or(OPERATIONS.len());
+                (
+                    result.subject.clone(),
+                    (place as u64, result.operation.as_str()),
+                )
             }
         };
-        groups.entry(title).or_default().entry(column).or_default().push(result);
+        groups
+            .entry(title)
+            .or_default()
+            .entry(column)
+            .or_default()
+            .push(result);
     }
-    groups.into_iter().map(|(title, columns)| Table::new(title, &columns)).collect()
+    groups
+        .into_iter()
+        .map(|(title, columns)| Table::new(title, &columns))
+        .collect()
 }
 
 impl Table {
@@ -181,16 +230,28 @@ impl Table {
         let mut rows: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for (at, results) in columns.values().enumerate() {
             for result in results {
-                let row = rows.entry(result.implementation.clone()).or_insert_with(|| vec![None; columns.len()]);
+                let row = rows
+                    .entry(result.implementation.clone())
+                    .or_insert_with(|| vec![None; columns.len()]);
                 row[at] = Some((result.ns, result.is_engine()));
             }
         }
-        Self { title, columns: columns.keys().map(|(_, name)| (*name).into()).collect(), rows }
+        Self {
+            title,
+            columns: columns.keys().map(|(_, name)| (*name).into()).collect(),
+            rows,
+        }
     }
 
     /// Returns the shortest time of each column.
     fn winners(&self) -> Vec<f64> {
-        let least = |at: usize| self.rows.values().filter_map(|row| row[at]).map(|(ns, _)| ns).fold(f64::MAX, f64::min);
+        let least = |at: usize| {
+            self.rows
+                .values()
+                .filter_map(|row| row[at])
+                .map(|(ns, _)| ns)
+                .fold(f64::MAX, f64::min)
+        };
         (0..self.columns.len()).map(least).collect()
     }
 
@@ -204,12 +265,22 @@ impl Table {
                 false => format!("{} ({:.2}){mark}", human(ns), ns / winner),
             }
         };
-        let mut out = format!("### {}\n\n| | {} |\n|", self.title, self.columns.join(" | "));
+        let mut out = format!(
+            "### {}\n\n| | {} |\n|",
+            self.title,
+            self.columns.join(" | ")
+        );
         out += &" --- |".repeat(self.columns.len() + 1);
         for (name, row) in &self.rows {
-            let cells =
-                row.iter().zip(&winners).map(|(time, winner)| time.map_or("".into(), |time| cell(time, *winner)));
-            let _ = write!(out, "\n| {name} | {} |", cells.collect::<Vec<_>>().join(" | "));
+            let cells = row
+                .iter()
+                .zip(&winners)
+                .map(|(time, winner)| time.map_or("".into(), |time| cell(time, *winner)));
+            let _ = write!(
+                out,
+                "\n| {name} | {} |",
+                cells.collect::<Vec<_>>().join(" | ")
+            );
         }
         out + "\n"
     }
@@ -220,27 +291,57 @@ fn verdict(measured: &[Measured]) -> String {
     let mut out = String::from("† is what the engine uses. It wins or ties everywhere but:\n");
     for table in tables(measured) {
         for ((at, column), winner) in table.columns.iter().enumerate().zip(table.winners()) {
-            let times = || table.rows.iter().filter_map(|(name, row)| row[at].map(|(ns, engine)| (name, ns, engine)));
-            let engine = times().filter(|(.., engine)| *engine).min_by(|a, b| a.1.total_cmp(&b.1));
+            let times = || {
+                table
+                    .rows
+                    .iter()
+                    .filter_map(|(name, row)| row[at].map(|(ns, engine)| (name, ns, engine)))
+            };
+            let engine = times()
+                .filter(|(.., engine)| *engine)
+                .min_by(|a, b| a.1.total_cmp(&b.1));
             let first = times().min_by(|a, b| a.1.total_cmp(&b.1));
             if let (Some((ours, ns, _)), Some((first, ..))) = (engine, first)
                 && ns > winner * TIE_MAX
             {
-                let _ = writeln!(out, "* {} {column}: {ours} takes {:.2} of {first}", table.title, ns / winner);
+                let _ = writeln!(
+                    out,
+                    "* {} {column}: {ours} takes {:.2} of {first}",
+                    table.title,
+                    ns / winner
+                );
             }
         }
     }
-    let old = earlier_runs(measured).into_iter().filter(|earlier| *earlier).count();
+    let old = earlier_runs(measured)
+        .into_iter()
+        .filter(|earlier| *earlier)
+        .count();
     if old > 0 {
-        let _ = writeln!(out, "{old} of {} results are of an earlier run: read no ratio to them.", measured.len());
+        let _ = writeln!(
+            out,
+            "{old} of {} results are of an earlier run: read no ratio to them.",
+            measured.len()
+        );
     }
     out
 }
 
 /// Returns, per result, whether it is of an earlier run than the newest one.
 fn earlier_runs(measured: &[Measured]) -> Vec<bool> {
-    let newest = measured.iter().map(|result| result.at).max().unwrap_or(SystemTime::UNIX_EPOCH);
-    measured.iter().map(|result| newest.duration_since(result.at).is_ok_and(|age| age > RUN_MAX)).collect()
+    let newest = measured
+        .iter()
+        .map(|result| result.at)
+        .max()
+        .unwrap_or(SystemTime::UNIX_EPOCH);
+    measured
+        .iter()
+        .map(|result| {
+            newest
+                .duration_since(result.at)
+                .is_ok_and(|age| age > RUN_MAX)
+        })
+        .collect()
 }
 
 fn result_file(machine: MachineInfo, measured: &[Measured]) -> ResultFile {
@@ -253,7 +354,14 @@ fn result_file(machine: MachineInfo, measured: &[Measured]) -> ResultFile {
         engine: result.is_engine(),
         earlier_run,
     };
-    ResultFile { machine, results: measured.iter().zip(earlier_runs(measured)).map(result).collect() }
+    ResultFile {
+        machine,
+        results: measured
+            .iter()
+            .zip(earlier_runs(measured))
+            .map(result)
+            .collect(),
+    }
 }
 
 /// Formats a time with three digits and a unit.
@@ -297,13 +405,17 @@ mod tests {
             measured("curves/p256/keygen/aws_lc_rs", None, 12_500.0),
             measured("curves/p256/ecdh/aws_lc_rs", None, 52_000.0),
         ];
-        let [table] = &tables(&measured)[..] else { panic!("one table") };
+        let [table] = &tables(&measured)[..] else {
+            panic!("one table")
+        };
         assert_eq!(
             table.markdown(),
             "### p256\n\n| | keygen | ecdh |\n| --- | --- | --- |\n| aws_lc_rs | 12.5 us (1.25) † | 52.0 us (1.04) † |\n\
              | ring | **10.0 us** | **50.0 us** |\n"
         );
-        assert!(verdict(&measured).ends_with("but:\n* p256 keygen: aws_lc_rs takes 1.25 of ring\n"));
+        assert!(
+            verdict(&measured).ends_with("but:\n* p256 keygen: aws_lc_rs takes 1.25 of ring\n")
+        );
     }
 
     #[test]
@@ -313,9 +425,21 @@ mod tests {
             measured("curves/aes256gcm/seal/ring", Some((16, "16B")), 80.0),
             measured("curves/aes256gcm/open/ring", Some((16, "16B")), 90.0),
         ];
-        let shown: Vec<_> = tables(&measured).into_iter().map(|table| (table.title, table.columns)).collect();
-        let wanted = [("aes256gcm open", vec!["16B"]), ("aes256gcm seal", vec!["16B", "1KiB"])];
-        assert_eq!(shown, wanted.map(|(title, columns)| (title.into(), columns.iter().map(|&c| c.into()).collect())));
+        let shown: Vec<_> = tables(&measured)
+            .into_iter()
+            .map(|table| (table.title, table.columns))
+            .collect();
+        let wanted = [
+            ("aes256gcm open", vec!["16B"]),
+            ("aes256gcm seal", vec!["16B", "1KiB"]),
+        ];
+        assert_eq!(
+            shown,
+            wanted.map(|(title, columns)| (
+                title.into(),
+                columns.iter().map(|&c| c.into()).collect()
+            ))
+        );
     }
 
     #[test]
@@ -334,42 +458,80 @@ mod tests {
             measured("curves/p256/keygen/aws_lc_rs", None, 9_000.5),
             measured("curves/aes256gcm/seal/ring", Some((1_024, "1KiB")), 400.0),
         ];
-        let machine = MachineInfo { cpu: "AMD EPYC".into(), cores: 2, libraries: BTreeMap::new() };
+        let machine = MachineInfo {
+            cpu: "AMD EPYC".into(),
+            cores: 2,
+            libraries: BTreeMap::new(),
+        };
         let file = result_file(machine.clone(), &measured);
         assert_eq!(file.machine, machine);
-        let shown: Vec<_> = file.results.iter().map(|r| (&*r.implementation, r.bytes, r.median_ns, r.engine)).collect();
-        assert_eq!(shown, [("aws_lc_rs", None, 9_000.5, true), ("ring", Some(1_024), 400.0, false)]);
+        let shown: Vec<_> = file
+            .results
+            .iter()
+            .map(|r| (&*r.implementation, r.bytes, r.median_ns, r.engine))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("aws_lc_rs", None, 9_000.5, true),
+                ("ring", Some(1_024), 400.0, false)
+            ]
+        );
         assert_eq!(ResultFile::parse(&file.to_json().to_string()), Ok(file));
     }
 
     #[test]
     fn a_table_with_the_systems_openssl_says_which_it_is() {
-        let described = MachineInfo::describe([(SYSTEM_OPENSSL.into(), "OpenSSL 3.0.19, shared library".into())]);
+        let described = MachineInfo::describe([(
+            SYSTEM_OPENSSL.into(),
+            "OpenSSL 3.0.19, shared library".into(),
+        )]);
         let undescribed = MachineInfo::describe([]);
         for (implementation, machine, note) in [
-            ("openssl_system", &described, "\nopenssl_system is OpenSSL 3.0.19, shared library.\n"),
+            (
+                "openssl_system",
+                &described,
+                "\nopenssl_system is OpenSSL 3.0.19, shared library.\n",
+            ),
             ("openssl_system", &undescribed, ""),
             ("openssl", &described, ""),
         ] {
-            let measured = [measured(&format!("curves/p256/keygen/{implementation}"), None, 9_000.5)];
-            assert_eq!(openssl_note(&tables(&measured)[0], machine), note, "{implementation}");
+            let measured = [measured(
+                &format!("curves/p256/keygen/{implementation}"),
+                None,
+                9_000.5,
+            )];
+            assert_eq!(
+                openssl_note(&tables(&measured)[0], machine),
+                note,
+                "{implementation}"
+            );
         }
     }
 
     #[test]
     fn what_is_no_curve_bench_is_left_out() {
         let estimates = json!({ "median": { "point_estimate": 1.0 } });
-        for name in [json!({ "group_id": "crypto/keygen", "function_id": "r1" }), json!({ "group_id": "curves/p256" })]
-        {
-            assert!(parse(&name, &estimates, SystemTime::UNIX_EPOCH).is_none(), "{name}");
+        for name in [
+            json!({ "group_id": "crypto/keygen", "function_id": "r1" }),
+            json!({ "group_id": "curves/p256" }),
+        ] {
+            assert!(
+                parse(&name, &estimates, SystemTime::UNIX_EPOCH).is_none(),
+                "{name}"
+            );
         }
     }
 
     #[test]
     fn times_have_three_digits() {
-        for (ns, text) in
-            [(5.678, "5.68 ns"), (99.94, "99.9 ns"), (999.4, "999 ns"), (12_345.0, "12.3 us"), (2e6, "2.00 ms")]
-        {
+        for (ns, text) in [
+            (5.678, "5.68 ns"),
+            (99.94, "99.9 ns"),
+            (999.4, "999 ns"),
+            (12_345.0, "12.3 us"),
+            (2e6, "2.00 ms"),
+        ] {
             assert_eq!(human(ns), text);
         }
     }
@@ -382,7 +544,12 @@ mod tests {
             measured("curves/p256/keygen/openssl", None, 12_500.0),
         ];
         let svg = plot::svg(&tables(&measured)[0]).unwrap();
-        assert!(["p256", "keygen", "ecdh", "ring", "openssl"].iter().all(|name| svg.contains(name)), "{svg}");
+        assert!(
+            ["p256", "keygen", "ecdh", "ring", "openssl"]
+                .iter()
+                .all(|name| svg.contains(name)),
+            "{svg}"
+        );
         // The page, three bars, the box of names, and one colour sample for each of the two rows.
         assert_eq!(svg.matches("<rect").count(), 1 + 3 + 1 + 2);
     }

@@ -45,7 +45,12 @@ pub(crate) struct TimedResult {
 
 impl TimedResult {
     fn address(&self) -> (&str, &str, &str, Option<u64>) {
-        (&self.subject, &self.operation, &self.implementation, self.bytes)
+        (
+            &self.subject,
+            &self.operation,
+            &self.implementation,
+            self.bytes,
+        )
     }
 }
 
@@ -75,12 +80,20 @@ impl ResultFile {
     /// # Errors
     /// A sentence that says what is wrong with the file and what to do.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let file: Value =
-            serde_json::from_str(text).map_err(|error| format!("is not JSON ({error}): {WRITE_AGAIN}"))?;
-        let version = if file.is_array() { Some(1) } else { file["schema_version"].as_u64() };
+        let file: Value = serde_json::from_str(text)
+            .map_err(|error| format!("is not JSON ({error}): {WRITE_AGAIN}"))?;
+        let version = if file.is_array() {
+            Some(1)
+        } else {
+            file["schema_version"].as_u64()
+        };
         match version {
             Some(SCHEMA_VERSION) => {}
-            None => return Err(format!("is not a result file, because it has no `schema_version`: {WRITE_AGAIN}")),
+            None => {
+                return Err(format!(
+                    "is not a result file, because it has no `schema_version`: {WRITE_AGAIN}"
+                ));
+            }
             Some(newer) if newer > SCHEMA_VERSION => {
                 return Err(format!(
                     "has schema version {newer}, and this program reads {SCHEMA_VERSION}: compare with the version of \
@@ -104,10 +117,16 @@ pub(crate) fn machine_json(machine: &MachineInfo) -> Value {
 
 /// Parses a file of the current version. An error names the field.
 fn parse_current(file: &Value) -> Result<ResultFile, String> {
-    let root = Field { value: file, path: String::new() };
+    let root = Field {
+        value: file,
+        path: String::new(),
+    };
     let machine = root.get("machine");
     let libraries = machine.get("libraries");
-    let entries = libraries.value.as_object().ok_or_else(|| libraries.wrong("an object"))?;
+    let entries = libraries
+        .value
+        .as_object()
+        .ok_or_else(|| libraries.wrong("an object"))?;
     let library = |name: &String| Ok((name.clone(), libraries.get(name).text()?));
     let machine = MachineInfo {
         cpu: machine.get("cpu").text()?,
@@ -115,12 +134,21 @@ fn parse_current(file: &Value) -> Result<ResultFile, String> {
         libraries: entries.keys().map(library).collect::<Result<_, String>>()?,
     };
     let list = root.get("results");
-    let count = list.value.as_array().ok_or_else(|| list.wrong("a list"))?.len();
-    let results = (0..count).map(|at| parse_result(&list.item(at))).collect::<Result<Vec<_>, _>>()?;
+    let count = list
+        .value
+        .as_array()
+        .ok_or_else(|| list.wrong("a list"))?
+        .len();
+    let results = (0..count)
+        .map(|at| parse_result(&list.item(at)))
+        .collect::<Result<Vec<_>, _>>()?;
     let mut seen = BTreeSet::new();
     for (at, result) in results.iter().enumerate() {
         if !seen.insert(result.address()) {
-            return Err(format!("has `results[{at}]` twice ({:?})", result.address()));
+            return Err(format!(
+                "has `results[{at}]` twice ({:?})",
+                result.address()
+            ));
         }
     }
     Ok(ResultFile { machine, results })
@@ -132,7 +160,11 @@ fn parse_result(result: &Field<'_>) -> Result<TimedResult, String> {
         subject: result.get("subject").text()?,
         operation: result.get("operation").text()?,
         implementation: result.get("implementation").text()?,
-        bytes: if bytes.value.is_null() { None } else { Some(bytes.number()?) },
+        bytes: if bytes.value.is_null() {
+            None
+        } else {
+            Some(bytes.number()?)
+        },
         median_ns: result.get("median_ns").time()?,
         engine: result.get("engine").flag()?,
         earlier_run: result.get("earlier_run").flag()?,
@@ -148,11 +180,17 @@ struct Field<'a> {
 impl<'a> Field<'a> {
     fn get(&self, key: &str) -> Field<'a> {
         let dot = if self.path.is_empty() { "" } else { "." };
-        Field { value: &self.value[key], path: format!("{}{dot}{key}", self.path) }
+        Field {
+            value: &self.value[key],
+            path: format!("{}{dot}{key}", self.path),
+        }
     }
 
     fn item(&self, at: usize) -> Field<'a> {
-        Field { value: &self.value[at], path: format!("{}[{at}]", self.path) }
+        Field {
+            value: &self.value[at],
+            path: format!("{}[{at}]", self.path),
+        }
     }
 
     fn wrong(&self, wanted: &str) -> String {
@@ -164,19 +202,27 @@ impl<'a> Field<'a> {
 
     fn text(&self) -> Result<String, String> {
         let text = self.value.as_str().filter(|text| !text.is_empty());
-        text.map(String::from).ok_or_else(|| self.wrong("a text with at least one character"))
+        text.map(String::from)
+            .ok_or_else(|| self.wrong("a text with at least one character"))
     }
 
     fn number(&self) -> Result<u64, String> {
-        self.value.as_u64().ok_or_else(|| self.wrong("a whole number"))
+        self.value
+            .as_u64()
+            .ok_or_else(|| self.wrong("a whole number"))
     }
 
     fn time(&self) -> Result<f64, String> {
-        self.value.as_f64().filter(|ns| *ns > 0.0).ok_or_else(|| self.wrong("a number above 0"))
+        self.value
+            .as_f64()
+            .filter(|ns| *ns > 0.0)
+            .ok_or_else(|| self.wrong("a number above 0"))
     }
 
     fn flag(&self) -> Result<bool, String> {
-        self.value.as_bool().ok_or_else(|| self.wrong("`true` or `false`"))
+        self.value
+            .as_bool()
+            .ok_or_else(|| self.wrong("`true` or `false`"))
     }
 }
 
@@ -196,8 +242,15 @@ mod tests {
         };
         let libraries = [("ring".into(), "0.17.14".into())].into();
         ResultFile {
-            machine: MachineInfo { cpu: "AMD EPYC".into(), cores: 2, libraries },
-            results: vec![result("aws_lc_rs", Some(16), 85.5), result("ring", None, 90.0)],
+            machine: MachineInfo {
+                cpu: "AMD EPYC".into(),
+                cores: 2,
+                libraries,
+            },
+            results: vec![
+                result("aws_lc_rs", Some(16), 85.5),
+                result("ring", None, 90.0),
+            ],
         }
     }
 
@@ -216,16 +269,39 @@ mod tests {
         };
         for (text, says, remedy) in [
             (String::new(), "is not JSON (EOF", "run `cargo bench"),
-            ("{\"schema_version\": 2".into(), "is not JSON (EOF", "run `cargo bench"),
-            ("[]".into(), "has schema version 1, and this program reads 2", "run `cargo bench"),
-            (with_version(json!(1)), "has schema version 1, and this program reads 2", "run `cargo bench"),
-            (with_version(json!(3)), "has schema version 3, and this program reads 2", "or a later one"),
-            (with_version(json!("2")), "has no `schema_version`", "run `cargo bench"),
+            (
+                "{\"schema_version\": 2".into(),
+                "is not JSON (EOF",
+                "run `cargo bench",
+            ),
+            (
+                "[]".into(),
+                "has schema version 1, and this program reads 2",
+                "run `cargo bench",
+            ),
+            (
+                with_version(json!(1)),
+                "has schema version 1, and this program reads 2",
+                "run `cargo bench",
+            ),
+            (
+                with_version(json!(3)),
+                "has schema version 3, and this program reads 2",
+                "or a later one",
+            ),
+            (
+                with_version(json!("2")),
+                "has no `schema_version`",
+                "run `cargo bench",
+            ),
             ("{}".into(), "has no `schema_version`", "run `cargo bench"),
             ("7".into(), "has no `schema_version`", "run `cargo bench"),
         ] {
             let error = ResultFile::parse(&text).unwrap_err();
-            assert!(error.contains(says) && error.contains(remedy), "{text}: {error}");
+            assert!(
+                error.contains(says) && error.contains(remedy),
+                "{text}: {error}"
+            );
         }
     }
 
@@ -234,28 +310,87 @@ mod tests {
         for (pointer, value, says) in [
             ("/machine", json!(null), "lacks `machine.libraries`"),
             ("/machine/cpu", json!(null), "lacks `machine.cpu`"),
-            ("/machine/cpu", json!(""), "has a `machine.cpu` that is not a text with at least one character"),
-            ("/machine/cores", json!(2.5), "has a `machine.cores` that is not a whole number"),
-            ("/machine/libraries", json!([]), "has a `machine.libraries` that is not an object"),
-            ("/machine/libraries/ring", json!(17), "has a `machine.libraries.ring` that is not a text"),
+            (
+                "/machine/cpu",
+                json!(""),
+                "has a `machine.cpu` that is not a text with at least one character",
+            ),
+            (
+                "/machine/cores",
+                json!(2.5),
+                "has a `machine.cores` that is not a whole number",
+            ),
+            (
+                "/machine/libraries",
+                json!([]),
+                "has a `machine.libraries` that is not an object",
+            ),
+            (
+                "/machine/libraries/ring",
+                json!(17),
+                "has a `machine.libraries.ring` that is not a text",
+            ),
             ("/results", json!(null), "lacks `results`"),
             ("/results", json!({}), "has a `results` that is not a list"),
             ("/results/1", json!(null), "lacks `results[1].subject`"),
-            ("/results/0/subject", json!(null), "lacks `results[0].subject`"),
-            ("/results/0/operation", json!(1), "has a `results[0].operation` that is not a text"),
-            ("/results/0/implementation", json!(null), "lacks `results[0].implementation`"),
-            ("/results/0/bytes", json!(-16), "has a `results[0].bytes` that is not a whole number"),
-            ("/results/1/median_ns", json!(null), "lacks `results[1].median_ns`"),
-            ("/results/1/median_ns", json!(0), "has a `results[1].median_ns` that is not a number above 0"),
-            ("/results/1/median_ns", json!("85"), "has a `results[1].median_ns` that is not a number above 0"),
-            ("/results/1/engine", json!(null), "lacks `results[1].engine`"),
-            ("/results/1/earlier_run", json!(0), "has a `results[1].earlier_run` that is not `true` or `false`"),
-            ("/results/1", file().to_json()["results"][0].clone(), "has `results[1]` twice"),
+            (
+                "/results/0/subject",
+                json!(null),
+                "lacks `results[0].subject`",
+            ),
+            (
+                "/results/0/operation",
+                json!(1),
+                "has a `results[0].operation` that is not a text",
+            ),
+            (
+                "/results/0/implementation",
+                json!(null),
+                "lacks `results[0].implementation`",
+            ),
+            (
+                "/results/0/bytes",
+                json!(-16),
+                "has a `results[0].bytes` that is not a whole number",
+            ),
+            (
+                "/results/1/median_ns",
+                json!(null),
+                "lacks `results[1].median_ns`",
+            ),
+            (
+                "/results/1/median_ns",
+                json!(0),
+                "has a `results[1].median_ns` that is not a number above 0",
+            ),
+            (
+                "/results/1/median_ns",
+                json!("85"),
+                "has a `results[1].median_ns` that is not a number above 0",
+            ),
+            (
+                "/results/1/engine",
+                json!(null),
+                "lacks `results[1].engine`",
+            ),
+            (
+                "/results/1/earlier_run",
+                json!(0),
+                "has a `results[1].earlier_run` that is not `true` or `false`",
+            ),
+            (
+                "/results/1",
+                file().to_json()["results"][0].clone(),
+                "has `results[1]` twice",
+            ),
         ] {
             let mut spoilt = file().to_json();
             *spoilt.pointer_mut(pointer).unwrap() = value;
             let error = ResultFile::parse(&spoilt.to_string()).unwrap_err();
-            assert!(error.starts_with(says) && error.contains(": run `cargo bench"), "{pointer}: {error}");
+            assert!(
+                error.starts_with(says) && error.contains(": run `cargo bench"),
+                "{pointer}: {error}"
+            );
         }
     }
 }

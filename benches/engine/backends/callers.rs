@@ -18,14 +18,25 @@ use crate::backends::store::{StorePlace, failed};
 const STEP: usize = 7_919;
 
 /// Performs the engine's steps for a write: acquire a permit, form a group, commit.
-pub(crate) async fn write(place: &StorePlace, secrets: &[Group], callers: usize) -> io::Result<Turn> {
+pub(crate) async fn write(
+    place: &StorePlace,
+    secrets: &[Group],
+    callers: usize,
+) -> io::Result<Turn> {
     let (coalescer, throttle) = (Arc::clone(&place.coalescer), Arc::clone(&place.throttle));
     run(secrets.to_vec(), callers, move |secret| {
         let (coalescer, throttle) = (Arc::clone(&coalescer), Arc::clone(&throttle));
         async move {
             let (rows, bytes) = (secret.rows.len(), secret.rows.iter().map(Row::bytes).sum());
-            let permit = throttle.reserve(rows, bytes, None).await.map_err(|_| failed("refused by the throttle"))?;
-            match coalescer.write(1, secret, None, Some(permit)).await.map_err(failed)? {
+            let permit = throttle
+                .reserve(rows, bytes, None)
+                .await
+                .map_err(|_| failed("refused by the throttle"))?;
+            match coalescer
+                .write(1, secret, None, Some(permit))
+                .await
+                .map_err(failed)?
+            {
                 Written::Done(held) if held.iter().all(Option::is_none) => Ok(()),
                 other => Err(failed(format!("a new secret was not written: {other:?}"))),
             }
@@ -35,18 +46,31 @@ pub(crate) async fn write(place: &StorePlace, secrets: &[Group], callers: usize)
 }
 
 /// Reads all values of a secret in one look-up, and compares them with the written values.
-pub(crate) async fn read(place: &StorePlace, secrets: &[Group], callers: usize) -> io::Result<Turn> {
+pub(crate) async fn read(
+    place: &StorePlace,
+    secrets: &[Group],
+    callers: usize,
+) -> io::Result<Turn> {
     let count = secrets.len();
     let step = if count.is_multiple_of(STEP) { 1 } else { STEP };
-    let shuffled = (0..count).map(|at| secrets[at * step % count].clone()).collect();
+    let shuffled = (0..count)
+        .map(|at| secrets[at * step % count].clone())
+        .collect();
     let coalescer = Arc::clone(&place.coalescer);
     run(shuffled, callers, move |secret| {
         let coalescer = Arc::clone(&coalescer);
         async move {
             let keys: Vec<_> = secret.rows.iter().map(|row| (MAP, row.id)).collect();
             let found = coalescer.get(1, &keys, None).await.map_err(failed)?;
-            let is_same = found.iter().map(|found| Some(&found.as_ref()?.row)).eq(secret.rows.iter().map(Some));
-            if is_same { Ok(()) } else { Err(failed("a secret was not read as it was written")) }
+            let is_same = found
+                .iter()
+                .map(|found| Some(&found.as_ref()?.row))
+                .eq(secret.rows.iter().map(Some));
+            if is_same {
+                Ok(())
+            } else {
+                Err(failed("a secret was not read as it was written"))
+            }
         }
     })
     .await
@@ -74,8 +98,16 @@ where
             Ok(times)
         });
     }
-    let times = tasks.join_all().await.into_iter().collect::<io::Result<Vec<_>>>()?.concat();
+    let times = tasks
+        .join_all()
+        .await
+        .into_iter()
+        .collect::<io::Result<Vec<_>>>()?
+        .concat();
     let took = begun.elapsed().as_secs_f64();
     debug_assert_eq!(times.len(), count);
-    Ok(Turn { per_s: count as f64 / took, us: Summary::of(times) })
+    Ok(Turn {
+        per_s: count as f64 / took,
+        us: Summary::of(times),
+    })
 }

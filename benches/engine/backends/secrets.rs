@@ -3,7 +3,10 @@
 use sealwire_benches::stats::Random;
 use sealwire_store::{Group, MapId, Row, TokenId};
 
-pub(crate) const MAP: MapId = MapId { app: 1, collection: 1 };
+pub(crate) const MAP: MapId = MapId {
+    app: 1,
+    collection: 1,
+};
 
 /// Most values of a secret.
 const VALUES_MAX: usize = 4;
@@ -19,7 +22,9 @@ pub(crate) struct Secrets {
 
 impl Secrets {
     pub(crate) fn new() -> Self {
-        Self { random: Random::new(6) }
+        Self {
+            random: Random::new(6),
+        }
     }
 
     /// Makes `count` secrets.
@@ -29,11 +34,15 @@ impl Secrets {
 
     fn secret(&mut self) -> Group {
         let values = 1 + self.random.below(VALUES_MAX);
-        Group { map: MAP, rows: (0..values).map(|_| self.row()).collect() }
+        Group {
+            map: MAP,
+            rows: (0..values).map(|_| self.row()).collect(),
+        }
     }
 
     fn row(&mut self) -> Row {
-        let bytes = BYTES.start() + self.random.below(BYTES.end() - BYTES.start() + 1) + SEALING_BYTES;
+        let bytes =
+            BYTES.start() + self.random.below(BYTES.end() - BYTES.start() + 1) + SEALING_BYTES;
         let mut sealed = Vec::with_capacity(bytes + 8);
         while sealed.len() < bytes {
             sealed.extend_from_slice(&self.random.bits().to_le_bytes());

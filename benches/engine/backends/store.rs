@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Instant;
 
 use sealwire_benches::stats::median;
-use sealwire_store::{BatchLimits, Coalescer, MemoryStore, ThrottleBounds, TokenStore, WriteThrottle};
+use sealwire_store::{
+    BatchLimits, Coalescer, MemoryStore, ThrottleBounds, TokenStore, WriteThrottle,
+};
 use sealwire_store_embedded::{EmbeddedStore, embedded::Options};
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::{Database, Postgres};
@@ -25,9 +27,24 @@ pub(crate) struct StoreKind {
 }
 
 pub(crate) const KINDS: [StoreKind; 4] = [
-    StoreKind { name: "memory", store: "memory", durability: "none", loses: "everything" },
-    StoreKind { name: "embedded", store: "embedded", durability: "sync", loses: "nothing that was acknowledged" },
-    StoreKind { name: "postgres", store: "postgres", durability: "sync", loses: "nothing that was acknowledged" },
+    StoreKind {
+        name: "memory",
+        store: "memory",
+        durability: "none",
+        loses: "everything",
+    },
+    StoreKind {
+        name: "embedded",
+        store: "embedded",
+        durability: "sync",
+        loses: "nothing that was acknowledged",
+    },
+    StoreKind {
+        name: "postgres",
+        store: "postgres",
+        durability: "sync",
+        loses: "nothing that was acknowledged",
+    },
     StoreKind {
         name: "postgres-async",
         store: "postgres",
@@ -39,7 +56,10 @@ pub(crate) const KINDS: [StoreKind; 4] = [
 
 /// The engine's numbers of workers for each store. The memory store, which the engine does not use for tokens, gets
 /// those of the embedded store.
-const LANES: BatchLimits = BatchLimits { writers: 1, readers: 2 };
+const LANES: BatchLimits = BatchLimits {
+    writers: 1,
+    readers: 2,
+};
 
 /// The store asks for commits that wait for the disk, whatever the server's default. A trigger takes that back within
 /// each transaction, so that the store, its statements and its connections are the same.
@@ -70,7 +90,10 @@ pub(crate) struct StorePlace {
 
 enum Kept {
     Memory,
-    Embedded(Arc<EmbeddedStore>, #[expect(dead_code, reason = "its drop removes it")] TempDir),
+    Embedded(
+        Arc<EmbeddedStore>,
+        #[expect(dead_code, reason = "its drop removes it")] TempDir,
+    ),
     Postgres(Database<'static>),
 }
 
@@ -82,11 +105,23 @@ pub(crate) fn failed(error: impl std::fmt::Display) -> io::Error {
 impl StorePlace {
     pub(crate) async fn open(kind: StoreKind) -> io::Result<Self> {
         match kind.store {
-            "memory" => Ok(Self::over(kind, Arc::new(MemoryStore::default()), LANES, Kept::Memory)),
+            "memory" => Ok(Self::over(
+                kind,
+                Arc::new(MemoryStore::default()),
+                LANES,
+                Kept::Memory,
+            )),
             "embedded" => {
                 let folder = tempfile::tempdir()?;
-                let store = Arc::new(EmbeddedStore::open(folder.path(), &Options::default()).map_err(failed)?);
-                Ok(Self::over(kind, Arc::clone(&store) as _, LANES, Kept::Embedded(store, folder)))
+                let store = Arc::new(
+                    EmbeddedStore::open(folder.path(), &Options::default()).map_err(failed)?,
+                );
+                Ok(Self::over(
+                    kind,
+                    Arc::clone(&store) as _,
+                    LANES,
+                    Kept::Embedded(store, folder),
+                ))
             }
             _ => Self::postgres(kind).await,
         }
@@ -94,20 +129,37 @@ impl StorePlace {
 
     async fn postgres(kind: StoreKind) -> io::Result<Self> {
         // A separate server per kind, so that none has to sync the unsynced writes of another.
-        let settings = sealwire_testkit::Options::default().set("shared_buffers", "256MB").set("max_wal_size", "4GB");
-        let server: &'static Postgres = Box::leak(Box::new(Postgres::start(settings).map_err(failed)?));
+        let settings = sealwire_testkit::Options::default()
+            .set("shared_buffers", "256MB")
+            .set("max_wal_size", "4GB");
+        let server: &'static Postgres =
+            Box::leak(Box::new(Postgres::start(settings).map_err(failed)?));
         let database = server.database().map_err(failed)?;
         let password = Some(server.password().to_owned());
-        let options = PostgresOptions { password, ..PostgresOptions::new(database.socket_url()) };
-        let lanes = BatchLimits { writers: options.writers, readers: options.readers };
+        let options = PostgresOptions {
+            password,
+            ..PostgresOptions::new(database.socket_url())
+        };
+        let lanes = BatchLimits {
+            writers: options.writers,
+            readers: options.readers,
+        };
         let store = Arc::new(PostgresStore::connect(options).await.map_err(failed)?);
         if kind.durability == "async" {
             database.sql(ASYNCHRONOUS).map_err(failed)?;
         }
-        let (commits, asked) =
-            (database.sql(COMMITS).map_err(failed)?, if kind.durability == "async" { "off" } else { "on" });
+        let (commits, asked) = (
+            database.sql(COMMITS).map_err(failed)?,
+            if kind.durability == "async" {
+                "off"
+            } else {
+                "on"
+            },
+        );
         if commits.trim() != asked {
-            return Err(failed(format!("synchronous_commit is {commits} and should be {asked}")));
+            return Err(failed(format!(
+                "synchronous_commit is {commits} and should be {asked}"
+            )));
         }
         Ok(Self::over(kind, store, lanes, Kept::Postgres(database)))
     }
@@ -115,7 +167,12 @@ impl StorePlace {
     fn over(kind: StoreKind, store: Arc<dyn TokenStore>, lanes: BatchLimits, kept: Kept) -> Self {
         let coalescer = Arc::new(Coalescer::new(store, lanes, Arc::new(())));
         let throttle = Arc::new(WriteThrottle::new(ThrottleBounds::new(lanes)));
-        Self { kind, coalescer, throttle, kept }
+        Self {
+            kind,
+            coalescer,
+            throttle,
+            kept,
+        }
     }
 
     /// Flushes pending writes to disk, so that the next measurement does not pay for them.
@@ -144,7 +201,10 @@ pub(crate) fn conditions(places: &[StorePlace]) -> io::Result<Map<String, Value>
         .map_or("", |(_, name)| name.trim());
     let system = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    conditions.insert("machine".into(), json!(format!("{cpu}, {cores} cores, Linux {}", system.trim())));
+    conditions.insert(
+        "machine".into(),
+        json!(format!("{cpu}, {cores} cores, Linux {}", system.trim())),
+    );
     let sync = format!("{:.0} us for 4 KiB appended and synced", sync_us()?);
     conditions.insert("disk".into(), sync.into());
     let server = places.iter().find_map(|place| match &place.kept {

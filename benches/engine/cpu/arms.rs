@@ -20,7 +20,13 @@ const OFF: usize = 1;
 /// The engine that holds responses until their records are written.
 const REJECT: usize = 3;
 /// Names of the engines.
-const NAMES: [&str; 5] = ["in process, no state or trail", "off", "continue", "reject", "reject, sync"];
+const NAMES: [&str; 5] = [
+    "in process, no state or trail",
+    "off",
+    "continue",
+    "reject",
+    "reject, sync",
+];
 /// Greatest CPU time that the trail may add to a lone request of one field, in microseconds.
 const LONE_US_MAX: f64 = 15.0;
 /// Least throughput of 8 callers of 100 fields with the trail, over that without.
@@ -38,7 +44,9 @@ impl Arms {
     pub(super) fn measure(callers: &Runtime, options: &Options) -> io::Result<Self> {
         let engines = engines(options.cold)?;
         let seconds = if is_smoke_run() { options.seconds } else { 1.0 };
-        let loads = COMPARED.into_iter().filter(|load| load.name().contains(&options.only));
+        let loads = COMPARED
+            .into_iter()
+            .filter(|load| load.name().contains(&options.only));
         let mut measured = Vec::new();
         for load in loads {
             if !is_smoke_run() && !options.cold {
@@ -49,8 +57,17 @@ impl Arms {
             let mut rounds = vec![Vec::new(); engines.len()];
             for round in 0..options.rounds {
                 for turn in 0..engines.len() {
-                    let engine = if round % 2 == 0 { turn } else { engines.len() - 1 - turn };
-                    rounds[engine].push(measure(callers, &engines[engine], load, Duration::from_secs_f64(seconds))?);
+                    let engine = if round % 2 == 0 {
+                        turn
+                    } else {
+                        engines.len() - 1 - turn
+                    };
+                    rounds[engine].push(measure(
+                        callers,
+                        &engines[engine],
+                        load,
+                        Duration::from_secs_f64(seconds),
+                    )?);
                 }
             }
             measured.push((load, rounds));
@@ -63,7 +80,12 @@ impl Arms {
     fn throughput(rounds: &[Vec<Measured>], engine: usize) -> Interval {
         let rate = |engine: usize, round: usize| rounds[engine][round].requests_per_second();
         bootstrap(rounds[engine].len(), |chosen| {
-            median(chosen.iter().map(|round| rate(engine, *round) / rate(OFF, *round)).collect())
+            median(
+                chosen
+                    .iter()
+                    .map(|round| rate(engine, *round) / rate(OFF, *round))
+                    .collect(),
+            )
         })
     }
 
@@ -76,10 +98,13 @@ impl Arms {
         for (load, rounds) in &self.0 {
             match (load.operation, load.fields, load.callers) {
                 (BenchOperation::EncryptText, 1, 1) => {
-                    let cpu = |engine: usize| Self::median_of(&rounds[engine], Measured::per_request_us);
+                    let cpu =
+                        |engine: usize| Self::median_of(&rounds[engine], Measured::per_request_us);
                     let added = cpu(REJECT) - cpu(OFF);
                     verdicts.push(FloorVerdict {
-                        budget: format!("1 field, 1 caller: the audit trail adds <= {LONE_US_MAX} us of CPU"),
+                        budget: format!(
+                            "1 field, 1 caller: the audit trail adds <= {LONE_US_MAX} us of CPU"
+                        ),
                         measured: format!("{added:.1} us"),
                         met: added <= LONE_US_MAX,
                     });
@@ -102,12 +127,22 @@ impl Arms {
         writeln!(
             out,
             "\n{:<22}{:<30}{:>11}{:>8}{:>9} |{:>11}{:>9}{:>9}{:>8} | throughput over that without a trail (90 %)",
-            "load", "audit trail", "requests/s", "p50 us", "p99 us", "CPU us", "crypto", "network", "other"
+            "load",
+            "audit trail",
+            "requests/s",
+            "p50 us",
+            "p99 us",
+            "CPU us",
+            "crypto",
+            "network",
+            "other"
         )?;
         for (load, rounds) in &self.0 {
             for (engine, name) in NAMES.iter().enumerate() {
                 let of = |of: fn(&Measured) -> f64| Self::median_of(&rounds[engine], of);
-                let us = |part: Duration, one: &Measured| part.as_nanos() as f64 / one.requests as f64 / 1e3;
+                let us = |part: Duration, one: &Measured| {
+                    part.as_nanos() as f64 / one.requests as f64 / 1e3
+                };
                 let Interval { low, value, high } = Self::throughput(rounds, engine);
                 writeln!(
                     out,

@@ -29,9 +29,16 @@ pub(super) struct FloorVerdict {
     pub(super) met: bool,
 }
 
-pub(super) fn verdicts(measured: &[Measured], openbao: &Comparison, floors: Floors, cold: bool) -> Vec<FloorVerdict> {
+pub(super) fn verdicts(
+    measured: &[Measured],
+    openbao: &Comparison,
+    floors: Floors,
+    cold: bool,
+) -> Vec<FloorVerdict> {
     let of = |operation: BenchOperation, fields: usize| {
-        measured.iter().filter(move |one| one.load.operation == operation && one.load.fields == fields)
+        measured
+            .iter()
+            .filter(move |one| one.load.operation == operation && one.load.fields == fields)
     };
     let encrypt = |fields| of(BenchOperation::EncryptText, fields);
     let mut verdicts = Vec::new();
@@ -61,17 +68,33 @@ pub(super) fn verdicts(measured: &[Measured], openbao: &Comparison, floors: Floo
             _ => (KEYGENS_MAX * WARM_SHARE_MAX, "warm"),
         };
         verdicts.push(FloorVerdict {
-            budget: format!("1 field, {} callers, {state}: CPU <= {max}x (keygen + ECDH)", one.load.callers),
+            budget: format!(
+                "1 field, {} callers, {state}: CPU <= {max}x (keygen + ECDH)",
+                one.load.callers
+            ),
             measured: format!("{keygens:.2}x"),
             met: keygens <= max,
         });
     }
     for (operation, what, factor_max) in [
-        (BenchOperation::EncryptK1, "on secp256k1: CPU <= {}x P-256", K1_FACTOR_MAX),
-        (BenchOperation::DecryptText, "to decrypt: CPU <= {}x encrypt", DECRYPT_FACTOR_MAX),
+        (
+            BenchOperation::EncryptK1,
+            "on secp256k1: CPU <= {}x P-256",
+            K1_FACTOR_MAX,
+        ),
+        (
+            BenchOperation::DecryptText,
+            "to decrypt: CPU <= {}x encrypt",
+            DECRYPT_FACTOR_MAX,
+        ),
     ] {
-        for one in measured.iter().filter(|one| one.load.operation == operation) {
-            let CpuLoad { fields, callers, .. } = one.load;
+        for one in measured
+            .iter()
+            .filter(|one| one.load.operation == operation)
+        {
+            let CpuLoad {
+                fields, callers, ..
+            } = one.load;
             for text in encrypt(fields).filter(|text| text.load.callers == callers) {
                 let factor = one.cpu_ns() / text.cpu_ns();
                 verdicts.push(FloorVerdict {

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use sealwire_benches::document::{APP, document};
 use sealwire_benches::stats::quantile;
-use sealwire_client::{Client, Decrypt, Encapsulation, Encoding, Encrypt, KeyScope, Suite, Writing};
+use sealwire_client::{
+    Client, Decrypt, Encapsulation, Encoding, Encrypt, KeyScope, Suite, Writing,
+};
 use tokio::runtime::Runtime;
 
 use crate::cpu::place::{CpuTime, Place};
@@ -85,21 +87,55 @@ impl BenchOperation {
     /// Returns how the documents of the requests are encrypted.
     fn writing(self) -> Writing<'static> {
         // The suite is named, so that no figure changes its meaning with the suite of new apps.
-        let default = Writing { suite: Some(Suite::P256), ..Writing::default() };
+        let default = Writing {
+            suite: Some(Suite::P256),
+            ..Writing::default()
+        };
         match self {
             Self::EncryptText | Self::DecryptText => default,
-            Self::EncryptK1 => Writing { suite: Some(Suite::Secp256k1), ..default },
-            Self::EncryptEpoch => Writing { key_scope: KeyScope::Epoch, ..default },
-            Self::EncryptBinary => Writing { encoding: Encoding::Binary, ..default },
-            Self::EncryptXaes | Self::DecryptXaes => Writing { suite: Some(Suite::Xaes), ..default },
-            Self::EncryptHybrid | Self::DecryptHybrid => {
-                Writing { suite: Some(Suite::P256MlKem768), encapsulation: Encapsulation::Apart, ..default }
-            }
-            Self::EncryptPsk | Self::DecryptPsk => Writing { suite: Some(Suite::P256Psk), ..default },
-            Self::EncryptPskK1 => Writing { suite: Some(Suite::Secp256k1Psk), ..default },
-            Self::DecryptPskKeyed => Writing { suite: Some(Suite::P256Psk), key_scope: KeyScope::Field, ..default },
-            Self::DecryptKeyed => Writing { key_scope: KeyScope::Field, ..default },
-            Self::DecryptXaesKeyed => Writing { suite: Some(Suite::Xaes), key_scope: KeyScope::Field, ..default },
+            Self::EncryptK1 => Writing {
+                suite: Some(Suite::Secp256k1),
+                ..default
+            },
+            Self::EncryptEpoch => Writing {
+                key_scope: KeyScope::Epoch,
+                ..default
+            },
+            Self::EncryptBinary => Writing {
+                encoding: Encoding::Binary,
+                ..default
+            },
+            Self::EncryptXaes | Self::DecryptXaes => Writing {
+                suite: Some(Suite::Xaes),
+                ..default
+            },
+            Self::EncryptHybrid | Self::DecryptHybrid => Writing {
+                suite: Some(Suite::P256MlKem768),
+                encapsulation: Encapsulation::Apart,
+                ..default
+            },
+            Self::EncryptPsk | Self::DecryptPsk => Writing {
+                suite: Some(Suite::P256Psk),
+                ..default
+            },
+            Self::EncryptPskK1 => Writing {
+                suite: Some(Suite::Secp256k1Psk),
+                ..default
+            },
+            Self::DecryptPskKeyed => Writing {
+                suite: Some(Suite::P256Psk),
+                key_scope: KeyScope::Field,
+                ..default
+            },
+            Self::DecryptKeyed => Writing {
+                key_scope: KeyScope::Field,
+                ..default
+            },
+            Self::DecryptXaesKeyed => Writing {
+                suite: Some(Suite::Xaes),
+                key_scope: KeyScope::Field,
+                ..default
+            },
         }
     }
 }
@@ -115,27 +151,96 @@ pub(crate) struct CpuLoad {
 impl CpuLoad {
     /// Returns the load's name: `operation/callers/fields`.
     pub(crate) fn name(self) -> String {
-        format!("{}/c{}/{}", self.operation.name(), self.callers, self.fields)
+        format!(
+            "{}/c{}/{}",
+            self.operation.name(),
+            self.callers,
+            self.fields
+        )
     }
 }
 
 pub(crate) const LOADS: [CpuLoad; 16] = [
-    CpuLoad { operation: BenchOperation::EncryptText, fields: 1, callers: 1 },
-    CpuLoad { operation: BenchOperation::EncryptText, fields: 1, callers: 64 },
-    CpuLoad { operation: BenchOperation::EncryptEpoch, fields: 1, callers: 1 },
-    CpuLoad { operation: BenchOperation::EncryptEpoch, fields: 1, callers: 64 },
-    CpuLoad { operation: BenchOperation::EncryptText, fields: 30, callers: 8 },
-    CpuLoad { operation: BenchOperation::EncryptText, fields: 100, callers: 8 },
-    CpuLoad { operation: BenchOperation::EncryptText, fields: 2_000, callers: 4 },
-    CpuLoad { operation: BenchOperation::EncryptText, fields: 60_000, callers: 2 },
-    CpuLoad { operation: BenchOperation::EncryptK1, fields: 1, callers: 64 },
-    CpuLoad { operation: BenchOperation::EncryptK1, fields: 30, callers: 8 },
-    CpuLoad { operation: BenchOperation::EncryptK1, fields: 2_000, callers: 4 },
-    CpuLoad { operation: BenchOperation::EncryptBinary, fields: 2_000, callers: 4 },
-    CpuLoad { operation: BenchOperation::DecryptText, fields: 1, callers: 64 },
-    CpuLoad { operation: BenchOperation::DecryptText, fields: 100, callers: 8 },
-    CpuLoad { operation: BenchOperation::DecryptKeyed, fields: 100, callers: 8 },
-    CpuLoad { operation: BenchOperation::DecryptText, fields: 2_000, callers: 4 },
+    CpuLoad {
+        operation: BenchOperation::EncryptText,
+        fields: 1,
+        callers: 1,
+    },
+    CpuLoad {
+        operation: BenchOperation::EncryptText,
+        fields: 1,
+        callers: 64,
+    },
+    CpuLoad {
+        operation: BenchOperation::EncryptEpoch,
+        fields: 1,
+        callers: 1,
+    },
+    CpuLoad {
+        operation: BenchOperation::EncryptEpoch,
+        fields: 1,
+        callers: 64,
+    },
+    CpuLoad {
+        operation: BenchOperation::EncryptText,
+        fields: 30,
+        callers: 8,
+    },
+    CpuLoad {
+        operation: BenchOperation::EncryptText,
+        fields: 100,
+        callers: 8,
+    },
+    CpuLoad {
+        operation: BenchOperation::EncryptText,
+        fields: 2_000,
+        callers: 4,
+    },
+    CpuLoad {
+        operation: BenchOperation::EncryptText,
+        fields: 60_000,
+        callers: 2,
+    },
+    CpuLoad {
+        operation: BenchOperation::EncryptK1,
+        fields: 1,
+        callers: 64,
+    },
+    CpuLoad {
+        operation: BenchOperation::EncryptK1,
+        fields: 30,
+        callers: 8,
+    },
+    CpuLoad {
+        operation: BenchOperation::EncryptK1,
+        fields: 2_000,
+        callers: 4,
+    },
+    CpuLoad {
+        operation: BenchOperation::EncryptBinary,
+        fields: 2_000,
+        callers: 4,
+    },
+    CpuLoad {
+        operation: BenchOperation::DecryptText,
+        fields: 1,
+        callers: 64,
+    },
+    CpuLoad {
+        operation: BenchOperation::DecryptText,
+        fields: 100,
+        callers: 8,
+    },
+    CpuLoad {
+        operation: BenchOperation::DecryptKeyed,
+        fields: 100,
+        callers: 8,
+    },
+    CpuLoad {
+        operation: BenchOperation::DecryptText,
+        fields: 2_000,
+        callers: 4,
+    },
 ];
 
 /// Measurement of one load.
@@ -180,7 +285,12 @@ impl Measured {
 }
 
 /// Runs a load: a warm-up of a tenth of the time, and then the measurement.
-pub(crate) fn measure(callers: &Runtime, place: &Place, load: CpuLoad, time: Duration) -> io::Result<Measured> {
+pub(crate) fn measure(
+    callers: &Runtime,
+    place: &Place,
+    load: CpuLoad,
+    time: Duration,
+) -> io::Result<Measured> {
     let client = place.client(callers);
     let sent = payload(callers, &client, load);
     measure_sent(callers, place, load, &sent, time)
@@ -205,7 +315,13 @@ pub(crate) fn measure_sent(
     let cpu = place.cpu()?.since(before);
     latencies.sort_by(f64::total_cmp);
     let latency_us = [0.5, 0.99].map(|q| quantile(&latencies, q));
-    Ok(Measured { load, requests: latencies.len() as u64, wall, cpu, latency_us })
+    Ok(Measured {
+        load,
+        requests: latencies.len() as u64,
+        wall,
+        cpu,
+        latency_us,
+    })
 }
 
 /// The parameters that the requests of a load send.
@@ -218,12 +334,21 @@ pub(crate) struct Sent {
 fn payload(callers: &Runtime, client: &Client, load: CpuLoad) -> Sent {
     let payload = document(load.fields);
     if !load.operation.decrypts() {
-        return Sent { payload, encapsulations: Vec::new() };
+        return Sent {
+            payload,
+            encapsulations: Vec::new(),
+        };
     }
     let writing = load.operation.writing();
-    let sealed = callers.block_on(client.encrypt(Encrypt { writing, ..Encrypt::new(APP, &payload) }));
+    let sealed = callers.block_on(client.encrypt(Encrypt {
+        writing,
+        ..Encrypt::new(APP, &payload)
+    }));
     let sealed = sealed.expect("encrypts");
-    Sent { payload: sealed.payload.to_vec(), encapsulations: sealed.encapsulations }
+    Sent {
+        payload: sealed.payload.to_vec(),
+        encapsulations: sealed.encapsulations,
+    }
 }
 
 /// Returns the latency of each response in microseconds. Each caller sends at least one request.
@@ -246,12 +371,29 @@ async fn closed_loop(client: &Client, load: CpuLoad, sent: &Sent, time: Duration
     callers.join_all().await.into_iter().flatten().collect()
 }
 
-async fn call(client: &Client, operation: BenchOperation, Sent { payload, encapsulations }: &Sent) {
+async fn call(
+    client: &Client,
+    operation: BenchOperation,
+    Sent {
+        payload,
+        encapsulations,
+    }: &Sent,
+) {
     let reply = if operation.decrypts() {
         let encapsulations = encapsulations.iter().map(String::as_str).collect();
-        client.decrypt(Decrypt { encapsulations, ..Decrypt::new(APP, payload) }).await
+        client
+            .decrypt(Decrypt {
+                encapsulations,
+                ..Decrypt::new(APP, payload)
+            })
+            .await
     } else {
-        client.encrypt(Encrypt { writing: operation.writing(), ..Encrypt::new(APP, payload) }).await
+        client
+            .encrypt(Encrypt {
+                writing: operation.writing(),
+                ..Encrypt::new(APP, payload)
+            })
+            .await
     };
     reply.expect("is answered");
 }

@@ -40,10 +40,26 @@ const COMPARED: [CpuLoad; 9] = [
     LOADS[4],
     LOADS[5],
     LOADS[6],
-    CpuLoad { operation: BenchOperation::DecryptText, fields: 1, callers: 64 },
-    CpuLoad { operation: BenchOperation::DecryptText, fields: 30, callers: 8 },
-    CpuLoad { operation: BenchOperation::DecryptText, fields: 100, callers: 8 },
-    CpuLoad { operation: BenchOperation::DecryptText, fields: 2_000, callers: 4 },
+    CpuLoad {
+        operation: BenchOperation::DecryptText,
+        fields: 1,
+        callers: 64,
+    },
+    CpuLoad {
+        operation: BenchOperation::DecryptText,
+        fields: 30,
+        callers: 8,
+    },
+    CpuLoad {
+        operation: BenchOperation::DecryptText,
+        fields: 100,
+        callers: 8,
+    },
+    CpuLoad {
+        operation: BenchOperation::DecryptText,
+        fields: 2_000,
+        callers: 4,
+    },
 ];
 
 /// The run that OpenBao's figures are from.
@@ -84,13 +100,24 @@ impl Comparison {
 
     /// Starts an engine and two servers, without and with an audit file, and gives each its turns, every second round in
     /// reverse order.
-    pub(super) fn measure(callers: &Runtime, options: &Options, program: &Path, version: String) -> io::Result<Self> {
+    pub(super) fn measure(
+        callers: &Runtime,
+        options: &Options,
+        program: &Path,
+        version: String,
+    ) -> io::Result<Self> {
         let cold: &[Setting] = if options.cold { &COLD } else { &[] };
         let engine = Place::process(&[&PRODUCTION, cold].concat())?;
-        let servers = [OpenBao::start(callers, program, false)?, OpenBao::start(callers, program, true)?];
+        let servers = [
+            OpenBao::start(callers, program, false)?,
+            OpenBao::start(callers, program, true)?,
+        ];
         let time = Duration::from_secs_f64(if is_smoke_run() { options.seconds } else { 1.0 });
         let mut rows = Vec::new();
-        for load in COMPARED.into_iter().filter(|load| load.name().contains(&options.only)) {
+        for load in COMPARED
+            .into_iter()
+            .filter(|load| load.name().contains(&options.only))
+        {
             let mut transit = Vec::new();
             for server in &servers {
                 transit.push(TransitLoad::prepare(callers, server, load)?);
@@ -104,7 +131,11 @@ impl Comparison {
             let mut rounds = [Vec::new(), Vec::new(), Vec::new()];
             for round in 0..options.rounds.max(1) {
                 for turn in 0..rounds.len() {
-                    let arm = if round % 2 == 0 { turn } else { rounds.len() - 1 - turn };
+                    let arm = if round % 2 == 0 {
+                        turn
+                    } else {
+                        rounds.len() - 1 - turn
+                    };
                     rounds[arm].push(match arm.checked_sub(1) {
                         None => measure(callers, &engine, load, time)?,
                         Some(server) => transit[server].measure(callers, &servers[server], time)?,
@@ -114,28 +145,55 @@ impl Comparison {
             rows.push(Row::of(load, &rounds));
         }
         engine.stop();
-        Ok(Self { origin: Origin::ThisRun { version }, rows })
+        Ok(Self {
+            origin: Origin::ThisRun { version },
+            rows,
+        })
     }
 
     /// Compares what this run measured of the engine with OpenBao's figures of the earlier run.
     pub(super) fn with_earlier(measured: &[Measured]) -> Self {
         let row = |one: &Measured| {
-            let (_, us) = EARLIER_US.into_iter().find(|(fields, _)| *fields == one.load.fields)?;
+            let (_, us) = EARLIER_US
+                .into_iter()
+                .find(|(fields, _)| *fields == one.load.fields)?;
             let engine_us = one.cpu_ns() / 1e3;
-            let ratio = Interval { low: f64::NAN, value: us / engine_us, high: f64::NAN };
-            Some(Row { load: one.load, engine_us, openbao: Cost { us, ratio }, audited: None })
+            let ratio = Interval {
+                low: f64::NAN,
+                value: us / engine_us,
+                high: f64::NAN,
+            };
+            Some(Row {
+                load: one.load,
+                engine_us,
+                openbao: Cost { us, ratio },
+                audited: None,
+            })
         };
-        let encrypt = measured.iter().filter(|one| one.load.operation == BenchOperation::EncryptText);
-        Self { origin: Origin::Earlier, rows: encrypt.filter_map(row).collect() }
+        let encrypt = measured
+            .iter()
+            .filter(|one| one.load.operation == BenchOperation::EncryptText);
+        Self {
+            origin: Origin::Earlier,
+            rows: encrypt.filter_map(row).collect(),
+        }
     }
 
     pub(super) fn verdicts(&self) -> impl Iterator<Item = FloorVerdict> {
-        let encrypt = self.rows.iter().filter(|row| row.load.operation == BenchOperation::EncryptText);
+        let encrypt = self
+            .rows
+            .iter()
+            .filter(|row| row.load.operation == BenchOperation::EncryptText);
         encrypt.map(|row| {
             let factor = row.openbao.ratio.value;
-            let CpuLoad { fields, callers, .. } = row.load;
+            let CpuLoad {
+                fields, callers, ..
+            } = row.load;
             FloorVerdict {
-                budget: format!("{fields} fields, {callers} callers: >= {FACTOR_MIN}x OpenBao {}", self.origin.run()),
+                budget: format!(
+                    "{fields} fields, {callers} callers: >= {FACTOR_MIN}x OpenBao {}",
+                    self.origin.run()
+                ),
                 measured: format!("{factor:.1}x"),
                 met: factor >= FACTOR_MIN,
             }
@@ -160,8 +218,15 @@ impl Comparison {
             "{:<22}{:>9}{:>12}{:>12} {:<26}{:>15} ratio",
             "load", "fields", "engine us", "OpenBao us", "ratio", "audit file us"
         )?;
-        for Row { load, engine_us, openbao, audited } in &self.rows {
-            let audited_us = audited.map_or_else(|| "-".to_owned(), |cost| format!("{:.2}", cost.us));
+        for Row {
+            load,
+            engine_us,
+            openbao,
+            audited,
+        } in &self.rows
+        {
+            let audited_us =
+                audited.map_or_else(|| "-".to_owned(), |cost| format!("{:.2}", cost.us));
             let audited_ratio = audited.map_or_else(|| "-".to_owned(), Cost::ratio);
             writeln!(
                 out,
@@ -215,7 +280,11 @@ impl Origin {
 impl Cost {
     fn ratio(self) -> String {
         let Interval { low, value, high } = self.ratio;
-        if low.is_nan() { format!("{value:.1}") } else { format!("{value:.1} ({low:.1} to {high:.1})") }
+        if low.is_nan() {
+            format!("{value:.1}")
+        } else {
+            format!("{value:.1} ({low:.1} to {high:.1})")
+        }
     }
 }
 
@@ -226,9 +295,19 @@ impl Row {
         let cost = |rounds: &[Measured]| Cost {
             us: us(rounds),
             ratio: bootstrap(rounds.len(), |chosen| {
-                median(chosen.iter().map(|round| rounds[*round].cpu_ns() / engine[*round].cpu_ns()).collect())
+                median(
+                    chosen
+                        .iter()
+                        .map(|round| rounds[*round].cpu_ns() / engine[*round].cpu_ns())
+                        .collect(),
+                )
             }),
         };
-        Self { load, engine_us: us(engine), openbao: cost(off), audited: Some(cost(audited)) }
+        Self {
+            load,
+            engine_us: us(engine),
+            openbao: cost(off),
+            audited: Some(cost(audited)),
+        }
     }
 }

@@ -61,7 +61,10 @@ impl Place {
             Self::Here(world) => world.client_config().clone(),
             Self::Process(engine, folder) => folder.client("client", engine.address),
         };
-        let config = ClientConfig { connections: CONNECTIONS, ..config };
+        let config = ClientConfig {
+            connections: CONNECTIONS,
+            ..config
+        };
         callers.block_on(Client::connect(config)).expect("connects")
     }
 
@@ -74,7 +77,11 @@ impl Place {
             },
             Self::Process(engine, _) => {
                 let (crypto, network) = (engine.cpu_of(CRYPTO)?, engine.cpu_of(NETWORK)?);
-                CpuTime { crypto, network, other: engine.cpu()?.saturating_sub(crypto + network) }
+                CpuTime {
+                    crypto,
+                    network,
+                    other: engine.cpu()?.saturating_sub(crypto + network),
+                }
             }
         })
     }

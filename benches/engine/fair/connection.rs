@@ -40,17 +40,37 @@ pub(crate) struct Frame {
 impl Frame {
     /// Makes a request of `fields` fields.
     pub(crate) fn new(fields: usize, key_scope: KeyScope, deadline_ms: Option<u32>) -> Self {
-        Self::with(fields, Writing { key_scope, ..Writing::default() }, deadline_ms)
+        Self::with(
+            fields,
+            Writing {
+                key_scope,
+                ..Writing::default()
+            },
+            deadline_ms,
+        )
     }
 
     /// Makes a request of `fields` fields with any parameters of its envelopes.
     pub(crate) fn with(fields: usize, writing: Writing<'_>, deadline_ms: Option<u32>) -> Self {
         let payload = document(fields);
         let mut bytes = Vec::new();
-        request::encrypt(&mut bytes, MSGID, &Encrypt { writing, deadline_ms, ..Encrypt::new(APP, &payload) });
+        request::encrypt(
+            &mut bytes,
+            MSGID,
+            &Encrypt {
+                writing,
+                deadline_ms,
+                ..Encrypt::new(APP, &payload)
+            },
+        );
         // The map of one key with its array of rows; a row is a map of ten keys and ten values.
         let values = AROUND_PAYLOAD + 3 + (fields.div_ceil(10) + 2 * fields) as u64;
-        Self { fields, payload, values, bytes }
+        Self {
+            fields,
+            payload,
+            values,
+            bytes,
+        }
     }
 }
 
@@ -109,8 +129,10 @@ pub(crate) fn identity(folder: &Path, name: &str) -> io::Result<Arc<ClientConfig
     roots
         .add(CertificateDer::from_pem_file(file("ca.pem".into())).map_err(io::Error::other)?)
         .map_err(io::Error::other)?;
-    let certificate = CertificateDer::from_pem_file(file(format!("{name}.pem"))).map_err(io::Error::other)?;
-    let key = PrivateKeyDer::from_pem_file(file(format!("{name}.key"))).map_err(io::Error::other)?;
+    let certificate =
+        CertificateDer::from_pem_file(file(format!("{name}.pem"))).map_err(io::Error::other)?;
+    let key =
+        PrivateKeyDer::from_pem_file(file(format!("{name}.key"))).map_err(io::Error::other)?;
     let config = ClientConfig::builder_with_provider(Arc::new(sealwire_server::tls::provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(io::Error::other)?
@@ -126,13 +148,18 @@ impl BenchConnection {
         let mut socket = TcpStream::connect(address)?;
         socket.set_nodelay(true)?;
         let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
-        let mut tls = ClientConnection::new(Arc::clone(identity), name).map_err(io::Error::other)?;
+        let mut tls =
+            ClientConnection::new(Arc::clone(identity), name).map_err(io::Error::other)?;
         tls.set_buffer_limit(None);
         while tls.is_handshaking() {
             tls.complete_io(&mut socket)?;
         }
         socket.set_nonblocking(true)?;
-        let limits = Limits { message_bytes_max: 256 << 20, elements_max: 10_000_000, ..Limits::default() };
+        let limits = Limits {
+            message_bytes_max: 256 << 20,
+            elements_max: 10_000_000,
+            ..Limits::default()
+        };
         Ok(Self {
             pending: HashMap::new(),
             paused_until: 0,
@@ -169,7 +196,10 @@ impl BenchConnection {
     /// Cancels the requests that match `which`.
     pub(crate) fn cancel(&mut self, which: impl Fn(&Pending) -> bool) {
         let mut bytes = Vec::new();
-        self.pending.iter().filter(|(_, pending)| which(pending)).for_each(|(id, _)| request::cancel(&mut bytes, *id));
+        self.pending
+            .iter()
+            .filter(|(_, pending)| which(pending))
+            .for_each(|(id, _)| request::cancel(&mut bytes, *id));
         self.write(&bytes);
     }
 
@@ -194,8 +224,15 @@ impl BenchConnection {
 
     /// Reads the available bytes, and passes each complete response to `each`: its msgid, its number of values and its
     /// bytes. `scratch` has [`READ_BYTES`] bytes. `now` is the current time.
-    pub(crate) fn receive(&mut self, scratch: &mut [u8], now: u64, mut each: impl FnMut(&mut Self, u32, u64, &[u8])) {
-        let most = self.pace.map_or(scratch.len(), |pace| pace.bytes.min(scratch.len()));
+    pub(crate) fn receive(
+        &mut self,
+        scratch: &mut [u8],
+        now: u64,
+        mut each: impl FnMut(&mut Self, u32, u64, &[u8]),
+    ) {
+        let most = self
+            .pace
+            .map_or(scratch.len(), |pace| pace.bytes.min(scratch.len()));
         let read = match self.socket.read(&mut scratch[..most]) {
             Ok(read @ 1..) => read,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,

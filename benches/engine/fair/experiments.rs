@@ -32,17 +32,29 @@ pub(crate) const MIX_CONNECTIONS: usize = 64;
 
 /// Mean work of a request in the mix, in fields. With a key per field, a request costs as much as its fields.
 pub(crate) fn mean_fields() -> f64 {
-    MIX.iter().map(|(fields, share)| *fields as f64 * share).sum()
+    MIX.iter()
+        .map(|(fields, share)| *fields as f64 * share)
+        .sum()
 }
 
 /// Makes the mix's frames, in the order of [`MIX`], with a key per field and the deadline.
 pub(crate) fn mix_frames() -> Vec<Frame> {
-    MIX.iter().map(|(fields, _)| Frame::new(*fields, KeyScope::Field, Some(PATIENCE_MS))).collect()
+    MIX.iter()
+        .map(|(fields, _)| Frame::new(*fields, KeyScope::Field, Some(PATIENCE_MS)))
+        .collect()
 }
 
 /// Makes a load of the mix. The mix's frames must be the generator's first.
 pub(crate) fn mix(connections: Range<usize>, drive: Drive) -> Load {
-    Load { calls: MIX.iter().enumerate().map(|(at, (_, share))| (at, *share)).collect(), connections, drive }
+    Load {
+        calls: MIX
+            .iter()
+            .enumerate()
+            .map(|(at, (_, share))| (at, *share))
+            .collect(),
+        connections,
+        drive,
+    }
 }
 
 /// An engine, a generator for it, and a load of the mix to measure its capacity.
@@ -58,13 +70,23 @@ pub(crate) struct Mixed {
 
 impl Mixed {
     /// Starts the engine and warms it up. `tenant` sends the mix.
-    pub(crate) fn start(bench: &Bench, name: &str, tenant: &str, settings: &[Setting]) -> io::Result<Self> {
+    pub(crate) fn start(
+        bench: &Bench,
+        name: &str,
+        tenant: &str,
+        settings: &[Setting],
+    ) -> io::Result<Self> {
         let engine = bench.engine(name, settings)?;
         let mut generator = Generator::new(mix_frames());
         let connections = generator.connect(&engine, &bench.folder, tenant, MIX_CONNECTIONS)?;
         let closed = generator.add(mix(connections.clone(), Drive::Closed(1)));
         warm_up(bench, &mut generator, &connections)?;
-        Ok(Self { engine, generator, connections, closed })
+        Ok(Self {
+            engine,
+            generator,
+            connections,
+            closed,
+        })
     }
 
     /// Measures the capacity in fields per second: every connection sends its next request after each response.
@@ -77,7 +99,12 @@ impl Mixed {
         self.generator.cancel(self.closed);
         self.generator.settle(self.closed)?;
         let samples = self.generator.take();
-        Ok(work_rate(samples.iter().filter(|sample| sample.outcome == Outcome::Ok), &window))
+        Ok(work_rate(
+            samples
+                .iter()
+                .filter(|sample| sample.outcome == Outcome::Ok),
+            &window,
+        ))
     }
 
     /// Closes the connections, checks the responses and ends the engine.
@@ -89,9 +116,17 @@ impl Mixed {
 /// Sends single requests until the engine has found its app busy and made its table.
 fn warm_up(bench: &Bench, generator: &mut Generator, connections: &Range<usize>) -> io::Result<()> {
     let one = connections.start..connections.start + 1;
-    let load = generator.add(Load { calls: vec![(0, 1.0)], connections: one, drive: Drive::Closed(1) });
+    let load = generator.add(Load {
+        calls: vec![(0, 1.0)],
+        connections: one,
+        drive: Drive::Closed(1),
+    });
     generator.start(load);
-    generator.run(bench.length.pick(Duration::from_secs(3), Duration::from_secs(3), Duration::from_millis(100)))?;
+    generator.run(bench.length.pick(
+        Duration::from_secs(3),
+        Duration::from_secs(3),
+        Duration::from_millis(100),
+    ))?;
     generator.stop(load);
     generator.settle(load)?;
     generator.take();
@@ -99,7 +134,11 @@ fn warm_up(bench: &Bench, generator: &mut Generator, connections: &Range<usize>)
 }
 
 /// Checks a generator's responses, and ends generator and engine.
-pub(crate) fn finish(bench: &Bench, mut engine: EngineChild, generator: Generator) -> io::Result<()> {
+pub(crate) fn finish(
+    bench: &Bench,
+    mut engine: EngineChild,
+    generator: Generator,
+) -> io::Result<()> {
     if !engine.is_running() {
         return Err(io::Error::other("the engine ended by itself"));
     }
@@ -114,13 +153,24 @@ fn check(bench: &Bench, engine: &EngineChild, generator: &Generator) -> io::Resu
     runtime.block_on(async {
         let file = |name: &str| Pem::File(bench.folder.path().join(name));
         let (ca, certificate, key) = (file("ca.pem"), file("checker.pem"), file("checker.key"));
-        let mut config = ClientConfig::new(engine.address.to_string(), "localhost", ca, certificate, key);
+        let mut config = ClientConfig::new(
+            engine.address.to_string(),
+            "localhost",
+            ca,
+            certificate,
+            key,
+        );
         config.deadline = Duration::from_secs(60);
         let client = Client::connect(config).await.map_err(io::Error::other)?;
         for (payload, sealed) in generator.replies()? {
-            let opened = client.decrypt(Decrypt::new(APP, sealed)).await.map_err(io::Error::other)?;
+            let opened = client
+                .decrypt(Decrypt::new(APP, sealed))
+                .await
+                .map_err(io::Error::other)?;
             if opened.payload != payload {
-                return Err(io::Error::other("a reply opens to another document than was sealed"));
+                return Err(io::Error::other(
+                    "a reply opens to another document than was sealed",
+                ));
             }
         }
         Ok(())
@@ -132,7 +182,9 @@ fn work_until(ends: &[(u64, f64)], at: u64) -> f64 {
     let next = ends.partition_point(|(end, _)| *end <= at);
     let (before, done) = next.checked_sub(1).map_or((0, 0.0), |last| ends[last]);
     match ends.get(next) {
-        Some((after, more)) if next > 0 => done + (more - done) * (at - before) as f64 / (after - before) as f64,
+        Some((after, more)) if next > 0 => {
+            done + (more - done) * (at - before) as f64 / (after - before) as f64
+        }
         _ => done,
     }
 }
@@ -140,14 +192,17 @@ fn work_until(ends: &[(u64, f64)], at: u64) -> f64 {
 /// Returns fields per second over a window. Large requests complete rarely, so those in flight at its ends count in
 /// part.
 pub(crate) fn work_rate<'a>(served: impl Iterator<Item = &'a Sample>, window: &Range<u64>) -> f64 {
-    let mut ends: Vec<(u64, f64)> = served.map(|sample| (sample.done, sample.fields as f64)).collect();
+    let mut ends: Vec<(u64, f64)> = served
+        .map(|sample| (sample.done, sample.fields as f64))
+        .collect();
     ends.sort_by_key(|(end, _)| *end);
     let mut sum = 0.0;
     for (_, fields) in &mut ends {
         sum += *fields;
         *fields = sum;
     }
-    (work_until(&ends, window.end) - work_until(&ends, window.start)) * 1e9 / (window.end - window.start) as f64
+    (work_until(&ends, window.end) - work_until(&ends, window.start)) * 1e9
+        / (window.end - window.start) as f64
 }
 
 /// Returns the latencies of samples, in milliseconds.
@@ -161,6 +216,11 @@ pub(crate) fn summary<'a>(samples: impl Iterator<Item = &'a Sample>) -> Summary 
 }
 
 /// Returns the samples whose scheduled send time is within a window.
-pub(crate) fn within<'a>(samples: &'a [Sample], window: &'a Range<u64>) -> impl Iterator<Item = &'a Sample> + Clone {
-    samples.iter().filter(|sample| window.contains(&sample.intended))
+pub(crate) fn within<'a>(
+    samples: &'a [Sample],
+    window: &'a Range<u64>,
+) -> impl Iterator<Item = &'a Sample> + Clone {
+    samples
+        .iter()
+        .filter(|sample| window.contains(&sample.intended))
 }

@@ -178,7 +178,8 @@ impl Generator {
         let identity = identity(folder.path(), tenant)?;
         let begin = self.connections.len();
         for _ in 0..count {
-            self.connections.push(BenchConnection::open(engine.address, &identity)?);
+            self.connections
+                .push(BenchConnection::open(engine.address, &identity)?);
         }
         Ok(begin..begin + count)
     }
@@ -192,7 +193,13 @@ impl Generator {
     /// Adds a load, which is stopped. Returns its index.
     pub(crate) fn add(&mut self, load: Load) -> usize {
         let next_connection = load.connections.start;
-        self.loads.push(GeneratorState { load, active: false, due: 0, waiting: BTreeMap::new(), next_connection });
+        self.loads.push(GeneratorState {
+            load,
+            active: false,
+            due: 0,
+            waiting: BTreeMap::new(),
+            next_connection,
+        });
         self.loads.len() - 1
     }
 
@@ -213,8 +220,14 @@ impl Generator {
         if let Drive::Closed(calls) = state.load.drive {
             for connection in state.load.connections.clone() {
                 // Requests in flight from before count as in flight again.
-                let busy = self.connections[connection].pending.values().filter(|call| call.load == load).count();
-                state.waiting.extend((busy..calls).map(|nth| ((now, connection * calls + nth), connection)));
+                let busy = self.connections[connection]
+                    .pending
+                    .values()
+                    .filter(|call| call.load == load)
+                    .count();
+                state
+                    .waiting
+                    .extend((busy..calls).map(|nth| ((now, connection * calls + nth), connection)));
             }
         }
     }
@@ -237,23 +250,50 @@ impl Generator {
     /// sends again at once on the same connection, as a client with a timeout and retries does.
     pub(crate) fn give_up(&mut self, load: usize, after: Duration, cancels: bool) {
         let now = self.now();
-        let Some(sent_max) = now.checked_sub(after.as_nanos() as u64) else { return };
-        let Self { connections, loads, samples, frames, .. } = self;
+        let Some(sent_max) = now.checked_sub(after.as_nanos() as u64) else {
+            return;
+        };
+        let Self {
+            connections,
+            loads,
+            samples,
+            frames,
+            ..
+        } = self;
         let state = &mut loads[load];
         let resends = state.active && matches!(state.load.drive, Drive::Closed(_));
         for number in state.load.connections.clone() {
             let connection = &mut connections[number];
             let paused_until = connection.paused_until;
-            let late = |call: &Pending| call.load == load && call.given_up.is_none() && call.sent <= sent_max;
+            let late = |call: &Pending| {
+                call.load == load && call.given_up.is_none() && call.sent <= sent_max
+            };
             let mut any = false;
             for (msgid, call) in connection.pending.iter_mut().filter(|(_, call)| late(call)) {
                 any = true;
                 call.given_up = Some(now);
-                let Pending { frame, intended, sent, is_retry, .. } = *call;
+                let Pending {
+                    frame,
+                    intended,
+                    sent,
+                    is_retry,
+                    ..
+                } = *call;
                 let fields = frames[frame].fields;
-                samples.push(Sample { load, fields, intended, sent, done: now, is_retry, outcome: Outcome::GivenUp });
+                samples.push(Sample {
+                    load,
+                    fields,
+                    intended,
+                    sent,
+                    done: now,
+                    is_retry,
+                    outcome: Outcome::GivenUp,
+                });
                 if resends {
-                    state.waiting.insert((now.max(paused_until), *msgid as usize ^ (number << 32)), number);
+                    state.waiting.insert(
+                        (now.max(paused_until), *msgid as usize ^ (number << 32)),
+                        number,
+                    );
                 }
             }
             if any && cancels {
@@ -274,7 +314,11 @@ impl Generator {
     /// Returns the number of a load's requests in flight.
     pub(crate) fn under_way(&self, load: usize) -> usize {
         let connections = &self.connections[self.loads[load].load.connections.clone()];
-        connections.iter().flat_map(|one| one.pending.values()).filter(|pending| pending.load == load).count()
+        connections
+            .iter()
+            .flat_map(|one| one.pending.values())
+            .filter(|pending| pending.load == load)
+            .count()
     }
 
     /// Runs the active loads for a time. Returns the start and the end on the generator's clock.
@@ -314,11 +358,19 @@ impl Generator {
         let next = self.send_due().min(end);
         let now = self.now();
         let reads = |one: &BenchConnection| one.open && one.read_from <= now;
-        let paused = self.connections.iter().filter(|one| one.open && one.read_from > now);
+        let paused = self
+            .connections
+            .iter()
+            .filter(|one| one.open && one.read_from > now);
         let next = paused.map(|one| one.read_from).fold(next, u64::min);
         let mut numbers = Vec::with_capacity(self.connections.len());
         let mut polled = Vec::with_capacity(self.connections.len());
-        for (number, connection) in self.connections.iter().enumerate().filter(|(_, one)| one.open) {
+        for (number, connection) in self
+            .connections
+            .iter()
+            .enumerate()
+            .filter(|(_, one)| one.open)
+        {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, reads(connection));
             flags.set(PollFlags::OUT, connection.wants_write());
@@ -328,12 +380,18 @@ impl Generator {
             }
         }
         let wait = Duration::from_nanos(next.saturating_sub(now));
-        let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+        let wait = Timespec {
+            tv_sec: wait.as_secs() as i64,
+            tv_nsec: i64::from(wait.subsec_nanos()),
+        };
         match poll(&mut polled, Some(&wait)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => (),
             Err(error) => return Err(error.into()),
         }
-        let ready: Vec<(usize, PollFlags)> = numbers.into_iter().zip(polled.iter().map(PollFd::revents)).collect();
+        let ready: Vec<(usize, PollFlags)> = numbers
+            .into_iter()
+            .zip(polled.iter().map(PollFd::revents))
+            .collect();
         drop(polled);
         for (number, flags) in ready {
             if flags.contains(PollFlags::OUT) {
@@ -391,7 +449,11 @@ impl Generator {
 
     /// Returns true if the connection of an open loop's next send will be told to wait at that time.
     fn is_paused_when_due(&self, load: usize) -> bool {
-        let GeneratorState { due, next_connection, .. } = self.loads[load];
+        let GeneratorState {
+            due,
+            next_connection,
+            ..
+        } = self.loads[load];
         let connection = &self.connections[next_connection];
         connection.open && connection.paused_until > due
     }
@@ -400,7 +462,11 @@ impl Generator {
         let state = &mut self.loads[load];
         let connection = state.next_connection;
         let Range { start, end } = state.load.connections;
-        state.next_connection = if connection + 1 == end { start } else { connection + 1 };
+        state.next_connection = if connection + 1 == end {
+            start
+        } else {
+            connection + 1
+        };
         connection
     }
 
@@ -415,12 +481,29 @@ impl Generator {
         };
         match instead {
             Some(outcome) => {
-                self.samples.push(Sample { load, fields, intended, sent, done: sent, is_retry: false, outcome });
+                self.samples.push(Sample {
+                    load,
+                    fields,
+                    intended,
+                    sent,
+                    done: sent,
+                    is_retry: false,
+                    outcome,
+                });
             }
             None => {
                 let is_retry = std::mem::take(&mut connection.has_waited);
-                connection
-                    .send(&mut self.frames[frame], Pending { load, frame, intended, sent, is_retry, given_up: None });
+                connection.send(
+                    &mut self.frames[frame],
+                    Pending {
+                        load,
+                        frame,
+                        intended,
+                        sent,
+                        is_retry,
+                        given_up: None,
+                    },
+                );
             }
         }
     }
@@ -439,11 +522,29 @@ impl Generator {
 
     fn receive(&mut self, number: usize) {
         let now = self.now();
-        let Self { connections, scratch, loads, samples, frames, replies, wrong, .. } = self;
+        let Self {
+            connections,
+            scratch,
+            loads,
+            samples,
+            frames,
+            replies,
+            wrong,
+            ..
+        } = self;
         connections[number].receive(scratch, now, |connection, msgid, values, message| {
-            let Some(Pending { load, frame, intended, sent, is_retry, given_up }) = connection.pending.remove(&msgid)
+            let Some(Pending {
+                load,
+                frame,
+                intended,
+                sent,
+                is_retry,
+                given_up,
+            }) = connection.pending.remove(&msgid)
             else {
-                wrong.get_or_insert_with(|| format!("an answer to call {msgid}, which was not made"));
+                wrong.get_or_insert_with(|| {
+                    format!("an answer to call {msgid}, which was not made")
+                });
                 return;
             };
             let outcome = match judge(message, values, &frames[frame]) {
@@ -466,19 +567,50 @@ impl Generator {
             if given_up.is_some() {
                 return;
             }
-            samples.push(Sample { load, fields: frames[frame].fields, intended, sent, done: now, is_retry, outcome });
+            samples.push(Sample {
+                load,
+                fields: frames[frame].fields,
+                intended,
+                sent,
+                done: now,
+                is_retry,
+                outcome,
+            });
             let state = &mut loads[load];
             if state.active && matches!(state.load.drive, Drive::Closed(_)) {
-                state.waiting.insert((now.max(connection.paused_until), msgid as usize ^ (number << 32)), number);
+                state.waiting.insert(
+                    (
+                        now.max(connection.paused_until),
+                        msgid as usize ^ (number << 32),
+                    ),
+                    number,
+                );
             }
         });
         if !connections[number].open {
             let lost = std::mem::take(&mut connections[number].pending).into_values();
             let lost = lost.filter(|call| call.given_up.is_none());
-            samples.extend(lost.map(|Pending { load, frame, intended, sent, is_retry, .. }| {
-                let fields = frames[frame].fields;
-                Sample { load, fields, intended, sent, done: now, is_retry, outcome: Outcome::Closed }
-            }));
+            samples.extend(lost.map(
+                |Pending {
+                     load,
+                     frame,
+                     intended,
+                     sent,
+                     is_retry,
+                     ..
+                 }| {
+                    let fields = frames[frame].fields;
+                    Sample {
+                        load,
+                        fields,
+                        intended,
+                        sent,
+                        done: now,
+                        is_retry,
+                        outcome: Outcome::Closed,
+                    }
+                },
+            ));
         }
     }
 
@@ -498,7 +630,11 @@ impl Generator {
         let wall = (Duration::from_nanos(self.now()) - self.begun.1).as_secs_f64();
         let cores = std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
         let open = |load: usize| !matches!(self.loads[load].load.drive, Drive::Closed(_));
-        let sent = || samples.iter().filter(|sample| sample.outcome != Outcome::Paused);
+        let sent = || {
+            samples
+                .iter()
+                .filter(|sample| sample.outcome != Outcome::Paused)
+        };
         let lag = |sample: &Sample| sample.sent.saturating_sub(sample.intended) as f64 / 1e6;
         Cost {
             calls: sent().count(),
@@ -514,7 +650,11 @@ impl Generator {
     /// If a response was incorrect, or none was ever successful.
     pub(crate) fn replies(&self) -> io::Result<Vec<(&[u8], &[u8])>> {
         let replies = self.replies_if_any()?;
-        if replies.is_empty() { Err(io::Error::other("no call was ever answered")) } else { Ok(replies) }
+        if replies.is_empty() {
+            Err(io::Error::other("no call was ever answered"))
+        } else {
+            Ok(replies)
+        }
     }
 
     /// Returns the same, which is empty if no response was successful.
@@ -548,19 +688,35 @@ enum Verdict {
 fn judge(message: &[u8], values: u64, frame: &Frame) -> Result<Verdict, String> {
     // The scanner has parsed the result, so a successful response is not parsed again.
     let mut head = TokenReader::new(message);
-    let kind = head.array_len().and_then(|_| head.u64()).and_then(|_| head.u32());
+    let kind = head
+        .array_len()
+        .and_then(|_| head.u64())
+        .and_then(|_| head.u32());
     kind.map_err(|error| error.to_string())?;
     if head.take_nil() {
-        let wrong = || format!("a reply of {values} values to a call of {} fields", frame.fields);
-        return if values == frame.values { Ok(Verdict::Good) } else { Err(wrong()) };
+        let wrong = || {
+            format!(
+                "a reply of {values} values to a call of {} fields",
+                frame.fields
+            )
+        };
+        return if values == frame.values {
+            Ok(Verdict::Good)
+        } else {
+            Err(wrong())
+        };
     }
-    let Err(error) = Reply::decode(message).map_err(|error| error.to_string())?.outcome else {
+    let Err(error) = Reply::decode(message)
+        .map_err(|error| error.to_string())?
+        .outcome
+    else {
         return Err("an answer with neither error nor result".to_owned());
     };
     match error.code {
-        ErrorCode::Overloaded => {
-            Ok(Verdict::Wait(reason(&error), u64::from(error.retry_after_ms.unwrap_or(0)) * 1_000_000))
-        }
+        ErrorCode::Overloaded => Ok(Verdict::Wait(
+            reason(&error),
+            u64::from(error.retry_after_ms.unwrap_or(0)) * 1_000_000,
+        )),
         ErrorCode::DeadlineExceeded => Ok(Verdict::Late),
         ErrorCode::Cancelled => Ok(Verdict::Cancelled),
         _ => Err(error.to_string()),
@@ -569,7 +725,10 @@ fn judge(message: &[u8], values: u64, frame: &Frame) -> Result<Verdict, String> 
 
 /// Returns the reason in an error's details, or else its message.
 fn reason(error: &RpcError) -> String {
-    let detail = error.details.iter().find(|detail| ["reason", "limit"].contains(&detail.key.as_ref()));
+    let detail = error
+        .details
+        .iter()
+        .find(|detail| ["reason", "limit"].contains(&detail.key.as_ref()));
     match detail.map(|detail| &detail.value) {
         Some(DetailValue::Text(reason)) => reason.to_string(),
         _ => error.message.to_string(),

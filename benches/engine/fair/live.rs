@@ -45,25 +45,45 @@ impl Prober {
             while !of_thread.stop.load(Ordering::Relaxed) {
                 due += EVERY;
                 thread::sleep(due.saturating_duration_since(Instant::now()));
-                let target = of_thread.target.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                let Some((address, during)) = target else { continue };
+                let target = of_thread
+                    .target
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .clone();
+                let Some((address, during)) = target else {
+                    continue;
+                };
                 let ms = ask(address).then(|| due.elapsed().as_secs_f64() * 1e3);
                 // Between two engines there is no target.
-                let target = of_thread.target.lock().unwrap_or_else(PoisonError::into_inner);
+                let target = of_thread
+                    .target
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
                 if target.as_ref().is_some_and(|(now, _)| *now == address) {
-                    of_thread.probes.lock().unwrap_or_else(PoisonError::into_inner).push(Probe { during, ms });
+                    of_thread
+                        .probes
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(Probe { during, ms });
                 }
                 // A late response must not be followed by a burst of probes.
                 due = due.max(Instant::now().checked_sub(EVERY).unwrap_or(due));
             }
         });
-        Self { shared, thread: Some(thread) }
+        Self {
+            shared,
+            thread: Some(thread),
+        }
     }
 
     /// Sets the engine to probe from now on, or none.
     pub(crate) fn ask(&self, target: Option<(SocketAddr, &str)>) {
         let target = target.map(|(address, during)| (address, during.to_owned()));
-        *self.shared.target.lock().unwrap_or_else(PoisonError::into_inner) = target;
+        *self
+            .shared
+            .target
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = target;
     }
 
     /// Ends the thread and returns the results.
@@ -72,7 +92,13 @@ impl Prober {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        std::mem::take(&mut self.shared.probes.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(
+            &mut self
+                .shared
+                .probes
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 }
 

@@ -26,8 +26,11 @@ pub(crate) struct Usage {
 impl Usage {
     /// Reads the current values. `engines` are the running ones.
     pub(crate) fn read(engines: &[&EngineChild]) -> io::Result<Self> {
-        let ticks =
-            |text: &str| -> Vec<f64> { text.split_whitespace().filter_map(|ticks| ticks.parse().ok()).collect() };
+        let ticks = |text: &str| -> Vec<f64> {
+            text.split_whitespace()
+                .filter_map(|ticks| ticks.parse().ok())
+                .collect()
+        };
         let of = |ticks: &[f64], columns: &[usize]| -> f64 {
             columns.iter().filter_map(|at| ticks.get(*at)).sum::<f64>() * TICK_S
         };
@@ -37,7 +40,10 @@ impl Usage {
         // After the name, which can contain any character: the state, which is no number, then ten fields, then our CPU
         // times and our children's.
         let own = ticks(own.rsplit_once(')').map_or("", |(_, rest)| rest));
-        let engines = engines.iter().map(|engine| engine.cpu()).sum::<io::Result<Duration>>()?;
+        let engines = engines
+            .iter()
+            .map(|engine| engine.cpu())
+            .sum::<io::Result<Duration>>()?;
         Ok(Self {
             at: Instant::now(),
             // user, nice, system, irq, softirq and steal, without idle and iowait.
@@ -71,8 +77,14 @@ pub(crate) fn lower_priority() {
 /// function for it. Returns whether this succeeded.
 fn idle_policy() -> bool {
     let link = fs::read_link("/proc/thread-self").unwrap_or_default();
-    let Some(thread) = link.file_name() else { return false };
-    let chrt = Command::new("chrt").args(["--idle", "--pid", "0"]).arg(thread).stderr(Stdio::null()).status();
+    let Some(thread) = link.file_name() else {
+        return false;
+    };
+    let chrt = Command::new("chrt")
+        .args(["--idle", "--pid", "0"])
+        .arg(thread)
+        .stderr(Stdio::null())
+        .status();
     chrt.is_ok_and(|status| status.success())
 }
 
@@ -108,18 +120,24 @@ impl Warmth {
                 }
             })
         };
-        Self { threads: (0..cores).map(spin).collect(), state }
+        Self {
+            threads: (0..cores).map(spin).collect(),
+            state,
+        }
     }
 
     /// Starts or stops spinning.
     pub(crate) fn set(&self, on: bool) {
-        self.state.store(if on { SPIN } else { REST }, Ordering::Relaxed);
+        self.state
+            .store(if on { SPIN } else { REST }, Ordering::Relaxed);
     }
 }
 
 impl Drop for Warmth {
     fn drop(&mut self) {
         self.state.store(END, Ordering::Relaxed);
-        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        self.threads
+            .drain(..)
+            .for_each(|thread| drop(thread.join()));
     }
 }

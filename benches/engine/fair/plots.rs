@@ -16,16 +16,31 @@ const BAND: f64 = 0.08;
 ///
 /// # Errors
 /// If the file cannot be written.
-pub(crate) fn speed(file: &Path, variants: &[(&str, &[Vec<f64>; 2])], bin_s: f64, burst: Range<f64>) -> io::Result<()> {
-    let title = format!("Fields sealed in a second while {} s of batches burst in", burst.end - burst.start);
+pub(crate) fn speed(
+    file: &Path,
+    variants: &[(&str, &[Vec<f64>; 2])],
+    bin_s: f64,
+    burst: Range<f64>,
+) -> io::Result<()> {
+    let title = format!(
+        "Fields sealed in a second while {} s of batches burst in",
+        burst.end - burst.start
+    );
     let keys = [
         ("calls of 30 fields", COLOURS[2].filled()),
         ("calls of 2,000 fields", COLOURS[0].filled()),
-        ("batches: their arrival, and as long as they alone would take", INK.mix(BAND).filled()),
+        (
+            "batches: their arrival, and as long as they alone would take",
+            INK.mix(BAND).filled(),
+        ),
     ];
     let panels = variants.len();
     draw(file, &title, &keys, panels, |areas| {
-        let most = variants.iter().flat_map(|(_, lines)| lines.iter().flatten()).copied().fold(1.0, f64::max);
+        let most = variants
+            .iter()
+            .flat_map(|(_, lines)| lines.iter().flatten())
+            .copied()
+            .fold(1.0, f64::max);
         for (at, (area, variant)) in areas.iter().zip(variants).enumerate() {
             speed_panel(area, *variant, bin_s, &burst, most * 1.05, at + 1 == panels)?;
         }
@@ -37,16 +52,40 @@ pub(crate) fn speed(file: &Path, variants: &[(&str, &[Vec<f64>; 2])], bin_s: f64
 ///
 /// # Errors
 /// If the file cannot be written.
-pub(crate) fn latency(file: &Path, classes: [&str; 3], variants: &[(&str, &[LogHistogram; 3])]) -> io::Result<()> {
-    let keys: Vec<_> = variants.iter().zip(COLOURS).map(|((name, _), colour)| (*name, colour.filled())).collect();
-    draw(file, "Latency of served calls at 1.5 times the capacity", &keys, classes.len(), |areas| {
-        for (class, (area, name)) in areas.iter().zip(classes).enumerate() {
-            let lines: Vec<_> = variants.iter().map(|(name, of)| (*name, &of[class])).collect();
-            let below = "latency, from when a call should have been sent to its reply (logarithmic)";
-            latency_panel(area, name, &lines, "calls", (class + 1 == classes.len()).then_some(below))?;
-        }
-        Ok(())
-    })
+pub(crate) fn latency(
+    file: &Path,
+    classes: [&str; 3],
+    variants: &[(&str, &[LogHistogram; 3])],
+) -> io::Result<()> {
+    let keys: Vec<_> = variants
+        .iter()
+        .zip(COLOURS)
+        .map(|((name, _), colour)| (*name, colour.filled()))
+        .collect();
+    draw(
+        file,
+        "Latency of served calls at 1.5 times the capacity",
+        &keys,
+        classes.len(),
+        |areas| {
+            for (class, (area, name)) in areas.iter().zip(classes).enumerate() {
+                let lines: Vec<_> = variants
+                    .iter()
+                    .map(|(name, of)| (*name, &of[class]))
+                    .collect();
+                let below =
+                    "latency, from when a call should have been sent to its reply (logarithmic)";
+                latency_panel(
+                    area,
+                    name,
+                    &lines,
+                    "calls",
+                    (class + 1 == classes.len()).then_some(below),
+                )?;
+            }
+            Ok(())
+        },
+    )
 }
 
 fn speed_panel(
@@ -80,15 +119,25 @@ fn speed_panel(
         .x_desc(if is_last { "time, seconds" } else { "" })
         .y_desc("fields / s")
         .draw()?;
-    let band = Rectangle::new([(burst.start, 0.0), (burst.end, most)], INK.mix(BAND).filled());
+    let band = Rectangle::new(
+        [(burst.start, 0.0), (burst.end, most)],
+        INK.mix(BAND).filled(),
+    );
     chart.draw_series([band])?;
     for (line, colour) in lines.iter().zip([COLOURS[2], COLOURS[0]]) {
-        let points = line.iter().enumerate().map(|(bin, rate)| ((bin as f64 + 0.5) * bin_s, *rate));
+        let points = line
+            .iter()
+            .enumerate()
+            .map(|(bin, rate)| ((bin as f64 + 0.5) * bin_s, *rate));
         chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
     }
     Ok(())
 }
 
 fn thousands(rate: f64) -> String {
-    if rate >= 1e3 { format!("{:.0}k", rate / 1e3) } else { format!("{rate:.0}") }
+    if rate >= 1e3 {
+        format!("{:.0}k", rate / 1e3)
+    } else {
+        format!("{rate:.0}")
+    }
 }

@@ -18,7 +18,11 @@ pub(crate) struct Table {
 impl Table {
     /// Makes a table without rows.
     pub(crate) fn new(title: impl Into<String>, columns: &[&str]) -> Self {
-        Self { title: title.into(), columns: columns.iter().map(|&name| name.into()).collect(), rows: Vec::new() }
+        Self {
+            title: title.into(),
+            columns: columns.iter().map(|&name| name.into()).collect(),
+            rows: Vec::new(),
+        }
     }
 
     /// Adds a row, with a cell for each column.
@@ -72,22 +76,46 @@ pub(crate) struct Section {
 impl Section {
     /// Makes an empty section.
     pub(crate) fn new(title: impl Into<String>) -> Self {
-        Self { title: title.into(), ..Self::default() }
+        Self {
+            title: title.into(),
+            ..Self::default()
+        }
     }
 
     /// Adds a gate. The verdict is inconclusive if `judged` says that the result cannot be judged.
-    pub(crate) fn gate(&mut self, what: impl Into<String>, measured: String, verdict: Verdict, judged: Judged) {
+    pub(crate) fn gate(
+        &mut self,
+        what: impl Into<String>,
+        measured: String,
+        verdict: Verdict,
+        judged: Judged,
+    ) {
         let (verdict, measured) = match judged {
             Judged::Yes | Judged::Always => (verdict, measured),
-            Judged::No(why) => (Verdict::Inconclusive, format!("{measured}; not judged: {why}")),
+            Judged::No(why) => (
+                Verdict::Inconclusive,
+                format!("{measured}; not judged: {why}"),
+            ),
         };
-        self.gates.push(Gate { what: what.into(), measured, verdict, timed: judged != Judged::Always });
+        self.gates.push(Gate {
+            what: what.into(),
+            measured,
+            verdict,
+            timed: judged != Judged::Always,
+        });
     }
 
     /// Notes the share of the machine that other processes took, and withdraws verdicts about time if it was too large.
     pub(crate) fn shared(&mut self, foreign: f64) {
-        self.notes.push(format!("others took {} of the machine during all of this", percent(foreign)));
-        for gate in self.gates.iter_mut().filter(|gate| foreign > FOREIGN_MAX && gate.timed) {
+        self.notes.push(format!(
+            "others took {} of the machine during all of this",
+            percent(foreign)
+        ));
+        for gate in self
+            .gates
+            .iter_mut()
+            .filter(|gate| foreign > FOREIGN_MAX && gate.timed)
+        {
             if gate.verdict != Verdict::Inconclusive {
                 gate.verdict = Verdict::Inconclusive;
                 gate.measured += "; not judged: the machine was not ours";
@@ -103,7 +131,13 @@ impl Section {
         }
         if !self.gates.is_empty() {
             let mut gates = Table::new("Gates", &["gate", "measured", "verdict"]);
-            for Gate { what, measured, verdict, .. } in &self.gates {
+            for Gate {
+                what,
+                measured,
+                verdict,
+                ..
+            } in &self.gates
+            {
                 gates.row(vec![what.clone(), measured.clone(), verdict.name().into()]);
             }
             let _ = write!(out, "\n{}", gates.markdown());
@@ -146,13 +180,21 @@ pub(crate) enum Judged {
 impl Judged {
     /// Returns `Yes` if the condition holds, and else `No` with the reason `otherwise`.
     pub(crate) const fn when(holds: bool, otherwise: &'static str) -> Self {
-        if holds { Self::Yes } else { Self::No(otherwise) }
+        if holds {
+            Self::Yes
+        } else {
+            Self::No(otherwise)
+        }
     }
 
     /// Combines two conditions. `No` wins.
     #[must_use]
     pub(crate) const fn and(self, other: Self) -> Self {
-        if matches!(self, Self::No(_)) { self } else { other }
+        if matches!(self, Self::No(_)) {
+            self
+        } else {
+            other
+        }
     }
 }
 
@@ -171,7 +213,11 @@ pub(crate) fn kept_up(cost: Cost, of_ms: f64, what: &str) -> (Judged, String) {
         cost.share * 100.0,
         ms(cost.lag_ms.p50),
         ms(cost.lag_ms.p99),
-        if kept { "" } else { ": TOO LATE, these figures are not the server's alone" },
+        if kept {
+            ""
+        } else {
+            ": TOO LATE, these figures are not the server's alone"
+        },
     );
     (Judged::when(kept, "the generator was late"), note)
 }
@@ -198,7 +244,12 @@ pub(crate) fn percent(share: f64) -> String {
 
 /// Formats a value with its interval.
 pub(crate) fn interval(of: Interval, unit: &str) -> String {
-    format!("{}{unit} ({} to {})", digits(of.value), digits(of.low), digits(of.high))
+    format!(
+        "{}{unit} ({} to {})",
+        digits(of.value),
+        digits(of.low),
+        digits(of.high)
+    )
 }
 
 /// Formats the cells p50, p99, max and count.

@@ -55,13 +55,25 @@ impl Arm {
     /// The original engine before its incident.
     pub(super) fn incident() -> Self {
         let (suite, key_scope) = (Suite::Secp256k1, KeyScope::Field);
-        Self { suite, key_scope, place: Place::Shared, threads: cores(), cancels: false }
+        Self {
+            suite,
+            key_scope,
+            place: Place::Shared,
+            threads: cores(),
+            cancels: false,
+        }
     }
 
     /// Today's engine with its default settings.
     pub(super) fn default_of_today() -> Self {
         let (suite, key_scope) = (Suite::P256, KeyScope::Request);
-        Self { suite, key_scope, place: Place::Own, threads: cores(), cancels: true }
+        Self {
+            suite,
+            key_scope,
+            place: Place::Own,
+            threads: cores(),
+            cancels: true,
+        }
     }
 
     /// Returns every combination.
@@ -71,7 +83,13 @@ impl Arm {
             for place in [Place::Shared, Place::Own] {
                 for cancels in [false, true] {
                     for (suite, key_scope) in KEYS {
-                        arms.push(Self { suite, key_scope, place, threads, cancels });
+                        arms.push(Self {
+                            suite,
+                            key_scope,
+                            place,
+                            threads,
+                            cancels,
+                        });
                     }
                 }
             }
@@ -81,15 +99,26 @@ impl Arm {
 
     /// Returns the arms of a smoke run: both places, suites, scopes and ways to give up.
     pub(super) fn of_smoke() -> Vec<Self> {
-        let shared = Self { cancels: true, ..Self::incident() };
-        let own = Self { cancels: false, ..Self::default_of_today() };
+        let shared = Self {
+            cancels: true,
+            ..Self::incident()
+        };
+        let own = Self {
+            cancels: false,
+            ..Self::default_of_today()
+        };
         vec![Self::incident(), shared, own, Self::default_of_today()]
     }
 
     /// Returns the name, which `--only` selects by.
     pub(super) fn name(self) -> String {
         let cancels = if self.cancels { "cancel" } else { "off" };
-        format!("{}-{}-t{}-{cancels}", self.keys(), self.place.name(), self.threads)
+        format!(
+            "{}-{}-t{}-{cancels}",
+            self.keys(),
+            self.place.name(),
+            self.threads
+        )
     }
 
     /// Returns the names of suite and key scope.
@@ -99,14 +128,22 @@ impl Arm {
 
     /// Returns how both clients have their fields sealed.
     pub(super) fn writing(self) -> Writing<'static> {
-        Writing { suite: Some(self.suite), key_scope: self.key_scope, ..Writing::default() }
+        Writing {
+            suite: Some(self.suite),
+            key_scope: self.key_scope,
+            ..Writing::default()
+        }
     }
 
     /// Starts the server.
     pub(super) fn start(self, folder: &Folder) -> io::Result<EngineChild> {
         // Settings live as long as the program, and an arm adds a few bytes.
         let threads: &'static str = self.threads.to_string().leak();
-        let settings = [("state.mode", "stateless"), ("audit.folder", ""), ("crypto.threads", threads)];
+        let settings = [
+            ("state.mode", "stateless"),
+            ("audit.folder", ""),
+            ("crypto.threads", threads),
+        ];
         match self.place {
             Place::Own => EngineChild::start_with(folder, &settings),
             Place::Shared => {

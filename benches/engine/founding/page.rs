@@ -17,7 +17,11 @@ struct Measure {
     value: fn(&Request) -> f64,
 }
 
-const LATENCY: Measure = Measure { axis: "latency", format: seconds, value: |request| request.latency };
+const LATENCY: Measure = Measure {
+    axis: "latency",
+    format: seconds,
+    value: |request| request.latency,
+};
 const SPEED: Measure = Measure {
     axis: "fields / latency",
     format: fields_per_s,
@@ -28,16 +32,29 @@ const SPEED: Measure = Measure {
 pub(super) fn html(report: &Report) -> String {
     let plan = &report.plan;
     let (small, per_s, batch) = (plan.small_fields, plan.small_per_s, plan.batch_fields);
-    let (most, timeout, window) = (plan.under_way(STEPS - 1), plan.timeout.as_millis(), plan.window_s());
-    let warning = report.warning().map_or(String::new(), |text| format!("<p class=\"warning\">{text}</p>"));
-    let promises: String = report.promises().iter().fold(String::new(), |list, promise| {
-        let class = match promise.ratio {
-            None => "",
-            Some(_) if promise.holds => "holds",
-            Some(_) => "fails",
-        };
-        list + &format!("<li>{}: <b class=\"{class}\">{}</b></li>", escape(&promise.what), promise.verdict())
+    let (most, timeout, window) = (
+        plan.under_way(STEPS - 1),
+        plan.timeout.as_millis(),
+        plan.window_s(),
+    );
+    let warning = report.warning().map_or(String::new(), |text| {
+        format!("<p class=\"warning\">{text}</p>")
     });
+    let promises: String = report
+        .promises()
+        .iter()
+        .fold(String::new(), |list, promise| {
+            let class = match promise.ratio {
+                None => "",
+                Some(_) if promise.holds => "holds",
+                Some(_) => "fails",
+            };
+            list + &format!(
+                "<li>{}: <b class=\"{class}\">{}</b></li>",
+                escape(&promise.what),
+                promise.verdict()
+            )
+        });
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\"><title>founding: one small client beside batches</title>\
@@ -59,11 +76,19 @@ pub(super) fn html(report: &Report) -> String {
          <p>Each row is one arm. The hollow dot is the p99 of the small client's latency without batches, the full dot at \
          the largest step. A long line means that the batch client starved the small one. Bold rows are the original \
          design and today's default. The number is the ratio.</p>\n";
-    let mut threads: Vec<usize> = report.results.iter().map(|result| result.arm.threads).collect();
+    let mut threads: Vec<usize> = report
+        .results
+        .iter()
+        .map(|result| result.arm.threads)
+        .collect();
     threads.sort_unstable();
     threads.dedup();
     for count in threads.iter().rev() {
-        let results: Vec<&ArmResult> = report.results.iter().filter(|result| result.arm.threads == *count).collect();
+        let results: Vec<&ArmResult> = report
+            .results
+            .iter()
+            .filter(|result| result.arm.threads == *count)
+            .collect();
         let name = format!("{count} {}", if *count == 1 { "thread" } else { "threads" });
         let _ = write!(page, "<h3>{name}</h3>\n{}\n", overview(report, &results));
     }
@@ -83,12 +108,18 @@ pub(super) fn html(report: &Report) -> String {
         ),
     ];
     for (title, text, measure) in figures {
-        let _ = write!(page, "<h2>{title}</h2>\n<p>{text} The axis is logarithmic, and the same in all panels.</p>\n");
+        let _ = write!(
+            page,
+            "<h2>{title}</h2>\n<p>{text} The axis is logarithmic, and the same in all panels.</p>\n"
+        );
         for (nth, count) in threads.iter().rev().enumerate() {
             let open = if nth == 0 { " open" } else { "" };
             let plural = if *count == 1 { "" } else { "s" };
             let grid = grid(report, *count, measure);
-            let _ = write!(page, "<details{open}><summary>{count} thread{plural}</summary>\n{grid}</details>\n");
+            let _ = write!(
+                page,
+                "<details{open}><summary>{count} thread{plural}</summary>\n{grid}</details>\n"
+            );
         }
     }
     page + &method(report) + "</body></html>\n"
@@ -139,7 +170,11 @@ fn words(arm: Arm) -> String {
         Place::Shared => "shared runtime",
     };
     let cancels = if arm.cancels { "cancel" } else { "no cancel" };
-    format!("{}, key per {}, {place}, {cancels}", arm.suite.name(), arm.key_scope.name())
+    format!(
+        "{}, key per {}, {place}, {cancels}",
+        arm.suite.name(),
+        arm.key_scope.name()
+    )
 }
 
 fn overview(report: &Report, results: &[&ArmResult]) -> String {
@@ -155,14 +190,30 @@ fn overview(report: &Report, results: &[&ArmResult]) -> String {
     };
     let mut rows: Vec<Row> = results.iter().map(row).collect();
     rows.sort_by(|a, b| b.values[1].total_cmp(&a.values[1]));
-    plot::overview(&rows, seconds, "p99 latency of the small client (logarithmic)")
+    plot::overview(
+        &rows,
+        seconds,
+        "p99 latency of the small client (logarithmic)",
+    )
 }
 
 /// Draws a panel for each arm of a number of threads: suites and key scopes in columns, the rest in rows.
 fn grid(report: &Report, threads: usize, measure: &Measure) -> String {
-    let all = || report.results.iter().flat_map(|result| result.small.iter().chain(&result.batch));
-    let values = all().filter(|request| has_latency(request)).map(measure.value);
-    let step = |nth: usize| (nth as f64 * report.plan.step.as_secs_f64(), report.plan.under_way(nth).to_string());
+    let all = || {
+        report
+            .results
+            .iter()
+            .flat_map(|result| result.small.iter().chain(&result.batch))
+    };
+    let values = all()
+        .filter(|request| has_latency(request))
+        .map(measure.value);
+    let step = |nth: usize| {
+        (
+            nth as f64 * report.plan.step.as_secs_f64(),
+            report.plan.under_way(nth).to_string(),
+        )
+    };
     let axes = Axes {
         end: report.plan.window_s(),
         decades: plot::decades(values),
@@ -177,18 +228,34 @@ fn grid(report: &Report, threads: usize, measure: &Measure) -> String {
     for place in [Place::Shared, Place::Own] {
         for cancels in [false, true] {
             let find = |(suite, key_scope)| {
-                let arm = Arm { suite, key_scope, place, threads, cancels };
+                let arm = Arm {
+                    suite,
+                    key_scope,
+                    place,
+                    threads,
+                    cancels,
+                };
                 report.results.iter().find(|result| result.arm == arm)
             };
             let results = KEYS.map(find);
             if results.iter().all(Option::is_none) {
                 continue;
             }
-            let who = if place == Place::Own { "own crypto threads" } else { "shared runtime" };
+            let who = if place == Place::Own {
+                "own crypto threads"
+            } else {
+                "shared runtime"
+            };
             let how = if cancels { "cancel" } else { "no cancel" };
-            let _ = write!(out, "\n<b class=\"side\">{who},<br>{how}<br><small>{}</small></b>", axes.name);
+            let _ = write!(
+                out,
+                "\n<b class=\"side\">{who},<br>{how}<br><small>{}</small></b>",
+                axes.name
+            );
             for result in results {
-                out += &result.map_or("<span></span>".into(), |result| arm_panel(report, &axes, result, measure));
+                out += &result.map_or("<span></span>".into(), |result| {
+                    arm_panel(report, &axes, result, measure)
+                });
             }
         }
     }
@@ -198,17 +265,33 @@ fn grid(report: &Report, threads: usize, measure: &Measure) -> String {
 fn arm_panel(report: &Report, axes: &Axes, result: &ArmResult, measure: &Measure) -> String {
     let points = |requests: &[Request]| -> Vec<(f64, f64)> {
         let shown = requests.iter().filter(|request| has_latency(request));
-        shown.map(|request| (request.due, (measure.value)(request))).collect()
+        shown
+            .map(|request| (request.due, (measure.value)(request)))
+            .collect()
     };
     let (small, batch) = (points(&result.small), points(&result.batch));
-    let series = [Series { class: "batch", points: &batch }, Series { class: class(result.arm.place), points: &small }];
+    let series = [
+        Series {
+            class: "batch",
+            points: &batch,
+        },
+        Series {
+            class: class(result.arm.place),
+            points: &small,
+        },
+    ];
     let note = match result.arm {
         arm if arm == Arm::incident() => "the original design",
         arm if arm == Arm::default_of_today() => "today's default",
         _ => "",
     };
     let ratio = figures(&report.plan, result).ratio();
-    let label = format!("{}: {} over time, p99 ratio {}", words(result.arm), axes.name, digits(ratio));
+    let label = format!(
+        "{}: {} over time, p99 ratio {}",
+        words(result.arm),
+        axes.name,
+        digits(ratio)
+    );
     plot::panel(axes, &label, &series, note)
 }
 
@@ -230,5 +313,7 @@ fn fields_per_s(rate: f64) -> String {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }

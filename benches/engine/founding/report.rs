@@ -60,7 +60,9 @@ impl Promise {
     pub(super) fn verdict(&self) -> String {
         let holds = if self.holds { "holds" } else { "DOES NOT HOLD" };
         self.ratio
-            .map_or("not measured: the run left the arm out".into(), |ratio| format!("{}x: {holds}", digits(ratio)))
+            .map_or("not measured: the run left the arm out".into(), |ratio| {
+                format!("{}x: {holds}", digits(ratio))
+            })
     }
 }
 
@@ -69,13 +71,28 @@ pub(super) fn figures(plan: &Plan, result: &ArmResult) -> Figures {
     let step = plan.step.as_secs_f64();
     let of_step = |nth: usize| {
         let due = nth as f64 * step..(nth + 1) as f64 * step;
-        result.small.iter().filter(move |request| due.contains(&request.due))
+        result
+            .small
+            .iter()
+            .filter(move |request| due.contains(&request.due))
     };
-    let latency = |nth| Summary::of(of_step(nth).filter(|one| has_latency(one)).map(|one| one.latency * 1e3).collect());
+    let latency = |nth| {
+        Summary::of(
+            of_step(nth)
+                .filter(|one| has_latency(one))
+                .map(|one| one.latency * 1e3)
+                .collect(),
+        )
+    };
     let last = STEPS - 1;
-    let in_time = of_step(last).filter(|one| one.is_sealed() && one.latency <= plan.timeout.as_secs_f64()).count();
+    let in_time = of_step(last)
+        .filter(|one| one.is_sealed() && one.latency <= plan.timeout.as_secs_f64())
+        .count();
     let done = last as f64 * step..STEPS as f64 * step;
-    let sealed = result.batch.iter().filter(|one| one.is_sealed() && done.contains(&(one.due + one.latency)));
+    let sealed = result
+        .batch
+        .iter()
+        .filter(|one| one.is_sealed() && done.contains(&(one.due + one.latency)));
     Figures {
         alone: latency(0),
         largest: latency(last),
@@ -92,19 +109,39 @@ pub(super) fn has_latency(request: &Request) -> bool {
 impl Report {
     /// Makes a report of this machine.
     pub(super) fn new(plan: Plan, results: Vec<ArmResult>, took: Duration) -> Self {
-        let options: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-        let command = format!("cargo bench -p sealwire-benches --bench engine -- {}", options.join(" "));
-        Self { plan, results, took, machine: machine(), versions: versions(), command }
+        let options: Vec<String> = std::env::args()
+            .skip(1)
+            .filter(|argument| argument != "--bench")
+            .collect();
+        let command = format!(
+            "cargo bench -p sealwire-benches --bench engine -- {}",
+            options.join(" ")
+        );
+        Self {
+            plan,
+            results,
+            took,
+            machine: machine(),
+            versions: versions(),
+            command,
+        }
     }
 
     /// Returns the largest share of the machine that other processes took during a window.
     pub(super) fn foreign(&self) -> f64 {
-        self.results.iter().map(|result| result.foreign).fold(0.0, f64::max)
+        self.results
+            .iter()
+            .map(|result| result.foreign)
+            .fold(0.0, f64::max)
     }
 
     /// Returns a warning if other processes disturbed the run.
     pub(super) fn warning(&self) -> Option<String> {
-        let disturbed = self.results.iter().filter(|result| result.foreign > FOREIGN_MAX).count();
+        let disturbed = self
+            .results
+            .iter()
+            .filter(|result| result.foreign > FOREIGN_MAX)
+            .count();
         let text = format!(
             "Other processes took more than {} of the machine in {disturbed} of {} windows, at most {}. Read large ratios only.",
             percent(FOREIGN_MAX),
@@ -123,13 +160,26 @@ impl Report {
         let promise = |who: &str, arm: Arm, does: &str, holds: fn(f64) -> bool| {
             let ratio = ratio(arm);
             let what = format!("{who} ({}) {does}", arm.name());
-            Promise { what, ratio, holds: ratio.is_some_and(holds) }
+            Promise {
+                what,
+                ratio,
+                holds: ratio.is_some_and(holds),
+            }
         };
-        let shows = format!("shows the incident: p99 of the small client at the largest step >= {INCIDENT_MIN}x");
+        let shows = format!(
+            "shows the incident: p99 of the small client at the largest step >= {INCIDENT_MIN}x"
+        );
         let is_free = format!("is free of it: < {INCIDENT_MIN}x");
         [
-            promise("The original design", Arm::incident(), &shows, |ratio| ratio >= INCIDENT_MIN),
-            promise("Today's default", Arm::default_of_today(), &is_free, |ratio| ratio < INCIDENT_MIN),
+            promise("The original design", Arm::incident(), &shows, |ratio| {
+                ratio >= INCIDENT_MIN
+            }),
+            promise(
+                "Today's default",
+                Arm::default_of_today(),
+                &is_free,
+                |ratio| ratio < INCIDENT_MIN,
+            ),
         ]
     }
 
@@ -168,7 +218,8 @@ impl Report {
         for promise in self.promises() {
             let _ = writeln!(out, "* {}: {}", promise.what, promise.verdict());
         }
-        self.warning().map_or(out.clone(), |warning| format!("{out}* {warning}\n"))
+        self.warning()
+            .map_or(out.clone(), |warning| format!("{out}* {warning}\n"))
     }
 
     /// Returns the results as data, with every request if `all`.
@@ -223,24 +274,45 @@ impl Report {
 
 fn requests(of: &[Request]) -> Value {
     let rounded = |value: f64| (value * 1e6).round() / 1e6;
-    of.iter().map(|one| json!([rounded(one.due), rounded(one.latency * 1e3), one.fields, one.outcome])).collect()
+    of.iter()
+        .map(|one| {
+            json!([
+                rounded(one.due),
+                rounded(one.latency * 1e3),
+                one.fields,
+                one.outcome
+            ])
+        })
+        .collect()
 }
 
 /// Returns the CPU's model and the number of cores.
 fn machine() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    format!("{}, {} cores", model.map_or(std::env::consts::ARCH, |(_, model)| model.trim()), cores())
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    format!(
+        "{}, {} cores",
+        model.map_or(std::env::consts::ARCH, |(_, model)| model.trim()),
+        cores()
+    )
 }
 
 /// Returns the versions of this program and of the libraries behind the arms, from the lock file.
 fn versions() -> String {
     let lock_file = include_str!("../../../Cargo.lock");
     let version = |name: &str| {
-        let of_package = lock_file.split_once(&format!("\nname = \"{name}\"\nversion = \""))?.1;
+        let of_package = lock_file
+            .split_once(&format!("\nname = \"{name}\"\nversion = \""))?
+            .1;
         Some(format!("{name} {}", of_package.split('"').next()?))
     };
     let libraries = ["aws-lc-rs", "openssl", "secp256k1", "rustls", "tokio"];
     let libraries: Vec<String> = libraries.into_iter().filter_map(version).collect();
-    format!("sealwire {}, {}", env!("CARGO_PKG_VERSION"), libraries.join(", "))
+    format!(
+        "sealwire {}, {}",
+        env!("CARGO_PKG_VERSION"),
+        libraries.join(", ")
+    )
 }

@@ -17,8 +17,8 @@ use sealwire_jobs::field_sealer::FieldSealer;
 use sealwire_payload::{Budget, Containers, Progress, Selection, Walk, WalkLimits};
 use sealwire_server::server::open_control;
 use sealwire_wire::{
-    Call, Encrypt, ErrorCode, ErrorFormat, FrameLayout, KeyScope, Limits, MessageHeader, Notification, OnError,
-    RpcError, Scan, Scanner, Suite, decode_cancel, reply,
+    Call, Encrypt, ErrorCode, ErrorFormat, FrameLayout, KeyScope, Limits, MessageHeader,
+    Notification, OnError, RpcError, Scan, Scanner, Suite, decode_cancel, reply,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -38,14 +38,22 @@ const READ_BYTES: usize = 64 << 10;
 pub(crate) fn serve(folder: &Path) -> io::Result<()> {
     let config = child::config(folder)?;
     let threads = config.crypto.threads_on(super::arms::cores());
-    let runtime = Builder::new_multi_thread().worker_threads(threads).thread_name("network").enable_all().build()?;
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_name("network")
+        .enable_all()
+        .build()?;
     let tls = sealwire_server::tls::load(&config.tls, None).map_err(io::Error::other)?;
     let acceptor = TlsAcceptor::from(tls.data.config);
     let keys = runtime.block_on(async {
         let (control, stores) = open_control(&config).await.map_err(io::Error::other)?;
         let state = control.load().await.map_err(io::Error::other)?;
         stores.close().await;
-        let app = state.apps.into_iter().next().ok_or_else(|| io::Error::other("there is no app"))?;
+        let app = state
+            .apps
+            .into_iter()
+            .next()
+            .ok_or_else(|| io::Error::other("there is no app"))?;
         Ok::<_, io::Error>(app.keys)
     })?;
     // The engine makes this table for a busy key. Curves and places must not differ by it.
@@ -99,7 +107,10 @@ async fn serve_connection(stream: TlsStream<TcpStream>, keys: &AppKeys) -> io::R
 
 /// Reads messages until the connection ends, which stops its requests.
 async fn read(mut reader: ReadHalf<TlsStream<TcpStream>>, queue: UnboundedSender<Request>) {
-    let (tokens, mut scanner) = (CancelTokens::default(), Scanner::for_requests(Limits::default()));
+    let (tokens, mut scanner) = (
+        CancelTokens::default(),
+        Scanner::for_requests(Limits::default()),
+    );
     let mut input = Vec::with_capacity(READ_BYTES);
     while let Ok(1..) = reader.read_buf(&mut input).await {
         loop {
@@ -107,16 +118,25 @@ async fn read(mut reader: ReadHalf<TlsStream<TcpStream>>, queue: UnboundedSender
                 Scan::Message(layout) => layout,
                 Scan::Incomplete => break,
                 // The clients of this bench send no such message.
-                Scan::Refused { .. } | Scan::Discard { .. } => return tokens.stop_all(StopReason::Disconnect),
+                Scan::Refused { .. } | Scan::Discard { .. } => {
+                    return tokens.stop_all(StopReason::Disconnect);
+                }
             };
             let message: Vec<u8> = input.drain(..layout.bytes).collect();
             match layout.head {
                 MessageHeader::Request { msgid, .. } => {
                     if let Some(cancel) = tokens.issue(msgid) {
-                        let _ = queue.send(Request { cancel, msgid, layout, message });
+                        let _ = queue.send(Request {
+                            cancel,
+                            msgid,
+                            layout,
+                            message,
+                        });
                     }
                 }
-                MessageHeader::Notification { notice: Some(Notification::Cancel) } => {
+                MessageHeader::Notification {
+                    notice: Some(Notification::Cancel),
+                } => {
                     if let Ok(msgid) = decode_cancel(&message) {
                         tokens.stop(msgid, StopReason::Cancel);
                     }
@@ -141,22 +161,37 @@ impl Request {
         let failed = |what| RpcError::new(ErrorCode::Internal, what);
         let cancelled = || RpcError::new(ErrorCode::Cancelled, "the client cancelled");
         let Ok(Call::Encrypt(call)) = Call::decode(&self.message, &self.layout) else {
-            return Err(RpcError::new(ErrorCode::BadRequest, "this server only encrypts"));
+            return Err(RpcError::new(
+                ErrorCode::BadRequest,
+                "this server only encrypts",
+            ));
         };
         if self.cancel.token().stop_reason().is_some() {
             return Err(cancelled());
         }
         let faults = FieldErrors::new(OnError::Fail, 0, 0);
         let writer = FieldSealer::Native(sealer(keys, &call)?.into());
-        let mut fields = SealFields { writer, cancel: Arc::clone(self.cancel.token()), faults };
-        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, WalkLimits::default());
+        let mut fields = SealFields {
+            writer,
+            cancel: Arc::clone(self.cancel.token()),
+            faults,
+        };
+        let mut walk = Walk::new(
+            Arc::new(Selection::everything()),
+            Containers::Whole,
+            WalkLimits::default(),
+        );
         let document = reply::Document::begin(out, self.msgid);
         match walk.advance(call.payload, out, &mut fields, Budget::UNLIMITED) {
             Ok(Progress::Done { .. }) => document.finish(out, 1, (&[], 0), &[], &[]),
             _ => {
                 document.discard(out);
                 let stopped = self.cancel.token().stop_reason().is_some();
-                return Err(if stopped { cancelled() } else { failed("a field was not sealed") });
+                return Err(if stopped {
+                    cancelled()
+                } else {
+                    failed("a field was not sealed")
+                });
             }
         }
         Ok(())
@@ -168,16 +203,32 @@ fn sealer(keys: &AppKeys, call: &Encrypt<'_>) -> Result<Sealer, RpcError> {
         Suite::P256 => crypto::Suite::P256,
         Suite::Secp256k1 => crypto::Suite::Secp256k1,
         Suite::Xaes | Suite::P256MlKem768 | Suite::P256Psk | Suite::Secp256k1Psk => {
-            return Err(RpcError::new(ErrorCode::BadRequest, "this server has only key pairs"));
+            return Err(RpcError::new(
+                ErrorCode::BadRequest,
+                "this server has only key pairs",
+            ));
         }
     };
     let scope = match call.writing.key_scope {
         KeyScope::Request => crypto::KeyScope::Request,
         KeyScope::Field => crypto::KeyScope::Field,
-        KeyScope::Epoch => return Err(RpcError::new(ErrorCode::BadRequest, "this server has no epochs")),
+        KeyScope::Epoch => {
+            return Err(RpcError::new(
+                ErrorCode::BadRequest,
+                "this server has no epochs",
+            ));
+        }
     };
     let failed = |what| RpcError::new(ErrorCode::Internal, what);
-    let version = keys.newest(suite).ok_or_else(|| failed("no key of the suite"))?;
-    Sealer::new(keys.app(), Arc::clone(version), scope, crypto::Encoding::Text, call.context)
-        .map_err(|_| failed("the crypto library failed"))
+    let version = keys
+        .newest(suite)
+        .ok_or_else(|| failed("no key of the suite"))?;
+    Sealer::new(
+        keys.app(),
+        Arc::clone(version),
+        scope,
+        crypto::Encoding::Text,
+        call.context,
+    )
+    .map_err(|_| failed("the crypto library failed"))
 }

@@ -73,7 +73,11 @@ impl Plan {
 
     /// Returns the number of batches under way in a step.
     pub(super) fn under_way(&self, step: usize) -> usize {
-        if step == 0 { 0 } else { self.batches << (step - 1) }
+        if step == 0 {
+            0
+        } else {
+            self.batches << (step - 1)
+        }
     }
 
     /// Returns the length of a window.
@@ -110,7 +114,12 @@ impl Request {
             Outcome::GivenUp => "given up",
         };
         let due = (sample.intended as f64 - start as f64) / 1e9;
-        Self { due, latency: (sample.latency_ms() / 1e3).max(1e-6), fields: sample.fields, outcome }
+        Self {
+            due,
+            latency: (sample.latency_ms() / 1e3).max(1e-6),
+            fields: sample.fields,
+            outcome,
+        }
     }
 
     /// Returns true if it was sealed.
@@ -140,7 +149,11 @@ pub(super) fn run(folder: &Folder, arm: Arm, plan: &Plan) -> io::Result<ArmResul
     let mut batch = small.sibling(vec![Frame::with(plan.batch_fields, arm.writing(), None)]);
     let connections = small.connect(&server, folder, "small", 1)?;
     let drive = Drive::Even(plan.small_per_s);
-    let load = small.add(Load { calls: vec![(0, 1.0)], connections, drive });
+    let load = small.add(Load {
+        calls: vec![(0, 1.0)],
+        connections,
+        drive,
+    });
     let steps = add_batches(&server, folder, plan, &mut batch)?;
     small.start(load);
     small.run(plan.warm_up)?;
@@ -151,7 +164,9 @@ pub(super) fn run(folder: &Folder, arm: Arm, plan: &Plan) -> io::Result<ArmResul
         let batches = scope.spawn(|| grow(&mut batch, &steps, arm, plan, &stop));
         let ran = small.run(plan.step * STEPS as u32);
         stop.store(true, Ordering::Relaxed);
-        let grown = batches.join().map_err(|_| io::Error::other("the batch client panicked"));
+        let grown = batches
+            .join()
+            .map_err(|_| io::Error::other("the batch client panicked"));
         ran.and(grown?)
     })?;
     let foreign = Usage::read(&[&server])?.foreign_since(usage);
@@ -163,31 +178,58 @@ pub(super) fn run(folder: &Folder, arm: Arm, plan: &Plan) -> io::Result<ArmResul
     }
     small.give_up(load, Duration::ZERO, false);
     if !server.is_running() {
-        return Err(io::Error::other("the server ended by itself; what it said is above"));
+        return Err(io::Error::other(
+            "the server ended by itself; what it said is above",
+        ));
     }
     let mut sealed = Vec::new();
     for generator in [&small, &batch] {
         let replies = generator.replies_if_any()?;
-        sealed.extend(replies.into_iter().map(|(payload, sealed)| (payload.to_vec(), sealed.to_vec())));
+        sealed.extend(
+            replies
+                .into_iter()
+                .map(|(payload, sealed)| (payload.to_vec(), sealed.to_vec())),
+        );
     }
     let window = start..start + (plan.step * STEPS as u32).as_nanos() as u64;
     let (small, batch) = (requests(small, &window), requests(batch, &window));
-    Ok(ArmResult { arm, small, batch, foreign, sealed })
+    Ok(ArmResult {
+        arm,
+        small,
+        batch,
+        foreign,
+        sealed,
+    })
 }
 
 /// Adds a load per step after the first: the connections that the step adds, with one batch under way on each.
-fn add_batches(server: &EngineChild, folder: &Folder, plan: &Plan, batch: &mut Generator) -> io::Result<Vec<usize>> {
+fn add_batches(
+    server: &EngineChild,
+    folder: &Folder,
+    plan: &Plan,
+    batch: &mut Generator,
+) -> io::Result<Vec<usize>> {
     let mut loads = Vec::new();
     for step in 1..STEPS {
         let more = plan.under_way(step) - plan.under_way(step - 1);
         let connections = batch.connect(server, folder, "batch", more)?;
-        loads.push(batch.add(Load { calls: vec![(0, 1.0)], connections, drive: Drive::Closed(1) }));
+        loads.push(batch.add(Load {
+            calls: vec![(0, 1.0)],
+            connections,
+            drive: Drive::Closed(1),
+        }));
     }
     Ok(loads)
 }
 
 /// Runs the batch client until the end of the window.
-fn grow(batch: &mut Generator, loads: &[usize], arm: Arm, plan: &Plan, stop: &AtomicBool) -> io::Result<()> {
+fn grow(
+    batch: &mut Generator,
+    loads: &[usize],
+    arm: Arm,
+    plan: &Plan,
+    stop: &AtomicBool,
+) -> io::Result<()> {
     lower_priority();
     let begin = batch.now();
     while !stop.load(Ordering::Relaxed) {
@@ -208,7 +250,10 @@ fn requests(mut generator: Generator, window: &Range<u64>) -> Vec<Request> {
     let mut samples = generator.take();
     samples.retain(|sample| window.contains(&sample.intended));
     samples.sort_by_key(|sample| sample.intended);
-    samples.iter().map(|sample| Request::of(sample, window.start)).collect()
+    samples
+        .iter()
+        .map(|sample| Request::of(sample, window.start))
+        .collect()
 }
 
 /// Opens one response of each kind of every arm, with an engine that has the same keys.
@@ -216,16 +261,23 @@ pub(super) fn check(folder: &Folder, results: &[ArmResult]) -> io::Result<()> {
     let engine = EngineChild::start(folder, &[])?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let client = Client::connect(folder.client("checker", engine.address)).await.map_err(io::Error::other)?;
+        let client = Client::connect(folder.client("checker", engine.address))
+            .await
+            .map_err(io::Error::other)?;
         for result in results {
             let wrong = |what: &str| io::Error::other(format!("{}: {what}", result.arm.name()));
             if result.sealed.is_empty() {
                 return Err(wrong("no request was ever sealed; try a longer --seconds"));
             }
             for (payload, sealed) in &result.sealed {
-                let opened = client.decrypt(Decrypt::new(APP, sealed)).await.map_err(io::Error::other)?;
+                let opened = client
+                    .decrypt(Decrypt::new(APP, sealed))
+                    .await
+                    .map_err(io::Error::other)?;
                 if opened.payload != *payload {
-                    return Err(wrong("a response opens to another document than was sealed"));
+                    return Err(wrong(
+                        "a response opens to another document than was sealed",
+                    ));
                 }
             }
         }

@@ -22,7 +22,11 @@ use crate::cpu::{PRODUCTION, callers};
 use crate::fair::connection::{BenchConnection, identity};
 
 /// The requests that are measured where the size is not that of a request.
-const STEADY: CpuLoad = CpuLoad { operation: BenchOperation::EncryptText, fields: 100, callers: 8 };
+const STEADY: CpuLoad = CpuLoad {
+    operation: BenchOperation::EncryptText,
+    fields: 100,
+    callers: 8,
+};
 /// File descriptors that a process needs besides idle connections.
 const SPARE_FILES: u64 = 256;
 const MIB: f64 = 1_048_576.0;
@@ -38,20 +42,46 @@ pub(super) fn fields(sizes: &[usize], time: Duration) -> io::Result<Curve> {
         "fields",
         "fields per request",
         "One caller encrypts documents of 16-byte fields, one request at a time.",
-        &[("CPU per field", "us"), ("CPU per request", "us"), ("p50", "us"), ("p99", "us"), ("peak memory", "MiB")],
+        &[
+            ("CPU per field", "us"),
+            ("CPU per request", "us"),
+            ("p50", "us"),
+            ("p99", "us"),
+            ("peak memory", "MiB"),
+        ],
     );
     let callers = callers()?;
     let place = Place::process(&PRODUCTION)?;
     warm_up(&callers, &place)?;
     for size in sizes {
-        let load = CpuLoad { operation: BenchOperation::EncryptText, fields: *size, callers: 1 };
+        let load = CpuLoad {
+            operation: BenchOperation::EncryptText,
+            fields: *size,
+            callers: 1,
+        };
         let measured = measure(&callers, &place, load, time)?;
         let [p50, p99] = measured.latency_us;
-        let Place::Process(engine, _) = &place else { unreachable!("started as a process") };
+        let Place::Process(engine, _) = &place else {
+            unreachable!("started as a process")
+        };
         let memory = engine.resident_max_mib()?;
-        curve.push(*size, &[measured.cpu_ns() / 1e3, measured.per_request_us(), p50, p99, memory]);
+        curve.push(
+            *size,
+            &[
+                measured.cpu_ns() / 1e3,
+                measured.per_request_us(),
+                p50,
+                p99,
+                memory,
+            ],
+        );
         // After the reading of the peak memory, because decryption needs memory, too.
-        check(&callers, &place.client(&callers), APP, (*size).min(CHECKED_FIELDS_MAX))?;
+        check(
+            &callers,
+            &place.client(&callers),
+            APP,
+            (*size).min(CHECKED_FIELDS_MAX),
+        )?;
     }
     place.stop();
     Ok(curve)
@@ -71,19 +101,24 @@ pub(super) fn connections(sizes: &[usize], time: Duration) -> io::Result<Curve> 
         ],
     );
     let files = raise_file_limit();
-    let limits: [Setting; 2] = [("limits.connections_max", "65536"), ("limits.connections_per_principal_max", "65536")];
+    let limits: [Setting; 2] = [
+        ("limits.connections_max", "65536"),
+        ("limits.connections_per_principal_max", "65536"),
+    ];
     let callers = callers()?;
     let place = Place::process(&[&PRODUCTION[..], &limits].concat())?;
     warm_up(&callers, &place)?;
-    let Place::Process(engine, folder) = &place else { unreachable!("started as a process") };
+    let Place::Process(engine, folder) = &place else {
+        unreachable!("started as a process")
+    };
     let identity = identity(folder.path(), "client")?;
     let before = engine.resident_mib()?;
     let mut idle = Vec::new();
     for size in sizes {
         if *size as u64 + SPARE_FILES > files {
-            curve
-                .notes
-                .push(format!("{size} connections need more than the {files} files that a process may open here."));
+            curve.notes.push(format!(
+                "{size} connections need more than the {files} files that a process may open here."
+            ));
             break;
         }
         let (cpu, opened) = (place.cpu()?, *size - idle.len());
@@ -95,7 +130,16 @@ pub(super) fn connections(sizes: &[usize], time: Duration) -> io::Result<Curve> 
         check(&callers, &place.client(&callers), APP, STEADY.fields)?;
         let measured = measure(&callers, &place, STEADY, time)?;
         let [p50, p99] = measured.latency_us;
-        curve.push(*size, &[memory.max(0.1), handshake, measured.per_request_us(), p50, p99]);
+        curve.push(
+            *size,
+            &[
+                memory.max(0.1),
+                handshake,
+                measured.per_request_us(),
+                p50,
+                p99,
+            ],
+        );
     }
     drop(idle);
     place.stop();
@@ -130,7 +174,10 @@ pub(super) fn apps(sizes: &[usize], time: Duration) -> io::Result<Curve> {
                 let name = format!("app-{}", names.len());
                 let begun = Instant::now();
                 let app = AppId::new(&name).expect("a good name");
-                control.create(&app, &Suite::ALL).await.map_err(io::Error::other)?;
+                control
+                    .create(&app, &Suite::ALL)
+                    .await
+                    .map_err(io::Error::other)?;
                 took = begun.elapsed();
                 names.push(name);
             }
@@ -145,11 +192,27 @@ pub(super) fn apps(sizes: &[usize], time: Duration) -> io::Result<Curve> {
             check(&callers, &client, name, 1)?;
         }
         let [cpu, p50, p99] = measure_apps(&callers, &place, &client, &names, time)?;
-        let [cpu_one, p50_one, p99_one] = measure_apps(&callers, &place, &client, &names[..1], time)?;
-        let Place::Process(engine, _) = &place else { unreachable!("started as a process") };
+        let [cpu_one, p50_one, p99_one] =
+            measure_apps(&callers, &place, &client, &names[..1], time)?;
+        let Place::Process(engine, _) = &place else {
+            unreachable!("started as a process")
+        };
         let memory = engine.resident_mib()?;
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        curve.push(*size, &[cpu, p50, p99, cpu_one, p50_one, p99_one, memory, ms(start), ms(created)]);
+        curve.push(
+            *size,
+            &[
+                cpu,
+                p50,
+                p99,
+                cpu_one,
+                p50_one,
+                p99_one,
+                memory,
+                ms(start),
+                ms(created),
+            ],
+        );
         drop(client);
         place.stop();
     }
@@ -160,11 +223,20 @@ pub(super) fn apps(sizes: &[usize], time: Duration) -> io::Result<Curve> {
 fn check(callers: &Runtime, client: &Client, app: &str, fields: usize) -> io::Result<()> {
     let payload = document(fields);
     let opened = callers.block_on(async {
-        let sealed = client.encrypt(Encrypt::new(app, &payload)).await.map_err(io::Error::other)?.payload;
-        client.decrypt(Decrypt::new(app, &sealed)).await.map_err(io::Error::other)
+        let sealed = client
+            .encrypt(Encrypt::new(app, &payload))
+            .await
+            .map_err(io::Error::other)?
+            .payload;
+        client
+            .decrypt(Decrypt::new(app, &sealed))
+            .await
+            .map_err(io::Error::other)
     })?;
     let is_right = opened.payload == payload;
-    is_right.then_some(()).ok_or_else(|| io::Error::other(format!("{fields} fields of {app}: a wrong document")))
+    is_right
+        .then_some(())
+        .ok_or_else(|| io::Error::other(format!("{fields} fields of {app}: a wrong document")))
 }
 
 /// Measures requests for these apps after a warm-up. Returns CPU time per request, p50 and p99, in microseconds.
@@ -193,8 +265,15 @@ async fn spread(client: &Client, names: &[String], time: Duration) -> Vec<f64> {
         let (client, payload, names) = (client.clone(), payload.clone(), names.to_vec());
         callers.spawn(async move {
             let (mut latencies, mut begun) = (Vec::new(), Instant::now());
-            for name in names.iter().cycle().skip(caller * names.len() / APP_CALLERS) {
-                client.encrypt(Encrypt::new(name, &payload)).await.expect("is answered");
+            for name in names
+                .iter()
+                .cycle()
+                .skip(caller * names.len() / APP_CALLERS)
+            {
+                client
+                    .encrypt(Encrypt::new(name, &payload))
+                    .await
+                    .expect("is answered");
                 let answered = Instant::now();
                 latencies.push((answered - begun).as_nanos() as f64 / 1e3);
                 begun = answered;
@@ -219,6 +298,12 @@ fn warm_up(callers: &Runtime, place: &Place) -> io::Result<()> {
 /// Raises the number of files that this process and its engines may open to what the system allows, and returns it.
 fn raise_file_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    );
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

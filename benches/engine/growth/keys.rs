@@ -42,26 +42,56 @@ pub(super) fn keys(sizes: &[usize], time: Duration) -> io::Result<Curve> {
         ],
     );
     let callers = callers()?;
-    let engine = |settings: &[Setting]| Place::process(&[&PRODUCTION[..], &[NO_CACHE], settings].concat());
+    let engine =
+        |settings: &[Setting]| Place::process(&[&PRODUCTION[..], &[NO_CACHE], settings].concat());
     let engines = [engine(&[ONE_THREAD])?, engine(&[])?];
     let rounds = if is_smoke_run() { 1 } else { ROUNDS };
     for size in sizes {
-        let documents = [Suite::P256, Suite::Xaes]
-            .map(|suite| engines.each_ref().map(|place| sealed(&callers, &place.client(&callers), *size, suite)));
+        let documents = [Suite::P256, Suite::Xaes].map(|suite| {
+            engines
+                .each_ref()
+                .map(|place| sealed(&callers, &place.client(&callers), *size, suite))
+        });
         let arms = [(0, 0), (0, 1), (1, 1)];
         let mut measured: [Vec<Measured>; 3] = Default::default();
         for _ in 0..rounds {
             for (arm, (suite, engine)) in arms.into_iter().enumerate() {
-                let load = CpuLoad { operation: BenchOperation::DecryptText, fields: FIELDS, callers: 1 };
+                let load = CpuLoad {
+                    operation: BenchOperation::DecryptText,
+                    fields: FIELDS,
+                    callers: 1,
+                };
                 let sent = &documents[suite][engine];
-                measured[arm].push(measure_sent(&callers, &engines[engine], load, sent, time / ROUNDS as u32)?);
+                measured[arm].push(measure_sent(
+                    &callers,
+                    &engines[engine],
+                    load,
+                    sent,
+                    time / ROUNDS as u32,
+                )?);
             }
         }
-        let of = |arm: usize, figure: fn(&Measured) -> f64| median(measured[arm].iter().map(figure).collect());
+        let of = |arm: usize, figure: fn(&Measured) -> f64| {
+            median(measured[arm].iter().map(figure).collect())
+        };
         let p50 = |one: &Measured| one.latency_us[0];
         let cpu = |one: &Measured| one.cpu_ns() / 1e3;
-        let ratios = measured[0].iter().zip(&measured[1]).map(|(one, all)| p50(one) / p50(all)).collect();
-        curve.push(*size, &[of(1, cpu), of(0, p50), of(1, p50), median(ratios), of(2, cpu), of(2, p50)]);
+        let ratios = measured[0]
+            .iter()
+            .zip(&measured[1])
+            .map(|(one, all)| p50(one) / p50(all))
+            .collect();
+        curve.push(
+            *size,
+            &[
+                of(1, cpu),
+                of(0, p50),
+                of(1, p50),
+                median(ratios),
+                of(2, cpu),
+                of(2, p50),
+            ],
+        );
     }
     engines.into_iter().for_each(Place::stop);
     Ok(curve)
@@ -70,17 +100,33 @@ pub(super) fn keys(sizes: &[usize], time: Duration) -> io::Result<Curve> {
 /// Makes an array of documents, each encrypted by a request, and checks that they decrypt.
 fn sealed(callers: &Runtime, client: &Client, keys: usize, suite: Suite) -> Sent {
     let part = document(FIELDS / keys);
-    let writing = Writing { suite: Some(suite), ..Writing::default() };
+    let writing = Writing {
+        suite: Some(suite),
+        ..Writing::default()
+    };
     let (mut payload, mut plain) = (Vec::new(), Vec::new());
     for out in [&mut payload, &mut plain] {
         write::array_len(out, u32::try_from(keys).expect("fits"));
     }
     for _ in 0..keys {
-        let call = Encrypt { writing, ..Encrypt::new(APP, &part) };
-        payload.extend_from_slice(&callers.block_on(client.encrypt(call)).expect("encrypts").payload);
+        let call = Encrypt {
+            writing,
+            ..Encrypt::new(APP, &part)
+        };
+        payload.extend_from_slice(
+            &callers
+                .block_on(client.encrypt(call))
+                .expect("encrypts")
+                .payload,
+        );
         plain.extend_from_slice(&part);
     }
-    let opened = callers.block_on(client.decrypt(Decrypt::new(APP, &payload))).expect("decrypts");
+    let opened = callers
+        .block_on(client.decrypt(Decrypt::new(APP, &payload)))
+        .expect("decrypts");
     assert_eq!(opened.payload, plain);
-    Sent { payload, encapsulations: Vec::new() }
+    Sent {
+        payload,
+        encapsulations: Vec::new(),
+    }
 }

@@ -29,10 +29,20 @@ pub(super) fn html(curves: &[Curve]) -> String {
     );
     for curve in curves {
         // Writing to a string does not fail.
-        let _ = write!(page, "<h2>{}</h2>\n<p>{}</p>\n<div class=\"panels\">\n", curve.size, curve.load);
-        curve.series.iter().for_each(|series| page += &panel(curve, series));
+        let _ = write!(
+            page,
+            "<h2>{}</h2>\n<p>{}</p>\n<div class=\"panels\">\n",
+            curve.size, curve.load
+        );
+        curve
+            .series
+            .iter()
+            .for_each(|series| page += &panel(curve, series));
         page += "</div>\n";
-        curve.notes.iter().for_each(|note| page += &format!("<p>{note}</p>\n"));
+        curve
+            .notes
+            .iter()
+            .for_each(|note| page += &format!("<p>{note}</p>\n"));
     }
     page + "</body></html>\n"
 }
@@ -44,9 +54,12 @@ fn panel(curve: &Curve, series: &Series) -> String {
     let [x_low, x_high] = decades(&sizes);
     let [y_low, y_high] = decades(&series.values);
     let x = |size: f64| left + (size.log10() - x_low) / (x_high - x_low) * (width - left - right);
-    let y = |value: f64| height - bottom - (value.log10() - y_low) / (y_high - y_low) * (height - top - bottom);
+    let y = |value: f64| {
+        height - bottom - (value.log10() - y_low) / (y_high - y_low) * (height - top - bottom)
+    };
     let label = format!("{} over {}", series.name, curve.size);
-    let mut svg = format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{label}\">");
+    let mut svg =
+        format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{label}\">");
     let slope = curve.slope(series, 0);
     let _ = write!(
         svg,
@@ -55,13 +68,25 @@ fn panel(curve: &Curve, series: &Series) -> String {
     );
     for decade in y_low as i32..=y_high as i32 {
         let (at, text) = (y(10_f64.powi(decade)), digits(10_f64.powi(decade)));
-        let _ = write!(svg, "<path class=\"grid\" d=\"M{left} {at:.1}H{}\"/>", width - right);
-        let _ = write!(svg, "<text class=\"end\" x=\"{}\" y=\"{:.1}\">{text}</text>", left - 4.0, at + 3.5);
+        let _ = write!(
+            svg,
+            "<path class=\"grid\" d=\"M{left} {at:.1}H{}\"/>",
+            width - right
+        );
+        let _ = write!(
+            svg,
+            "<text class=\"end\" x=\"{}\" y=\"{:.1}\">{text}</text>",
+            left - 4.0,
+            at + 3.5
+        );
     }
     for size in &curve.sizes {
         let text = self::size(*size);
         let (at, below) = (x(*size as f64), height - bottom + 13.0);
-        let _ = write!(svg, "<text class=\"middle\" x=\"{at:.1}\" y=\"{below}\">{text}</text>");
+        let _ = write!(
+            svg,
+            "<text class=\"middle\" x=\"{at:.1}\" y=\"{below}\">{text}</text>"
+        );
     }
     let _ = write!(
         svg,
@@ -70,16 +95,30 @@ fn panel(curve: &Curve, series: &Series) -> String {
         height - 6.0,
         curve.size
     );
-    let points: Vec<_> = sizes.iter().zip(&series.values).map(|(size, value)| (x(*size), y(*value))).collect();
-    let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
+    let points: Vec<_> = sizes
+        .iter()
+        .zip(&series.values)
+        .map(|(size, value)| (x(*size), y(*value)))
+        .collect();
+    let path: Vec<String> = points
+        .iter()
+        .map(|(x, y)| format!("{x:.1} {y:.1}"))
+        .collect();
     let _ = write!(svg, "<path class=\"line\" d=\"M{}\"/>", path.join("L"));
-    points.iter().for_each(|(x, y)| svg += &format!("<circle class=\"dot\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>"));
+    points.iter().for_each(|(x, y)| {
+        svg += &format!("<circle class=\"dot\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>")
+    });
     svg + "</svg>\n"
 }
 
 /// Returns the exponents of the decades around all values.
 fn decades(values: &[f64]) -> [f64; 2] {
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min).log10().floor();
+    let least = values
+        .iter()
+        .copied()
+        .fold(f64::INFINITY, f64::min)
+        .log10()
+        .floor();
     let most = values.iter().copied().fold(0.0, f64::max).log10().ceil();
     [least, most.max(least + 1.0)]
 }

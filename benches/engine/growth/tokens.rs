@@ -71,12 +71,17 @@ pub(super) fn tokens(sizes: &[usize], time: Duration) -> io::Result<Curve> {
         let engine = EngineChild::start_with(&folder, &PRODUCTION)?;
         let place = Place::Process(engine, folder.clone());
         if !wait_until_idle(&place)? {
-            curve
-                .notes
-                .push(format!("With {size} tokens the engine was still merging files, which CPU times include."));
+            curve.notes.push(format!(
+                "With {size} tokens the engine was still merging files, which CPU times include."
+            ));
         }
         let client = place.client(&callers);
-        let load = Load { callers: &callers, place: &place, client: &client, known: &known };
+        let load = Load {
+            callers: &callers,
+            place: &place,
+            client: &client,
+            known: &known,
+        };
         let new = count.min(size / NEW_PART).max(1);
         // Two rounds of values, of which none is known: the warm-up and the measurement.
         load.send(Kind::Detokenize, KNOWN_ROUND, count / WARM_UP_PART)?;
@@ -85,7 +90,9 @@ pub(super) fn tokens(sizes: &[usize], time: Duration) -> io::Result<Curve> {
         load.send(Kind::New, 2 * round + 1, warm_up)?;
         let written = load.send(Kind::New, 2 * round + 2, new)?;
         rows += warm_up + new;
-        let Place::Process(engine, _) = &place else { unreachable!("started as a process") };
+        let Place::Process(engine, _) = &place else {
+            unreachable!("started as a process")
+        };
         let memory = engine.resident_mib()?;
         curve.push(*size, &[&look_up[..], &written[..], &[memory]].concat());
         drop(client);
@@ -110,7 +117,11 @@ impl Load<'_> {
         let requests = closed_loop(self.client, kind, count, CLIENTS, move |client, at| {
             let known = Arc::clone(&known);
             async move {
-                let at = if kind == Kind::Detokenize { at % known.len() } else { at };
+                let at = if kind == Kind::Detokenize {
+                    at % known.len()
+                } else {
+                    at
+                };
                 let token = (kind == Kind::Detokenize).then(|| known[at].as_slice());
                 send(&client, kind, round, at, token).await
             }
@@ -128,7 +139,8 @@ fn make_known(callers: &Runtime, folder: &Folder, count: usize) -> io::Result<Kn
     let engine = EngineChild::start_with(folder, &PRODUCTION)?;
     let place = Place::Process(engine, folder.clone());
     let client = place.client(callers);
-    let tokenize = |client: Client, at| async move { send(&client, Kind::New, KNOWN_ROUND, at, None).await };
+    let tokenize =
+        |client: Client, at| async move { send(&client, Kind::New, KNOWN_ROUND, at, None).await };
     let (_, known) = callers.block_on(closed_loop(&client, Kind::New, count, CLIENTS, tokenize))?;
     drop(client);
     place.stop();
@@ -139,11 +151,29 @@ fn make_known(callers: &Runtime, folder: &Folder, count: usize) -> io::Result<Kn
 async fn fill_collection(config: &Config, first: usize, count: usize) -> io::Result<()> {
     let (control, stores) = open_control(config).await.map_err(failed)?;
     let state = control.load().await.map_err(failed)?;
-    let (app, name) = (AppId::new(APP).map_err(failed)?, CollectionName::new(DETERMINISTIC).map_err(failed)?);
-    let app = state.apps.iter().find(|other| *other.keys.app() == app).ok_or_else(|| failed("there is no app"))?;
-    let collection = app.collections.get(&name).ok_or_else(|| failed("there is no collection"))?;
-    let store = stores.tokens.as_ref().ok_or_else(|| failed("the state keeps no tokens"))?;
-    fill(store, app.map(collection), first as u64..(first + count) as u64).await?;
+    let (app, name) = (
+        AppId::new(APP).map_err(failed)?,
+        CollectionName::new(DETERMINISTIC).map_err(failed)?,
+    );
+    let app = state
+        .apps
+        .iter()
+        .find(|other| *other.keys.app() == app)
+        .ok_or_else(|| failed("there is no app"))?;
+    let collection = app
+        .collections
+        .get(&name)
+        .ok_or_else(|| failed("there is no collection"))?;
+    let store = stores
+        .tokens
+        .as_ref()
+        .ok_or_else(|| failed("the state keeps no tokens"))?;
+    fill(
+        store,
+        app.map(collection),
+        first as u64..(first + count) as u64,
+    )
+    .await?;
     stores.close().await;
     Ok(())
 }

@@ -21,7 +21,11 @@ pub(super) struct Window {
 pub(super) trait Target: Send + Sync + 'static {
     /// Makes one request and checks its response. `random`: selects what is read. Returns false if the request was rejected
     /// because of overload.
-    fn call(&self, operation: Operation, random: u64) -> impl Future<Output = io::Result<bool>> + Send;
+    fn call(
+        &self,
+        operation: Operation,
+        random: u64,
+    ) -> impl Future<Output = io::Result<bool>> + Send;
 }
 
 pub(super) async fn window<T: Target>(
@@ -35,7 +39,8 @@ pub(super) async fn window<T: Target>(
     for caller in 0..callers {
         let target = Arc::clone(target);
         tasks.spawn(async move {
-            let (mut random, mut latencies, mut rejected) = (Random::new(caller + 1), Vec::new(), 0);
+            let (mut random, mut latencies, mut rejected) =
+                (Random::new(caller + 1), Vec::new(), 0);
             while begun.elapsed() < window {
                 let since = Instant::now();
                 if target.call(operation, random.bits()).await? {
@@ -47,10 +52,21 @@ pub(super) async fn window<T: Target>(
             Ok((latencies, rejected))
         });
     }
-    let done = tasks.join_all().await.into_iter().collect::<io::Result<Vec<(Vec<f64>, u64)>>>()?;
+    let done = tasks
+        .join_all()
+        .await
+        .into_iter()
+        .collect::<io::Result<Vec<(Vec<f64>, u64)>>>()?;
     let took = begun.elapsed().as_secs_f64();
     let rejected = done.iter().map(|(_, rejected)| rejected).sum();
-    let latencies: Vec<f64> = done.into_iter().flat_map(|(latencies, _)| latencies).collect();
+    let latencies: Vec<f64> = done
+        .into_iter()
+        .flat_map(|(latencies, _)| latencies)
+        .collect();
     let objects = latencies.len() as f64 * operation.objects() as f64;
-    Ok(Window { per_s: objects / took, latencies, rejected })
+    Ok(Window {
+        per_s: objects / took,
+        latencies,
+        rejected,
+    })
 }

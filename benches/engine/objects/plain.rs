@@ -13,14 +13,16 @@ use super::load::Target;
 use super::place::{PAGE, Place, check_group, name, spread, values};
 use crate::stores::place::failed;
 
-const TABLE: &str = "CREATE TABLE plain (id bytea PRIMARY KEY, email text NOT NULL, name text NOT NULL,
+const TABLE: &str =
+    "CREATE TABLE plain (id bytea PRIMARY KEY, email text NOT NULL, name text NOT NULL,
         street text NOT NULL, note text NOT NULL);
     CREATE UNIQUE INDEX ON plain (email);
     CREATE INDEX ON plain (name)";
 const INSERT: &str = "INSERT INTO plain
     SELECT * FROM unnest($1::bytea[], $2::text[], $3::text[], $4::text[], $5::text[])";
 const GET: &str = "SELECT email, name, street, note FROM plain WHERE id = $1";
-const QUERY: &str = "SELECT id, email, name, street, note FROM plain WHERE name = $1 ORDER BY id LIMIT 100";
+const QUERY: &str =
+    "SELECT id, email, name, street, note FROM plain WHERE name = $1 ORDER BY id LIMIT 100";
 /// Rows with ids below those of [`id`], and with the lengths of [`values`].
 const FILL: &str = "INSERT INTO plain SELECT decode(lpad(to_hex(n), 16, '0') || left(md5(n::text), 16), 'hex'),
         md5(n::text) || lpad(n::text, 20, 'f') || '@example.com', md5((n / 10)::text) || lpad((n / 10)::text, 32, 'f'),
@@ -65,10 +67,20 @@ impl Plain {
             let insert = client.prepare(INSERT).await.map_err(failed)?;
             let get = client.prepare(GET).await.map_err(failed)?;
             let query = client.prepare(QUERY).await.map_err(failed)?;
-            idle.push(Connection { client, insert, get, query });
+            idle.push(Connection {
+                client,
+                insert,
+                get,
+                query,
+            });
         }
         let (known, next) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { idle: Mutex::new(idle), permits: Semaphore::new(count), known, next })
+        Ok(Self {
+            idle: Mutex::new(idle),
+            permits: Semaphore::new(count),
+            known,
+            next,
+        })
     }
 
     /// Adds the rows that are read and found later.
@@ -86,7 +98,11 @@ impl Plain {
         let connection = self.take()?;
         for first in (1..=rows).step_by(FILL_ROWS as usize) {
             let last = rows.min(first + FILL_ROWS - 1);
-            connection.client.execute(FILL, &[&first, &last]).await.map_err(failed)?;
+            connection
+                .client
+                .execute(FILL, &[&first, &last])
+                .await
+                .map_err(failed)?;
         }
         self.give(connection);
         Ok(())
@@ -103,30 +119,66 @@ impl Plain {
         }
     }
 
-    async fn run(&self, connection: &Connection, operation: Operation, random: u64) -> io::Result<bool> {
-        let Connection { client, insert, get, query } = connection;
+    async fn run(
+        &self,
+        connection: &Connection,
+        operation: Operation,
+        random: u64,
+    ) -> io::Result<bool> {
+        let Connection {
+            client,
+            insert,
+            get,
+            query,
+        } = connection;
         let known = self.known.load(Ordering::Relaxed).max(1);
         match operation {
             Operation::Get => {
                 let number = random % known;
-                let row = client.query_one(get, &[&&id(number)[..]]).await.map_err(failed)?;
-                let is_right = values(number).iter().enumerate().all(|(at, value)| row.get::<_, &str>(at) == value);
-                if is_right { Ok(true) } else { Err(failed("wrong values")) }
+                let row = client
+                    .query_one(get, &[&&id(number)[..]])
+                    .await
+                    .map_err(failed)?;
+                let is_right = values(number)
+                    .iter()
+                    .enumerate()
+                    .all(|(at, value)| row.get::<_, &str>(at) == value);
+                if is_right {
+                    Ok(true)
+                } else {
+                    Err(failed("wrong values"))
+                }
             }
             Operation::Query => {
                 let group = random % known.div_ceil(10);
-                check_group(client.query(query, &[&name(group)]).await.map_err(failed)?.len())
+                check_group(
+                    client
+                        .query(query, &[&name(group)])
+                        .await
+                        .map_err(failed)?
+                        .len(),
+                )
             }
             Operation::Add(batch) => {
                 let first = self.next.fetch_add(batch, Ordering::Relaxed);
                 let (mut ids, mut columns) = (Vec::new(), [const { Vec::new() }; 4]);
                 for number in first..first + batch {
                     ids.push(id(number).to_vec());
-                    columns.iter_mut().zip(values(number)).for_each(|(column, value)| column.push(value));
+                    columns
+                        .iter_mut()
+                        .zip(values(number))
+                        .for_each(|(column, value)| column.push(value));
                 }
                 let [email, name, street, note] = columns;
-                let added = client.execute(insert, &[&ids, &email, &name, &street, &note]).await.map_err(failed)?;
-                if added == batch { Ok(true) } else { Err(failed("a row was not added")) }
+                let added = client
+                    .execute(insert, &[&ids, &email, &name, &street, &note])
+                    .await
+                    .map_err(failed)?;
+                if added == batch {
+                    Ok(true)
+                } else {
+                    Err(failed("a row was not added"))
+                }
             }
         }
     }

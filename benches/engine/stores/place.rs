@@ -61,12 +61,20 @@ impl Place {
             Store::Embedded => None,
             Store::Postgres => {
                 let options = sealwire_testkit::Options::default();
-                let options = options.set("shared_buffers", "256MB").set("max_wal_size", "4GB");
-                let server: &'static Postgres = Box::leak(Box::new(Postgres::start(options).map_err(failed)?));
+                let options = options
+                    .set("shared_buffers", "256MB")
+                    .set("max_wal_size", "4GB");
+                let server: &'static Postgres =
+                    Box::leak(Box::new(Postgres::start(options).map_err(failed)?));
                 let database = server.database().map_err(failed)?;
                 let file = folder.path().join("password");
-                sealwire_dev_ca::write(&file, server.password().as_bytes(), Access::Owner, Existing::Replace)
-                    .map_err(failed)?;
+                sealwire_dev_ca::write(
+                    &file,
+                    server.password().as_bytes(),
+                    Access::Owner,
+                    Existing::Replace,
+                )
+                .map_err(failed)?;
                 config.state.mode = Mode::Postgres;
                 config.postgres.url = database.socket_url();
                 config.postgres.password_file = Some(file);
@@ -82,9 +90,17 @@ impl Place {
         };
         clients.block_on(furnish(&config, store))?;
         let engine = EngineChild::start_with(&folder, &settings)?;
-        let config = ClientConfig { connections: CONNECTIONS, ..folder.client(CLIENT, engine.address) };
+        let config = ClientConfig {
+            connections: CONNECTIONS,
+            ..folder.client(CLIENT, engine.address)
+        };
         let client = clients.block_on(Client::connect(config)).map_err(failed)?;
-        Ok(Self { client, _engine: engine, _folder: folder, _database: database })
+        Ok(Self {
+            client,
+            _engine: engine,
+            _folder: folder,
+            _database: database,
+        })
     }
 }
 
@@ -95,20 +111,42 @@ pub(crate) async fn furnish(config: &Config, store: Store) -> io::Result<()> {
     if store == Store::Postgres {
         control.create(&app, &Suite::ALL).await.map_err(failed)?;
     }
-    for (name, kind) in [(RANDOM, CollectionKind::Random), (DETERMINISTIC, CollectionKind::Deterministic)] {
+    for (name, kind) in [
+        (RANDOM, CollectionKind::Random),
+        (DETERMINISTIC, CollectionKind::Deterministic),
+    ] {
         let (format, scope) = (Format::Opaque, Scope::Collection);
-        let rules = CollectionRules { kind, format, scope, expires_s: None, retention_s: None };
+        let rules = CollectionRules {
+            kind,
+            format,
+            scope,
+            expires_s: None,
+            retention_s: None,
+        };
         let name = CollectionName::new(name).map_err(failed)?;
-        control.create_collection(&app, &name, rules).await.map_err(failed)?;
+        control
+            .create_collection(&app, &name, rules)
+            .await
+            .map_err(failed)?;
     }
     let grant = Grant::from_text("tokenize,detokenize,tokens.find apps=*").map_err(failed)?;
     let role = Role::new("tokens", vec![grant]).map_err(failed)?;
     let principal = Principal::from_text(CLIENT).ok_or_else(|| failed("no name of a principal"))?;
-    let binding = Binding { principal, roles: vec![role.name().clone()] };
-    let records = [(role_key(role.name()), role.to_record()), (principal_key(&binding.principal), binding.to_record())];
+    let binding = Binding {
+        principal,
+        roles: vec![role.name().clone()],
+    };
+    let records = [
+        (role_key(role.name()), role.to_record()),
+        (principal_key(&binding.principal), binding.to_record()),
+    ];
     for (key, record) in records {
         let base = control.generation().await.map_err(failed)?;
-        control.store().commit(base, &key, Some(&record)).await.map_err(failed)?;
+        control
+            .store()
+            .commit(base, &key, Some(&record))
+            .await
+            .map_err(failed)?;
     }
     stores.close().await;
     Ok(())

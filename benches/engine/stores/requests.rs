@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use sealwire_benches::document::APP;
 use sealwire_benches::stats::Summary;
-use sealwire_client::{Client, Detokenize, TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions};
+use sealwire_client::{
+    Client, Detokenize, TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions,
+};
 use sealwire_msgpack::write;
 use tokio::task::JoinSet;
 
@@ -64,7 +66,12 @@ pub(crate) struct Measured {
 }
 
 /// Sends `count` requests of each kind, `clients` at once. Values are unique to the round.
-pub(crate) async fn round(client: &Client, number: usize, count: usize, clients: usize) -> io::Result<Vec<Measured>> {
+pub(crate) async fn round(
+    client: &Client,
+    number: usize,
+    count: usize,
+    clients: usize,
+) -> io::Result<Vec<Measured>> {
     let mut measured = Vec::new();
     // The documents with the tokens of the deterministic collection, by value.
     let mut tokens = Arc::new(Vec::new());
@@ -95,7 +102,9 @@ where
     S: Fn(Client, usize) -> A + Clone + Send + 'static,
     A: Future<Output = io::Result<Vec<u8>>> + Send + 'static,
 {
-    let step = if matches!(kind, Kind::Random | Kind::New | Kind::NewOfPerson) || count.is_multiple_of(STEP) {
+    let step = if matches!(kind, Kind::Random | Kind::New | Kind::NewOfPerson)
+        || count.is_multiple_of(STEP)
+    {
         1
     } else {
         STEP
@@ -119,12 +128,23 @@ where
             }
         });
     }
-    let mut done = tasks.join_all().await.into_iter().collect::<io::Result<Vec<Vec<_>>>>()?.concat();
+    let mut done = tasks
+        .join_all()
+        .await
+        .into_iter()
+        .collect::<io::Result<Vec<Vec<_>>>>()?
+        .concat();
     let took = begun.elapsed().as_secs_f64();
     done.sort_by_key(|(at, _, _)| *at);
     let times = done.iter().map(|(_, us, _)| *us).collect();
     let answers = done.into_iter().map(|(_, _, answer)| answer).collect();
-    Ok((Measured { per_s: count as f64 / took, us: Summary::of(times) }, answers))
+    Ok((
+        Measured {
+            per_s: count as f64 / took,
+            us: Summary::of(times),
+        },
+        answers,
+    ))
 }
 
 /// Returns the value number `at` of a round, as MessagePack.
@@ -155,31 +175,67 @@ pub(crate) async fn send(
     let value = value(round, at);
     let plain = document(&value);
     let token = token.unwrap_or_default();
-    let collection = if kind == Kind::Random { RANDOM } else { DETERMINISTIC };
+    let collection = if kind == Kind::Random {
+        RANDOM
+    } else {
+        DETERMINISTIC
+    };
     let (answer, is_right) = match kind {
         Kind::Random | Kind::New | Kind::Known | Kind::NewOfPerson => {
             let person = format!("person {}", at % PERSONS);
             let subject = (kind == Kind::NewOfPerson).then_some(&*person);
-            let writing = TokenizeOptions { collection, subject, ..TokenizeOptions::default() };
-            let answer = client.tokenize(Tokenize { writing, ..Tokenize::new(APP, &plain) }).await.map_err(failed)?;
-            let is_right = answer.payload != plain && (kind != Kind::Known || answer.payload == token);
+            let writing = TokenizeOptions {
+                collection,
+                subject,
+                ..TokenizeOptions::default()
+            };
+            let answer = client
+                .tokenize(Tokenize {
+                    writing,
+                    ..Tokenize::new(APP, &plain)
+                })
+                .await
+                .map_err(failed)?;
+            let is_right =
+                answer.payload != plain && (kind != Kind::Known || answer.payload == token);
             (answer.payload.to_vec(), is_right)
         }
         Kind::Detokenize | Kind::DetokenizeOfPerson => {
             let writing = TokenLookupScope { collection };
-            let answer =
-                client.detokenize(Detokenize { writing, ..Detokenize::new(APP, token) }).await.map_err(failed)?;
+            let answer = client
+                .detokenize(Detokenize {
+                    writing,
+                    ..Detokenize::new(APP, token)
+                })
+                .await
+                .map_err(failed)?;
             (Vec::new(), answer.payload == plain)
         }
         Kind::Find => {
             let found = client
-                .tokens_find(TokenMap::new(APP, collection), TokenSearch { value: &value, ..TokenSearch::default() })
+                .tokens_find(
+                    TokenMap::new(APP, collection),
+                    TokenSearch {
+                        value: &value,
+                        ..TokenSearch::default()
+                    },
+                )
                 .await
                 .map_err(failed)?;
             let mut text = Vec::new();
-            found.token.iter().for_each(|token| write::str(&mut text, token));
+            found
+                .token
+                .iter()
+                .for_each(|token| write::str(&mut text, token));
             (Vec::new(), document(&text) == token)
         }
     };
-    if is_right { Ok(answer) } else { Err(failed(format!("{}: value {at} got a wrong response", kind.name()))) }
+    if is_right {
+        Ok(answer)
+    } else {
+        Err(failed(format!(
+            "{}: value {at} got a wrong response",
+            kind.name()
+        )))
+    }
 }

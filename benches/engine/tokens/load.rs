@@ -11,11 +11,23 @@ use crate::tokens::Window;
 use crate::tokens::place::{MAP, Place, id};
 
 /// Runs clients that write one token after another: acquire a permit, form a group, commit.
-pub(crate) async fn write(place: &Arc<Place>, callers: usize, printed: bool, window: Duration) -> Window {
+pub(crate) async fn write(
+    place: &Arc<Place>,
+    callers: usize,
+    printed: bool,
+    window: Duration,
+) -> Window {
     let call = move |place: Arc<Place>, _| async move {
         let rows = place.fresh(1, printed);
-        let permit = place.throttle.reserve(1, rows[0].bytes(), None).await.expect("is never refused");
-        let written = place.coalescer.write(1, Group { map: MAP, rows }, None, Some(permit)).await;
+        let permit = place
+            .throttle
+            .reserve(1, rows[0].bytes(), None)
+            .await
+            .expect("is never refused");
+        let written = place
+            .coalescer
+            .write(1, Group { map: MAP, rows }, None, Some(permit))
+            .await;
         assert_eq!(written.expect("writes"), Written::Done(vec![None]));
     };
     run(place, callers, window, call).await
@@ -53,5 +65,8 @@ where
         });
     }
     let latencies = tasks.join_all().await.concat();
-    Window { rate: latencies.len() as f64 / begun.elapsed().as_secs_f64(), latencies }
+    Window {
+        rate: latencies.len() as f64 / begun.elapsed().as_secs_f64(),
+        latencies,
+    }
 }

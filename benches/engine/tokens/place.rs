@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sealwire_store::{
-    BatchLimits, Coalescer, Fingerprint, MapId, Row, ThrottleBounds, TokenId, TokenStore, WriteThrottle,
+    BatchLimits, Coalescer, Fingerprint, MapId, Row, ThrottleBounds, TokenId, TokenStore,
+    WriteThrottle,
 };
 use sealwire_store_embedded::{EmbeddedStore, embedded::Options};
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
@@ -18,7 +19,10 @@ use tokio::task::JoinSet;
 use crate::tokens::Window;
 use crate::tokens::raw::Raw;
 
-pub(crate) const MAP: MapId = MapId { app: 1, collection: 1 };
+pub(crate) const MAP: MapId = MapId {
+    app: 1,
+    collection: 1,
+};
 /// A sealed row with a 16-byte value and a token.
 const SEALED_BYTES: usize = 100;
 /// Rows per write, and concurrent writes, when a store is filled.
@@ -37,7 +41,10 @@ pub(crate) struct Place {
 
 enum Kept {
     Postgres(Database<'static>),
-    Embedded(Arc<EmbeddedStore>, #[expect(dead_code, reason = "its drop removes it")] TempDir),
+    Embedded(
+        Arc<EmbeddedStore>,
+        #[expect(dead_code, reason = "its drop removes it")] TempDir,
+    ),
 }
 
 /// Converts an error of another crate.
@@ -49,31 +56,59 @@ impl Place {
     pub(crate) async fn open(name: &str) -> io::Result<Self> {
         match name {
             "postgres" => {
-                let server: &'static Postgres = Box::leak(Box::new(Postgres::start(settings()).map_err(failed)?));
+                let server: &'static Postgres =
+                    Box::leak(Box::new(Postgres::start(settings()).map_err(failed)?));
                 let database = server.database().map_err(failed)?;
                 let password = Some(server.password().to_owned());
-                let options = PostgresOptions { password, ..PostgresOptions::new(database.socket_url()) };
-                let lanes = BatchLimits { writers: options.writers, readers: options.readers };
+                let options = PostgresOptions {
+                    password,
+                    ..PostgresOptions::new(database.socket_url())
+                };
+                let lanes = BatchLimits {
+                    writers: options.writers,
+                    readers: options.readers,
+                };
                 let connections = options.writers;
                 let store = Arc::new(PostgresStore::connect(options).await.map_err(failed)?);
-                let raw = Raw::postgres(&database.socket_url(), server.password(), connections).await?;
+                let raw =
+                    Raw::postgres(&database.socket_url(), server.password(), connections).await?;
                 Ok(Self::over(store, lanes, raw, Kept::Postgres(database)))
             }
             "embedded" => {
                 let folder = tempfile::tempdir()?;
-                let store = Arc::new(EmbeddedStore::open(folder.path(), &Options::default()).map_err(failed)?);
+                let store = Arc::new(
+                    EmbeddedStore::open(folder.path(), &Options::default()).map_err(failed)?,
+                );
                 let raw = Raw::Store(Arc::clone(&store) as Arc<dyn TokenStore>);
-                let lanes = BatchLimits { writers: 1, readers: 2 };
-                Ok(Self::over(Arc::clone(&store) as _, lanes, raw, Kept::Embedded(store, folder)))
+                let lanes = BatchLimits {
+                    writers: 1,
+                    readers: 2,
+                };
+                Ok(Self::over(
+                    Arc::clone(&store) as _,
+                    lanes,
+                    raw,
+                    Kept::Embedded(store, folder),
+                ))
             }
-            other => Err(failed(format!("there is no store {other}; --help tells more"))),
+            other => Err(failed(format!(
+                "there is no store {other}; --help tells more"
+            ))),
         }
     }
 
     fn over(store: Arc<dyn TokenStore>, lanes: BatchLimits, raw: Raw, kept: Kept) -> Self {
         let coalescer = Coalescer::new(Arc::clone(&store), lanes, Arc::new(()));
         let throttle = WriteThrottle::new(ThrottleBounds::new(lanes));
-        Self { coalescer, throttle, store, raw, there: AtomicU64::new(0), next: AtomicU64::new(0), kept }
+        Self {
+            coalescer,
+            throttle,
+            store,
+            raw,
+            there: AtomicU64::new(0),
+            next: AtomicU64::new(0),
+            kept,
+        }
     }
 
     pub(crate) fn name(&self) -> &'static str {
@@ -107,11 +142,15 @@ impl Place {
     /// Makes `count` unique rows.
     pub(crate) fn fresh(&self, count: u64, printed: bool) -> Vec<Row> {
         let first = self.next.fetch_add(count, Ordering::Relaxed);
-        (first..first + count).map(|number| row(number, printed)).collect()
+        (first..first + count)
+            .map(|number| row(number, printed))
+            .collect()
     }
 
     pub(crate) async fn raw_write(&self, printed: bool, window: Duration) -> io::Result<Window> {
-        self.raw.write(|count| self.fresh(count, printed), window).await
+        self.raw
+            .write(|count| self.fresh(count, printed), window)
+            .await
     }
 
     pub(crate) async fn raw_look_up(&self, window: Duration) -> io::Result<Window> {
@@ -127,7 +166,11 @@ impl Place {
 }
 
 /// Writes the rows with these numbers to a map.
-pub(crate) async fn fill(store: &Arc<dyn TokenStore>, map: MapId, numbers: Range<u64>) -> io::Result<()> {
+pub(crate) async fn fill(
+    store: &Arc<dyn TokenStore>,
+    map: MapId,
+    numbers: Range<u64>,
+) -> io::Result<()> {
     let (next, end) = (Arc::new(AtomicU64::new(numbers.start)), numbers.end);
     let mut tasks = JoinSet::new();
     for _ in 0..FILL_TASKS {
@@ -138,7 +181,9 @@ pub(crate) async fn fill(store: &Arc<dyn TokenStore>, map: MapId, numbers: Range
                 if first >= end {
                     return Ok(());
                 }
-                let page: Vec<_> = (first..end.min(first + FILL_ROWS)).map(|n| (map, row(n, true))).collect();
+                let page: Vec<_> = (first..end.min(first + FILL_ROWS))
+                    .map(|n| (map, row(n, true)))
+                    .collect();
                 store.put(&page).await.map_err(failed)?;
             }
         });
@@ -148,7 +193,9 @@ pub(crate) async fn fill(store: &Arc<dyn TokenStore>, map: MapId, numbers: Range
 
 /// Returns settings that an operator would choose for a table of this size. Full durability of commits is on.
 pub(crate) fn settings() -> sealwire_testkit::Options {
-    sealwire_testkit::Options::default().set("shared_buffers", "512MB").set("max_wal_size", "8GB")
+    sealwire_testkit::Options::default()
+        .set("shared_buffers", "512MB")
+        .set("max_wal_size", "8GB")
 }
 
 pub(crate) fn id(number: u64) -> TokenId {
@@ -163,7 +210,8 @@ fn spread(number: u64, factor: u128) -> [u8; 16] {
 pub(crate) fn row(number: u64, printed: bool) -> Row {
     Row {
         id: id(number),
-        fingerprint: printed.then(|| Fingerprint(spread(number, 0xc2b2_ae3d_27d4_eb4f_1656_67b1_9e37_79f9))),
+        fingerprint: printed
+            .then(|| Fingerprint(spread(number, 0xc2b2_ae3d_27d4_eb4f_1656_67b1_9e37_79f9))),
         sealed: vec![0xa5; SEALED_BYTES].into(),
         tags: Vec::new(),
         expires: None,

@@ -15,11 +15,13 @@ use crate::tokens::place::{MAP, failed, id};
 const ROWS: u64 = 512;
 const KEYS: u64 = 1_000;
 
-const INSERT: &str = "INSERT INTO sealwire.tokens (app, collection, id, fingerprint, sealed, created)
+const INSERT: &str =
+    "INSERT INTO sealwire.tokens (app, collection, id, fingerprint, sealed, created)
     SELECT 1, 1, i.id, i.fingerprint, i.sealed, 1
     FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]) AS i(id, fingerprint, sealed)";
 
-const LOOK_UP: &str = "SELECT i.n, t.id, t.fingerprint, t.sealed, t.tags, t.expires, t.created, t.archived
+const LOOK_UP: &str =
+    "SELECT i.n, t.id, t.fingerprint, t.sealed, t.tags, t.expires, t.created, t.archived
     FROM unnest($1::bytea[]) WITH ORDINALITY AS i(id, n)
     JOIN sealwire.tokens t ON t.app = 1 AND t.collection = 1 AND t.id = i.id";
 
@@ -31,7 +33,11 @@ pub(crate) enum Raw {
 }
 
 impl Raw {
-    pub(crate) async fn postgres(url: &str, password: &str, connections: usize) -> io::Result<Self> {
+    pub(crate) async fn postgres(
+        url: &str,
+        password: &str,
+        connections: usize,
+    ) -> io::Result<Self> {
         let mut config: Config = url.parse().map_err(failed)?;
         config.password(password);
         let mut clients = Vec::new();
@@ -44,7 +50,11 @@ impl Raw {
     }
 
     /// Writes rows made by `fresh`, in full batches.
-    pub(crate) async fn write(&self, fresh: impl Fn(u64) -> Vec<Row>, window: Duration) -> io::Result<Window> {
+    pub(crate) async fn write(
+        &self,
+        fresh: impl Fn(u64) -> Vec<Row>,
+        window: Duration,
+    ) -> io::Result<Window> {
         let rows = AtomicU64::new(0);
         let begun = Instant::now();
         match self {
@@ -54,10 +64,15 @@ impl Raw {
                     while begun.elapsed() < window {
                         let made = fresh(ROWS);
                         let ids: Vec<&[u8]> = made.iter().map(|row| &row.id.0[..]).collect();
-                        let prints: Vec<Option<&[u8]>> =
-                            made.iter().map(|row| row.fingerprint.as_ref().map(|print| &print.0[..])).collect();
+                        let prints: Vec<Option<&[u8]>> = made
+                            .iter()
+                            .map(|row| row.fingerprint.as_ref().map(|print| &print.0[..]))
+                            .collect();
                         let sealed: Vec<&[u8]> = made.iter().map(|row| &row.sealed[..]).collect();
-                        let count = client.execute(&insert, &[&ids, &prints, &sealed]).await.map_err(failed)?;
+                        let count = client
+                            .execute(&insert, &[&ids, &prints, &sealed])
+                            .await
+                            .map_err(failed)?;
                         rows.fetch_add(count, Ordering::Relaxed);
                     }
                     Ok(())
@@ -66,7 +81,13 @@ impl Raw {
             }
             Self::Store(store) => {
                 while begun.elapsed() < window {
-                    let groups = fresh(ROWS).into_iter().map(|row| Group { map: MAP, rows: vec![row] }).collect();
+                    let groups = fresh(ROWS)
+                        .into_iter()
+                        .map(|row| Group {
+                            map: MAP,
+                            rows: vec![row],
+                        })
+                        .collect();
                     for written in store.write(1, groups).await {
                         written.map_err(failed)?;
                     }
@@ -74,7 +95,10 @@ impl Raw {
                 }
             }
         }
-        Ok(Window { rate: rows.into_inner() as f64 / begun.elapsed().as_secs_f64(), latencies: Vec::new() })
+        Ok(Window {
+            rate: rows.into_inner() as f64 / begun.elapsed().as_secs_f64(),
+            latencies: Vec::new(),
+        })
     }
 
     /// Looks up keys of existing rows, in full batches.
@@ -101,19 +125,34 @@ impl Raw {
             Self::Store(store) => {
                 let mut random = Random::new(1);
                 while begun.elapsed() < window {
-                    let ids: Vec<_> = (0..KEYS).map(|_| (MAP, id(random.bits() % there))).collect();
-                    assert!(store.get(1, &ids).await.map_err(failed)?.iter().all(Option::is_some));
+                    let ids: Vec<_> = (0..KEYS)
+                        .map(|_| (MAP, id(random.bits() % there)))
+                        .collect();
+                    assert!(
+                        store
+                            .get(1, &ids)
+                            .await
+                            .map_err(failed)?
+                            .iter()
+                            .all(Option::is_some)
+                    );
                     keys.fetch_add(KEYS, Ordering::Relaxed);
                 }
             }
         }
-        Ok(Window { rate: keys.into_inner() as f64 / begun.elapsed().as_secs_f64(), latencies: Vec::new() })
+        Ok(Window {
+            rate: keys.into_inner() as f64 / begun.elapsed().as_secs_f64(),
+            latencies: Vec::new(),
+        })
     }
 }
 
 /// Runs the work on every connection at once.
 async fn both(clients: &[Client], work: impl AsyncFn(&Client) -> io::Result<()>) -> io::Result<()> {
-    let mut all: Vec<_> = clients.iter().map(|client| Box::pin(work(client))).collect();
+    let mut all: Vec<_> = clients
+        .iter()
+        .map(|client| Box::pin(work(client)))
+        .collect();
     std::future::poll_fn(|context| {
         let mut failure = Ok(());
         all.retain_mut(|one| match one.as_mut().poll(context) {
@@ -123,7 +162,11 @@ async fn both(clients: &[Client], work: impl AsyncFn(&Client) -> io::Result<()>)
             }
             std::task::Poll::Pending => true,
         });
-        if all.is_empty() || failure.is_err() { std::task::Poll::Ready(failure) } else { std::task::Poll::Pending }
+        if all.is_empty() || failure.is_err() {
+            std::task::Poll::Ready(failure)
+        } else {
+            std::task::Poll::Pending
+        }
     })
     .await
 }

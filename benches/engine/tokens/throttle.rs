@@ -62,7 +62,10 @@ impl Setup {
         if smoke {
             return Self {
                 delay: Duration::from_millis(2),
-                bounds: ThrottleBounds { rows_max: 256, ..bounds },
+                bounds: ThrottleBounds {
+                    rows_max: 256,
+                    ..bounds
+                },
                 writers: 100,
                 closed: 512,
                 capacity: (0.1, 0.3),
@@ -105,18 +108,27 @@ impl Observer for Flights {
 
 impl Slow<'_> {
     fn desk(&self, door: Door, flights: &Arc<Flights>) -> Arc<Desk> {
-        let coalescer = Coalescer::new(Arc::clone(&self.store) as _, self.lanes, Arc::clone(flights) as _);
+        let coalescer = Coalescer::new(
+            Arc::clone(&self.store) as _,
+            self.lanes,
+            Arc::clone(flights) as _,
+        );
         Arc::new(Desk::new(door, coalescer, Arc::clone(&self.numbers)))
     }
 
     /// Checks that every acknowledged row exists.
     fn check(&self) -> io::Result<()> {
-        let there = self.database.sql("SELECT count(*) FROM sealwire.tokens").map_err(failed)?;
+        let there = self
+            .database
+            .sql("SELECT count(*) FROM sealwire.tokens")
+            .map_err(failed)?;
         let answered = self.numbers.load(Ordering::Relaxed);
         if there.trim().parse() == Ok(answered) {
             return Ok(());
         }
-        Err(failed(format!("{answered} rows were answered and {there} are there")))
+        Err(failed(format!(
+            "{answered} rows were answered and {there} are there"
+        )))
     }
 }
 
@@ -149,11 +161,19 @@ pub(crate) async fn run(options: &Options) -> io::Result<()> {
         tls: PostgresTls::Off,
         ..PostgresOptions::new(database.url(&[proxy.port()]))
     };
-    let lanes = BatchLimits { writers: reached.writers, readers: reached.readers };
+    let lanes = BatchLimits {
+        writers: reached.writers,
+        readers: reached.readers,
+    };
     let store = Arc::new(PostgresStore::connect(reached).await.map_err(failed)?);
     let setup = Setup::new(options.smoke, lanes);
     proxy.delay(setup.delay);
-    let slow = Slow { store, lanes, database, numbers: Arc::new(AtomicU64::new(0)) };
+    let slow = Slow {
+        store,
+        lanes,
+        database,
+        numbers: Arc::new(AtomicU64::new(0)),
+    };
     let capacity = capacity(&setup, &slow).await?;
     let progress = |line: &str| drop(writeln!(io::stderr(), "tokens: throttle, {line}"));
     progress(&format!("capacity {:.0} rows/s", capacity.rate));
@@ -170,8 +190,17 @@ pub(crate) async fn run(options: &Options) -> io::Result<()> {
         for round in 0..setup.rounds {
             for at in 0..DOORS.len() {
                 // Every second round runs in reverse order.
-                let at = first + if round.is_multiple_of(2) { at } else { DOORS.len() - 1 - at };
-                progress(&format!("{load}, round {}: {}", round + 1, measured[at].door));
+                let at = first
+                    + if round.is_multiple_of(2) {
+                        at
+                    } else {
+                        DOORS.len() - 1 - at
+                    };
+                progress(&format!(
+                    "{load}, round {}: {}",
+                    round + 1,
+                    measured[at].door
+                ));
                 measured[at].round(&setup, &slow, &capacity, round).await?;
             }
         }
@@ -185,22 +214,37 @@ async fn capacity(setup: &Setup, slow: &Slow<'_>) -> io::Result<Capacity> {
     let flights = Arc::default();
     let door = Door::Throttle(WriteThrottle::new(ThrottleBounds::new(slow.lanes)));
     let desk = slow.desk(door, &flights);
-    let samples = desk.run(setup.closed, Load::Closed, Duration::from_secs_f64(end), 0).await?;
+    let samples = desk
+        .run(setup.closed, Load::Closed, Duration::from_secs_f64(end), 0)
+        .await?;
     let flights = flights.0.lock().unwrap_or_else(PoisonError::into_inner);
     let all: f64 = flights.iter().map(|(rows, _)| rows).sum();
-    let mean = |of: fn(&(f64, f64)) -> f64| flights.iter().map(|one| one.0 * of(one)).sum::<f64>() / all;
+    let mean =
+        |of: fn(&(f64, f64)) -> f64| flights.iter().map(|one| one.0 * of(one)).sum::<f64>() / all;
     // On a very slow machine, a smoke run can have no durable row. The rate is a divisor later, so it must not be 0.
-    Ok(Capacity { rate: rate(&samples, settled, end).max(1.0), rows: mean(|one| one.0), took: mean(|one| one.1) })
+    Ok(Capacity {
+        rate: rate(&samples, settled, end).max(1.0),
+        rows: mean(|one| one.0),
+        took: mean(|one| one.1),
+    })
 }
 
 /// Returns the rows per second that became durable within a time.
 fn rate(samples: &[Sample], from: f64, to: f64) -> f64 {
-    let within = samples.iter().filter(|sample| (from..to).contains(&(sample.due + sample.durable)));
+    let within = samples
+        .iter()
+        .filter(|sample| (from..to).contains(&(sample.due + sample.durable)));
     within.count() as f64 / (to - from)
 }
 
 impl ThrottleMeasurement {
-    async fn round(&mut self, setup: &Setup, slow: &Slow<'_>, capacity: &Capacity, round: usize) -> io::Result<()> {
+    async fn round(
+        &mut self,
+        setup: &Setup,
+        slow: &Slow<'_>,
+        capacity: &Capacity,
+        round: usize,
+    ) -> io::Result<()> {
         let gap = |part: f64| setup.writers as f64 / (part * capacity.rate);
         let (load, from, to) = if self.load == "steady" {
             let (settled, time) = setup.steady;
@@ -210,15 +254,26 @@ impl ThrottleMeasurement {
             (Load::Steady(gap(OVER)), settled, settled + time)
         } else {
             let phase = Duration::from_secs_f64(setup.phase);
-            (Load::Bursts { over: gap(OVER), under: gap(UNDER), phase }, 0.0, 2.0 * setup.phase)
+            (
+                Load::Bursts {
+                    over: gap(OVER),
+                    under: gap(UNDER),
+                    phase,
+                },
+                0.0,
+                2.0 * setup.phase,
+            )
         };
         let desk = slow.desk(door(self.door, setup.bounds), &Arc::default());
         let time = Duration::from_secs_f64(to);
         // All kinds of admission control get equal arrivals.
-        let samples = desk.run(setup.writers, load, time, 1 + round as u64).await?;
+        let samples = desk
+            .run(setup.writers, load, time, 1 + round as u64)
+            .await?;
         self.rates.push(rate(&samples, from, to));
         self.promised_max = self.promised_max.max(desk.promised_max());
-        self.samples.extend(samples.into_iter().filter(|sample| sample.due >= from));
+        self.samples
+            .extend(samples.into_iter().filter(|sample| sample.due >= from));
         Ok(())
     }
 
@@ -233,17 +288,25 @@ impl ThrottleMeasurement {
 
     /// Returns the share of the rows for which `is` returns true.
     fn part(&self, is: impl Fn(&Sample) -> bool) -> f64 {
-        self.samples.iter().filter(|sample| is(sample)).count() as f64 / self.samples.len().max(1) as f64
+        self.samples.iter().filter(|sample| is(sample)).count() as f64
+            / self.samples.len().max(1) as f64
     }
 
     /// Returns the rejections per row.
     fn refusals(&self) -> f64 {
-        let refused: f64 = self.samples.iter().map(|sample| f64::from(sample.refused)).sum();
+        let refused: f64 = self
+            .samples
+            .iter()
+            .map(|sample| f64::from(sample.refused))
+            .sum();
         refused / self.samples.len().max(1) as f64
     }
 
     fn markdown(&self) -> String {
-        let (door, durable) = (self.summary(|one| one.door), self.summary(|one| one.durable));
+        let (door, durable) = (
+            self.summary(|one| one.door),
+            self.summary(|one| one.durable),
+        );
         let times = |of: Summary| format!("{:.1} / {:.1} / {:.1}", of.p50, of.p99, of.max);
         format!(
             "| {} | {} | {:.0} | {} | {:.1} % | {} | {} | {} | {:.1} % | {:.2} | {} |",
@@ -280,8 +343,14 @@ fn door(name: &str, bounds: ThrottleBounds) -> Door {
     let with = |bounds| Door::Throttle(WriteThrottle::new(bounds));
     match name {
         "throttle" => with(bounds),
-        "no bound" => with(ThrottleBounds { rows_max: 1 << 40, bytes_max: 1 << 50, ..bounds }),
-        "bound, in order" => Door::Bound(Arc::new(Semaphore::new(bounds.rows_max)), bounds.rows_max),
+        "no bound" => with(ThrottleBounds {
+            rows_max: 1 << 40,
+            bytes_max: 1 << 50,
+            ..bounds
+        }),
+        "bound, in order" => {
+            Door::Bound(Arc::new(Semaphore::new(bounds.rows_max)), bounds.rows_max)
+        }
         // Without waiting, the bound is where the throttle's delay would begin: at 0.6.
         _ => with(ThrottleBounds {
             rows_max: bounds.rows_max * 5 / 3,
@@ -297,9 +366,17 @@ type Gate = (String, String, Verdict);
 /// Returns the promises of the throttle under steady load.
 fn gates(setup: &Setup, measured: &[ThrottleMeasurement]) -> Vec<Gate> {
     let (with, without) = (&measured[0], &measured[1]);
-    let modes = [with.histogram(|one| one.door).modes(), with.histogram(|one| one.durable).modes()];
+    let modes = [
+        with.histogram(|one| one.door).modes(),
+        with.histogram(|one| one.durable).modes(),
+    ];
     let ratio = bootstrap(with.rates.len(), |rounds| {
-        median(rounds.iter().map(|at| with.rates[*at] / without.rates[*at]).collect())
+        median(
+            rounds
+                .iter()
+                .map(|at| with.rates[*at] / without.rates[*at])
+                .collect(),
+        )
     });
     let (rows_max, most) = (setup.bounds.rows_max, with.promised_max);
     vec![
@@ -313,13 +390,28 @@ fn gates(setup: &Setup, measured: &[ThrottleMeasurement]) -> Vec<Gate> {
             format!("{:.3} ({:.3} to {:.3})", ratio.value, ratio.low, ratio.high),
             Verdict::at_least(ratio, RATE_MIN),
         ),
-        (format!("rows promised and not durable <= {rows_max}"), most.to_string(), Verdict::of(most <= rows_max)),
+        (
+            format!("rows promised and not durable <= {rows_max}"),
+            most.to_string(),
+            Verdict::of(most <= rows_max),
+        ),
     ]
 }
 
-fn finish(options: &Options, setup: &Setup, capacity: &Capacity, measured: &[ThrottleMeasurement]) -> io::Result<()> {
+fn finish(
+    options: &Options,
+    setup: &Setup,
+    capacity: &Capacity,
+    measured: &[ThrottleMeasurement],
+) -> io::Result<()> {
     let gates = gates(setup, measured);
-    let late = Summary::of(measured.iter().flat_map(|one| &one.samples).map(|one| one.late * 1e3).collect());
+    let late = Summary::of(
+        measured
+            .iter()
+            .flat_map(|one| &one.samples)
+            .map(|one| one.late * 1e3)
+            .collect(),
+    );
     let said = gates
         .iter()
         .map(|(what, found, verdict)| json!({ "gate": what, "measured": found, "verdict": verdict.name() }));
@@ -328,7 +420,10 @@ fn finish(options: &Options, setup: &Setup, capacity: &Capacity, measured: &[Thr
         "offered": OVER, "measured": measured.iter().map(ThrottleMeasurement::json).collect::<Vec<_>>(),
         "gates": said.collect::<Vec<_>>(), "late_p99_ms": late.p99,
     });
-    let (data, text) = (format!("{data:#}"), markdown(setup, capacity, measured, &gates, late));
+    let (data, text) = (
+        format!("{data:#}"),
+        markdown(setup, capacity, measured, &gates, late),
+    );
     fs::create_dir_all(&options.out)?;
     fs::write(options.out.join("throttle.md"), text.clone() + "\n")?;
     fs::write(options.out.join("throttle.json"), &data)?;
@@ -358,22 +453,45 @@ fn markdown(
     ];
     lines.extend(measured.iter().map(ThrottleMeasurement::markdown));
     lines.push("\n| throttle, steady | measured | verdict |\n| --- | --- | --- |".to_owned());
-    lines.extend(gates.iter().map(|(what, found, verdict)| format!("| {what} | {found} | {} |", verdict.name())));
-    lines.push(format!("\nWriters woke too late by p50 {:.2}, p99 {:.2} ms.", late.p50, late.p99));
+    lines.extend(
+        gates
+            .iter()
+            .map(|(what, found, verdict)| format!("| {what} | {found} | {} |", verdict.name())),
+    );
+    lines.push(format!(
+        "\nWriters woke too late by p50 {:.2}, p99 {:.2} ms.",
+        late.p50, late.p99
+    ));
     lines.join("\n")
 }
 
 /// Draws a panel for each of the two times, with a line for each kind of admission control.
 fn picture(file: &Path, load: &str, measured: &[ThrottleMeasurement]) -> io::Result<()> {
-    let keys: Vec<_> = measured.iter().zip(COLOURS).map(|(one, colour)| (one.door, colour.filled())).collect();
+    let keys: Vec<_> = measured
+        .iter()
+        .zip(COLOURS)
+        .map(|(one, colour)| (one.door, colour.filled()))
+        .collect();
     let title = format!("Latency of writes with and without the throttle, {load} load");
-    let panels: [(&str, Time); 2] = [("until let in", |one| one.door), ("until durable", |one| one.durable)];
+    let panels: [(&str, Time); 2] = [
+        ("until let in", |one| one.door),
+        ("until durable", |one| one.durable),
+    ];
     draw(file, &title, &keys, panels.len(), |areas| {
         for (at, (area, (name, of))) in areas.iter().zip(panels).enumerate() {
-            let histograms: Vec<_> = measured.iter().map(|one| (one.door, one.histogram(of))).collect();
+            let histograms: Vec<_> = measured
+                .iter()
+                .map(|one| (one.door, one.histogram(of)))
+                .collect();
             let drawn: Vec<_> = histograms.iter().map(|(name, of)| (*name, of)).collect();
             let below = "time (logarithmic); what is shorter than 0.1 ms is there";
-            latency_panel(area, name, &drawn, "rows", (at + 1 == panels.len()).then_some(below))?;
+            latency_panel(
+                area,
+                name,
+                &drawn,
+                "rows",
+                (at + 1 == panels.len()).then_some(below),
+            )?;
         }
         Ok(())
     })

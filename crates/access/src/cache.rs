@@ -132,7 +132,10 @@ struct CachedValue<V> {
 
 impl<V> Clone for CachedValue<V> {
     fn clone(&self) -> Self {
-        Self { value: self.value.clone(), ..*self }
+        Self {
+            value: self.value.clone(),
+            ..*self
+        }
     }
 }
 
@@ -221,7 +224,9 @@ where
             Boarded::Waits(outcome) => outcome,
         };
         self.counts.misses.fetch_add(1, Ordering::Relaxed);
-        if timeout(STALE_WAIT, outcome.wait_for(Option::is_some)).await.is_err()
+        if timeout(STALE_WAIT, outcome.wait_for(Option::is_some))
+            .await
+            .is_err()
             && let Some(value) = self.use_stale(key)
         {
             return Ok(value);
@@ -242,7 +247,8 @@ where
             self.counts.hits.fetch_add(1, Ordering::Relaxed);
             return Ok(Boarded::Known(entry.value.clone()));
         }
-        let is_crowded = pending_loads.under_way.len() + pending_loads.let_go >= self.bounds.waiting;
+        let is_crowded =
+            pending_loads.under_way.len() + pending_loads.let_go >= self.bounds.waiting;
         let outcome = match pending_loads.under_way.get(key) {
             Some(pending) => Some(pending.outcome.clone()),
             None if is_crowded => None,
@@ -266,13 +272,22 @@ where
         // The lock is held, so the entry is not one from before a purge.
         let _pending_loads = self.pending_loads();
         let now = Instant::now();
-        let entry = self.entries.peek(key).filter(|entry| now < entry.stale_until)?;
+        let entry = self
+            .entries
+            .peek(key)
+            .filter(|entry| now < entry.stale_until)?;
         if now < entry.until {
             // A load has ended meanwhile.
             return Some(entry.value);
         }
         if !entry.failing {
-            self.entries.insert(key.clone(), CachedValue { failing: true, ..entry.clone() });
+            self.entries.insert(
+                key.clone(),
+                CachedValue {
+                    failing: true,
+                    ..entry.clone()
+                },
+            );
         }
         self.counts.stale.fetch_add(1, Ordering::Relaxed);
         Some(entry.value)
@@ -287,7 +302,13 @@ where
         let (tell, outcome) = watch::channel(None);
         pending_loads.number += 1;
         let number = pending_loads.number;
-        pending_loads.under_way.insert(key.clone(), PendingLoad { number, outcome: outcome.clone() });
+        pending_loads.under_way.insert(
+            key.clone(),
+            PendingLoad {
+                number,
+                outcome: outcome.clone(),
+            },
+        );
         let mut landing = LoadGuard {
             cache: Arc::clone(self),
             key: key.clone(),
@@ -304,7 +325,9 @@ where
                 cache.loader.load(landing.key.clone()).await
             };
             let limit = cache.bounds.load_time;
-            let loaded = timeout(limit, load).await.unwrap_or(Err(LoadError::Late(limit)));
+            let loaded = timeout(limit, load)
+                .await
+                .unwrap_or(Err(LoadError::Late(limit)));
             landing.land(loaded.map(|value| value.map(Arc::new)));
         });
         outcome
@@ -314,15 +337,24 @@ where
     pub fn purge(&self) {
         let now = Instant::now();
         // Before the lock, which requests need. A value that is cached meanwhile is removed, and loaded when it is asked for.
-        let in_use = self.entries.iter().filter(|(_, entry)| entry.value.is_some() && now < entry.stale_until);
-        let in_use: HashMap<K, Instant> = in_use.map(|(key, entry)| (key, entry.stale_until)).collect();
+        let in_use = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.value.is_some() && now < entry.stale_until);
+        let in_use: HashMap<K, Instant> = in_use
+            .map(|(key, entry)| (key, entry.stale_until))
+            .collect();
         let mut pending_loads = self.pending_loads();
         pending_loads.epoch += 1;
         pending_loads.let_go += pending_loads.under_way.len();
         pending_loads.under_way.clear();
-        pending_loads.purged.retain(|purged| !in_use.contains_key(&purged.key));
+        pending_loads
+            .purged
+            .retain(|purged| !in_use.contains_key(&purged.key));
         for (key, stale_until) in in_use {
-            pending_loads.purged.push_front(PurgedKey { key, stale_until });
+            pending_loads
+                .purged
+                .push_front(PurgedKey { key, stale_until });
         }
         pending_loads.purged.truncate(self.bounds.entries);
         // The lock is held here, so no earlier load can insert an entry after this line.
@@ -341,13 +373,17 @@ where
                 continue;
             };
             // A value that a request loaded is in use beyond the end of the removed one.
-            let is_cached = self.entries.peek(&key).is_some_and(|entry| Instant::now() < entry.until);
+            let is_cached = self
+                .entries
+                .peek(&key)
+                .is_some_and(|entry| Instant::now() < entry.until);
             let is_loaded = is_cached
                 || match self.board(&key) {
                     Ok(Boarded::Known(_)) => true,
-                    Ok(Boarded::Waits(mut outcome)) => {
-                        outcome.wait_for(Option::is_some).await.is_ok_and(|outcome| matches!(&*outcome, Some(Ok(_))))
-                    }
+                    Ok(Boarded::Waits(mut outcome)) => outcome
+                        .wait_for(Option::is_some)
+                        .await
+                        .is_ok_and(|outcome| matches!(&*outcome, Some(Ok(_)))),
                     Err(_) => false,
                 };
             if self.settle_purged(&key, epoch, is_loaded, is_cached) && !is_loaded {
@@ -362,10 +398,17 @@ where
     fn next_purged(&self) -> Option<(K, u64)> {
         let mut pending_loads = self.pending_loads();
         let now = Instant::now();
-        while pending_loads.purged.front().is_some_and(|purged| now >= purged.stale_until) {
+        while pending_loads
+            .purged
+            .front()
+            .is_some_and(|purged| now >= purged.stale_until)
+        {
             pending_loads.purged.pop_front();
         }
-        Some((pending_loads.purged.front()?.key.clone(), pending_loads.epoch))
+        Some((
+            pending_loads.purged.front()?.key.clone(),
+            pending_loads.epoch,
+        ))
     }
 
     /// Takes a key off the list that was loaded, and puts one behind the others that was not: one record that is invalid keeps
@@ -375,13 +418,22 @@ where
         if pending_loads.epoch != epoch {
             return false;
         }
-        let Some(purged) = pending_loads.purged.pop_front() else { return true };
+        let Some(purged) = pending_loads.purged.pop_front() else {
+            return true;
+        };
         if !is_loaded {
             pending_loads.purged.push_back(purged);
         } else if !is_cached && let Some(entry) = self.entries.peek(key) {
             let stale_until = purged.stale_until.min(entry.stale_until);
             let until = entry.until.min(stale_until);
-            self.entries.insert(key.clone(), CachedValue { until, stale_until, ..entry });
+            self.entries.insert(
+                key.clone(),
+                CachedValue {
+                    until,
+                    stale_until,
+                    ..entry
+                },
+            );
         }
         true
     }
@@ -401,7 +453,9 @@ where
     }
 
     fn pending_loads(&self) -> MutexGuard<'_, PendingLoads<K, V>> {
-        self.pending_loads.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending_loads
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a jittered lifetime between 25 % and 100 % of `time`.
@@ -414,19 +468,45 @@ where
         let now = Instant::now();
         match loaded {
             Ok(value) => {
-                let time = if value.is_some() { self.bounds.time } else { self.bounds.negative_time };
+                let time = if value.is_some() {
+                    self.bounds.time
+                } else {
+                    self.bounds.negative_time
+                };
                 let until = now + Self::spread(time);
                 // A principal without a role may have been granted one meanwhile.
-                let stale_until = if value.is_some() { until + self.bounds.stale } else { until };
-                self.entries
-                    .insert(key.clone(), CachedValue { value: value.clone(), until, stale_until, failing: false });
+                let stale_until = if value.is_some() {
+                    until + self.bounds.stale
+                } else {
+                    until
+                };
+                self.entries.insert(
+                    key.clone(),
+                    CachedValue {
+                        value: value.clone(),
+                        until,
+                        stale_until,
+                        failing: false,
+                    },
+                );
                 Ok(value)
             }
-            Err(error) => match self.entries.peek(key).filter(|entry| now < entry.stale_until) {
+            Err(error) => match self
+                .entries
+                .peek(key)
+                .filter(|entry| now < entry.stale_until)
+            {
                 Some(entry) => {
                     let until = (now + RETRY).min(entry.stale_until);
                     let value = entry.value.clone();
-                    self.entries.insert(key.clone(), CachedValue { until, failing: true, ..entry });
+                    self.entries.insert(
+                        key.clone(),
+                        CachedValue {
+                            until,
+                            failing: true,
+                            ..entry
+                        },
+                    );
                     self.counts.stale.fetch_add(1, Ordering::Relaxed);
                     Ok(value)
                 }
@@ -438,7 +518,9 @@ where
 
 impl<K, V, L> std::fmt::Debug for Cache<K, V, L> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cache").field("bounds", &self.bounds).finish_non_exhaustive()
+        f.debug_struct("Cache")
+            .field("bounds", &self.bounds)
+            .finish_non_exhaustive()
     }
 }
 
@@ -476,7 +558,11 @@ where
         }
         let mut pending_loads = cache.pending_loads();
         let outcome = if pending_loads.epoch == self.epoch {
-            if pending_loads.under_way.get(&self.key).is_some_and(|pending| pending.number == self.number) {
+            if pending_loads
+                .under_way
+                .get(&self.key)
+                .is_some_and(|pending| pending.number == self.number)
+            {
                 pending_loads.under_way.remove(&self.key);
             }
             cache.settle(&self.key, loaded)

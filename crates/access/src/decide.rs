@@ -76,7 +76,13 @@ impl<'a> AuthorizationRequest<'a> {
             ResourceKind::Collections => (one(app), AccessScope::Every),
             ResourceKind::Collection => (one(app), one(collection)),
         };
-        Self { operation, app, collection, reason: None, at: None }
+        Self {
+            operation,
+            app,
+            collection,
+            reason: None,
+            at: None,
+        }
     }
 
     /// Adds the reason that the client gave.
@@ -116,7 +122,10 @@ impl<'a> AuthorizationRequest<'a> {
             Some(Missing::App)
         } else if !covers(&grant.collections, self.collection) {
             Some(Missing::Collection)
-        } else if grant.until.is_some_and(|until| self.at.is_none_or(|at| at >= until)) {
+        } else if grant
+            .until
+            .is_some_and(|until| self.at.is_none_or(|at| at >= until))
+        {
             Some(Missing::Time)
         } else if grant.reason && self.reason.is_none() {
             Some(Missing::Reason)
@@ -148,8 +157,15 @@ pub enum Missing {
 
 impl Missing {
     /// All variants.
-    pub const ALL: [Self; 7] =
-        [Self::Role, Self::Operation, Self::App, Self::Collection, Self::Property, Self::Time, Self::Reason];
+    pub const ALL: [Self; 7] = [
+        Self::Role,
+        Self::Operation,
+        Self::App,
+        Self::Collection,
+        Self::Property,
+        Self::Time,
+        Self::Reason,
+    ];
 
     /// Returns the variant's name, which is also a metric label.
     pub const fn name(self) -> &'static str {
@@ -187,7 +203,14 @@ impl Denied {
             AccessScope::None | AccessScope::Every => None,
         };
         let (app, collection) = (name(ask.app), name(ask.collection));
-        Self { operation: ask.operation, missing, app, collection, property: None, while_observing: false }
+        Self {
+            operation: ask.operation,
+            missing,
+            app,
+            collection,
+            property: None,
+            while_observing: false,
+        }
     }
 
     fn text(&self) -> String {
@@ -213,7 +236,9 @@ impl Denied {
         match self.missing {
             Missing::Role => format!("no role grants {operation}{on}: this principal has none"),
             Missing::Operation => format!("no role of this principal grants {operation}"),
-            Missing::App if self.app.is_none() => format!("no role of this principal grants {operation} on all apps"),
+            Missing::App if self.app.is_none() => {
+                format!("no role of this principal grants {operation} on all apps")
+            }
             Missing::App => format!("no role of this principal grants {operation}{on}"),
             Missing::Collection if self.collection.is_none() => {
                 format!("no role of this principal grants {operation}{on} with all collections")
@@ -242,15 +267,24 @@ impl Grants {
     /// Combines these roles.
     pub fn of(roles: impl IntoIterator<Item = Arc<Role>>) -> Self {
         let roles: Box<[Arc<Role>]> = roles.into_iter().collect();
-        let operations = roles.iter().fold(Operations::NONE, |all, role| all.and(role.operations()));
-        Self { roles, operations, is_incomplete: false }
+        let operations = roles
+            .iter()
+            .fold(Operations::NONE, |all, role| all.and(role.operations()));
+        Self {
+            roles,
+            operations,
+            is_incomplete: false,
+        }
     }
 
     /// Notes that the principal has further roles, which are missing or unreadable. They grant nothing, and their masks are
     /// unknown.
     #[must_use]
     pub fn and_unreadable_roles(self) -> Self {
-        Self { is_incomplete: true, ..self }
+        Self {
+            is_incomplete: true,
+            ..self
+        }
     }
 
     /// Returns true if there are no roles.
@@ -273,10 +307,16 @@ impl Grants {
                     closest = closest.max(missing);
                     continue;
                 }
-                let found = Permitted { role: role.name(), mask: grant.mask.as_ref(), hourly: grant.hourly };
+                let found = Permitted {
+                    role: role.name(),
+                    mask: grant.mask.as_ref(),
+                    hourly: grant.hourly,
+                };
                 match found.bounds() {
                     (false, false) => return Ok(found),
-                    bounds if widest.is_none_or(|widest: Permitted<'_>| bounds < widest.bounds()) => {
+                    bounds
+                        if widest.is_none_or(|widest: Permitted<'_>| bounds < widest.bounds()) =>
+                    {
                         widest = Some(found)
                     }
                     _ => (),
@@ -292,15 +332,25 @@ impl Grants {
     fn property_access(&self, ask: &AuthorizationRequest<'_>) -> (PropertyAccess, Option<u32>) {
         let grants = self.roles.iter().flat_map(|role| role.grants());
         let covers = |grant: &Grant, operation| ask.is_covered(grant, operation);
-        let is_read = |grant: &Grant| ask.operation.reads_properties() && covers(grant, Operation::ObjectsGet);
-        let used = grants.clone().filter(|grant| covers(grant, ask.operation) || is_read(grant));
+        let is_read = |grant: &Grant| {
+            ask.operation.reads_properties() && covers(grant, Operation::ObjectsGet)
+        };
+        let used = grants
+            .clone()
+            .filter(|grant| covers(grant, ask.operation) || is_read(grant));
         let hourly = used.filter_map(|grant| grant.hourly);
-        (PropertyAccess::of(ask.operation, grants.clone(), covers), hourly.min())
+        (
+            PropertyAccess::of(ask.operation, grants.clone(), covers),
+            hourly.min(),
+        )
     }
 
     /// Returns the grants that have a mask.
     fn masked_grants(&self) -> impl Iterator<Item = &Grant> {
-        self.roles.iter().flat_map(|role| role.grants()).filter(|grant| grant.mask.is_some())
+        self.roles
+            .iter()
+            .flat_map(|role| role.grants())
+            .filter(|grant| grant.mask.is_some())
     }
 
     /// Returns the mask for values that no grant covers, with [`AccessMode::Observe`]. If the principal's grants have
@@ -308,7 +358,11 @@ impl Grants {
     fn observed_mask(&self) -> Option<MaskText> {
         let mut masks = self.masked_grants().filter_map(|grant| grant.mask.as_ref());
         let first = masks.next()?;
-        Some(if masks.all(|mask| mask == first) { first.clone() } else { MaskText::redact() })
+        Some(if masks.all(|mask| mask == first) {
+            first.clone()
+        } else {
+            MaskText::redact()
+        })
     }
 
     /// Returns the permit with which [`AccessMode::Observe`] lets a request pass that no grant covers. `None`: the
@@ -320,12 +374,18 @@ impl Grants {
             ValueAccess::Maskable | ValueAccess::Properties if !self.is_incomplete => {
                 // Unlimited requests would undo a mask by guessing.
                 let hourly = self.masked_grants().filter_map(|grant| grant.hourly).min();
-                Some(Permit { hourly, ..Permit::unrestricted(ask, mask) })
+                Some(Permit {
+                    hourly,
+                    ..Permit::unrestricted(ask, mask)
+                })
             }
             ValueAccess::Clear | ValueAccess::Readers if !self.is_incomplete && mask.is_none() => {
                 Some(Permit::unrestricted(ask, None))
             }
-            ValueAccess::Maskable | ValueAccess::Properties | ValueAccess::Clear | ValueAccess::Readers => None,
+            ValueAccess::Maskable
+            | ValueAccess::Properties
+            | ValueAccess::Clear
+            | ValueAccess::Readers => None,
         }
     }
 
@@ -344,20 +404,44 @@ impl Grants {
     ///
     /// # Errors
     /// [`Denied`].
-    pub fn permitted_property(&self, ask: &AuthorizationRequest<'_>, property: &str) -> Result<Permitted<'_>, Denied> {
+    pub fn permitted_property(
+        &self,
+        ask: &AuthorizationRequest<'_>,
+        property: &str,
+    ) -> Result<Permitted<'_>, Denied> {
         self.permitted(ask)?;
         let covers = |grant: &&Grant| {
             ask.is_covered(grant, ask.operation)
-                && grant.properties.as_ref().is_some_and(|properties| properties.contains(property))
+                && grant
+                    .properties
+                    .as_ref()
+                    .is_some_and(|properties| properties.contains(property))
         };
-        let of_role = |role| grants_of(role).filter(covers).map(move |grant: &Grant| (role.name(), grant));
+        let of_role = |role| {
+            grants_of(role)
+                .filter(covers)
+                .map(move |grant: &Grant| (role.name(), grant))
+        };
         let mut found = self.roles.iter().flat_map(of_role);
         let Some((role, grant)) = found.next() else {
-            return Err(Denied { property: Some(property.into()), ..Denied::of(ask, Missing::Property) });
+            return Err(Denied {
+                property: Some(property.into()),
+                ..Denied::of(ask, Missing::Property)
+            });
         };
-        let first = Permitted { role, mask: grant.mask.as_ref(), hourly: grant.hourly };
-        let clear = found.find(|(_, grant)| grant.mask.is_none()).filter(|_| first.mask.is_some());
-        Ok(clear.map_or(first, |(role, grant)| Permitted { role, mask: None, hourly: grant.hourly }))
+        let first = Permitted {
+            role,
+            mask: grant.mask.as_ref(),
+            hourly: grant.hourly,
+        };
+        let clear = found
+            .find(|(_, grant)| grant.mask.is_none())
+            .filter(|_| first.mask.is_some());
+        Ok(clear.map_or(first, |(role, grant)| Permitted {
+            role,
+            mask: None,
+            hourly: grant.hourly,
+        }))
     }
 
     /// Returns the role and limits that permit a request.
@@ -406,28 +490,52 @@ impl AccessMode {
     ///
     /// # Errors
     /// [`Denied`], if the mode enforces denials.
-    pub fn decide<'a>(self, grants: Option<&Grants>, ask: AuthorizationRequest<'a>) -> Result<Decision<'a>, Denied> {
+    pub fn decide<'a>(
+        self,
+        grants: Option<&Grants>,
+        ask: AuthorizationRequest<'a>,
+    ) -> Result<Decision<'a>, Denied> {
         let no_roles = Grants::default();
         let grants = grants.unwrap_or(&no_roles);
         if self == Self::Off {
-            return Ok(Decision { permit: Permit::unrestricted(ask, None), observed: None });
+            return Ok(Decision {
+                permit: Permit::unrestricted(ask, None),
+                observed: None,
+            });
         }
 
         let judged = grants.decide(ask);
         if self == Self::Enforce {
-            return judged.map(|permit| Decision { permit, observed: None });
+            return judged.map(|permit| Decision {
+                permit,
+                observed: None,
+            });
         }
         match judged {
             Ok(permit) if ask.operation.uses_properties() => {
                 // The request can be about properties that no grant covers. They are not known here.
                 let hourly = permit.hourly;
-                let permit = grants.observe(ask).map_or(permit, |observed| Permit { hourly, ..observed });
-                Ok(Decision { permit, observed: None })
+                let permit = grants
+                    .observe(ask)
+                    .map_or(permit, |observed| Permit { hourly, ..observed });
+                Ok(Decision {
+                    permit,
+                    observed: None,
+                })
             }
-            Ok(permit) => Ok(Decision { permit, observed: None }),
+            Ok(permit) => Ok(Decision {
+                permit,
+                observed: None,
+            }),
             Err(denied) => match grants.observe(ask) {
-                Some(permit) => Ok(Decision { permit, observed: Some(denied) }),
-                None => Err(Denied { while_observing: true, ..denied }),
+                Some(permit) => Ok(Decision {
+                    permit,
+                    observed: Some(denied),
+                }),
+                None => Err(Denied {
+                    while_observing: true,
+                    ..denied
+                }),
             },
         }
     }
@@ -470,12 +578,20 @@ pub enum ValueVisibility<'p> {
 impl<'a> Permit<'a> {
     /// Returns the permit for a request that grants cover.
     fn granted(ask: AuthorizationRequest<'a>, grants: &Grants, permitted: &Permitted<'_>) -> Self {
-        let permit = Self { hourly: permitted.hourly, ..Self::unrestricted(ask, permitted.mask.cloned()) };
+        let permit = Self {
+            hourly: permitted.hourly,
+            ..Self::unrestricted(ask, permitted.mask.cloned())
+        };
         if !ask.operation.uses_properties() {
             return permit;
         }
         let (properties, hourly) = grants.property_access(&ask);
-        Self { properties, hourly, mask: None, ..permit }
+        Self {
+            properties,
+            hourly,
+            mask: None,
+            ..permit
+        }
     }
 
     /// Returns the permit for a request whose values are shown through `mask` and which has no other limits.
@@ -485,9 +601,20 @@ impl<'a> Permit<'a> {
             AccessScope::None | AccessScope::Every => None,
         };
         let uses_properties = ask.operation.uses_properties();
-        let properties = if uses_properties { PropertyAccess::all(mask.clone()) } else { PropertyAccess::NONE };
+        let properties = if uses_properties {
+            PropertyAccess::all(mask.clone())
+        } else {
+            PropertyAccess::NONE
+        };
         let (app, collection) = (name(ask.app), name(ask.collection));
-        Self { operation: ask.operation, app, collection, mask, hourly: None, properties }
+        Self {
+            operation: ask.operation,
+            app,
+            collection,
+            mask,
+            hourly: None,
+            properties,
+        }
     }
 
     /// Returns the access to properties of objects.
@@ -499,7 +626,14 @@ impl<'a> Permit<'a> {
     pub fn property_denied(&self, operation: Operation, property: &str) -> Denied {
         let (app, collection) = (self.app.map(Box::from), self.collection.map(Box::from));
         let property = Some(property.into());
-        Denied { operation, missing: Missing::Property, app, collection, property, while_observing: false }
+        Denied {
+            operation,
+            missing: Missing::Property,
+            app,
+            collection,
+            property,
+            while_observing: false,
+        }
     }
 
     /// Returns the principal's fields per hour for this operation; `None` if they are not limited.
@@ -509,7 +643,9 @@ impl<'a> Permit<'a> {
 
     /// Returns the way in which values are disclosed.
     pub fn sight(&self) -> ValueVisibility<'_> {
-        self.mask.as_ref().map_or(ValueVisibility::Clear, ValueVisibility::Masked)
+        self.mask
+            .as_ref()
+            .map_or(ValueVisibility::Clear, ValueVisibility::Masked)
     }
 
     /// Returns the permitted operation.

@@ -15,7 +15,9 @@ pub const MASK_BYTES_MAX: usize = 1_024;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RoleError {
     /// The role name has the wrong length or an invalid character.
-    #[error("a role's name must be 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front")]
+    #[error(
+        "a role's name must be 1 to 64 letters, digits, dots, underscores or hyphens, no dot in front"
+    )]
     Name,
     /// The name belongs to the built-in role, which cannot be changed.
     #[error("role administrator is built in: give yours another name")]
@@ -33,7 +35,9 @@ pub enum RoleError {
     #[error("\"{0}\" is not the name of an app, a collection or a property")]
     NotAName(String),
     /// The word is not the name of an operation.
-    #[error("\"{0}\" is not an operation: encrypt, decrypt, tokenize, tokens.*, apps.rotate and the like")]
+    #[error(
+        "\"{0}\" is not an operation: encrypt, decrypt, tokenize, tokens.*, apps.rotate and the like"
+    )]
     NoSuchOperation(String),
     /// The word is not a part of a grant, or the part occurs twice.
     #[error(
@@ -51,7 +55,9 @@ pub enum RoleError {
     #[error("hourly must be 1 to {HOURLY_MAX}")]
     Hourly,
     /// The text is not the syntax of a mask function.
-    #[error("a mask must be a function of at most {MASK_BYTES_MAX} bytes, such as mask=partial(last=4)")]
+    #[error(
+        "a mask must be a function of at most {MASK_BYTES_MAX} bytes, such as mask=partial(last=4)"
+    )]
     Mask,
     /// A grant of an operation on properties names none.
     #[error("{0} needs properties=NAME,NAME, or properties=* for all and future ones")]
@@ -63,6 +69,8 @@ pub enum RoleError {
     #[error("until must be a time such as 2027-01-31T00:00:00Z")]
     Until,
     /// A grant with a mask names an operation that does not return values.
-    #[error("a mask is for decrypt, detokenize and objects.get alone: {0} needs a grant of its own")]
+    #[error(
+        "a mask is for decrypt, detokenize and objects.get alone: {0} needs a grant of its own"
+    )]
     MaskOf(Operation),
 }

@@ -21,8 +21,8 @@ mod role;
 
 pub use cache::{Cache, CacheBounds, LoadError, Loader, Stats};
 pub use decide::{
-    AccessMode, AccessScope, AuthorizationRequest, Decision, Denied, Grants, Missing, Permit, Permitted,
-    ValueVisibility,
+    AccessMode, AccessScope, AuthorizationRequest, Decision, Denied, Grants, Missing, Permit,
+    Permitted, ValueVisibility,
 };
 pub use error::{GRANTS_MAX, HOURLY_MAX, MASK_BYTES_MAX, NAMES_MAX, RoleError};
 pub use mask::MaskText;

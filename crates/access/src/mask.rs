@@ -18,8 +18,13 @@ impl MaskText {
     /// # Errors
     /// [`RoleError::Mask`].
     pub fn new(text: &str) -> Result<Self, RoleError> {
-        let printable = (1..=MASK_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
-        if printable && word(text) == Some(text.len()) { Ok(Self(text.into())) } else { Err(RoleError::Mask) }
+        let printable =
+            (1..=MASK_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
+        if printable && word(text) == Some(text.len()) {
+            Ok(Self(text.into()))
+        } else {
+            Err(RoleError::Mask)
+        }
     }
 
     /// Returns the mask that hides the whole value.
@@ -29,9 +34,11 @@ impl MaskText {
 
     /// Returns true if this mask gives the same result for all values.
     pub(crate) fn tells_nothing(&self) -> bool {
-        ["redact", "fixed", "null"]
-            .iter()
-            .any(|name| self.0.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('(')))
+        ["redact", "fixed", "null"].iter().any(|name| {
+            self.0
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('('))
+        })
     }
 
     /// Returns the text.
@@ -93,7 +100,11 @@ mod tests {
         for (text, mask, rest) in [
             ("redact", "redact", ""),
             ("redact reason", "redact", " reason"),
-            ("partial(first=1, last=4) apps=*", "partial(first=1, last=4)", " apps=*"),
+            (
+                "partial(first=1, last=4) apps=*",
+                "partial(first=1, last=4)",
+                " apps=*",
+            ),
             ("fixed(\"a ) b\") x", "fixed(\"a ) b\")", " x"),
             ("fixed(\"a \\\" ( b\") x", "fixed(\"a \\\" ( b\")", " x"),
             ("\"partial(last=4)\" reason", "partial(last=4)", " reason"),
@@ -119,7 +130,9 @@ mod tests {
             &long,
         ] {
             assert_eq!(
-                MaskText::split(none).map(drop).and(MaskText::new(none).map(drop)),
+                MaskText::split(none)
+                    .map(drop)
+                    .and(MaskText::new(none).map(drop)),
                 Err(RoleError::Mask),
                 "{none:?}"
             );

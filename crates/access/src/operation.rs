@@ -230,17 +230,25 @@ operations! {
 impl Operation {
     /// Returns the operation with exactly this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|operation| operation.name() == name)
+        Self::ALL
+            .into_iter()
+            .find(|operation| operation.name() == name)
     }
 
     /// Returns true if the operation applies to collections, so that a grant's collections are checked.
     pub const fn has_collection(self) -> bool {
-        matches!(self.about(), ResourceKind::Collection | ResourceKind::Collections)
+        matches!(
+            self.about(),
+            ResourceKind::Collection | ResourceKind::Collections
+        )
     }
 
     /// Returns true if the operation applies to properties of objects, so that a grant of it must name properties.
     pub const fn has_property(self) -> bool {
-        matches!(self, Self::ObjectsAdd | Self::ObjectsGet | Self::ObjectsUpdate | Self::ObjectsQuery)
+        matches!(
+            self,
+            Self::ObjectsAdd | Self::ObjectsGet | Self::ObjectsUpdate | Self::ObjectsQuery
+        )
     }
 
     /// Returns true if the response has stored values or parts of them.
@@ -319,7 +327,9 @@ impl Operations {
     /// A star covers only operations that this version of the program knows. Operations that a later version adds are
     /// not granted.
     pub fn from_text(text: &str) -> Option<Self> {
-        let Some(prefix) = text.strip_suffix('*') else { return Operation::from_name(text).map(Self::from) };
+        let Some(prefix) = text.strip_suffix('*') else {
+            return Operation::from_name(text).map(Self::from);
+        };
         let named: Self = Operation::ALL
             .into_iter()
             .filter(|operation| prefix.ends_with('.') && operation.name().starts_with(prefix))
@@ -351,7 +361,9 @@ impl Operations {
 
     /// Returns the operations in their declared order.
     pub fn iter(self) -> impl Iterator<Item = Operation> {
-        Operation::ALL.into_iter().filter(move |operation| self.contains(*operation))
+        Operation::ALL
+            .into_iter()
+            .filter(move |operation| self.contains(*operation))
     }
 }
 
@@ -363,13 +375,17 @@ impl From<Operation> for Operations {
 
 impl FromIterator<Operation> for Operations {
     fn from_iter<I: IntoIterator<Item = Operation>>(operations: I) -> Self {
-        operations.into_iter().fold(Self::NONE, |set, operation| set.and(operation.into()))
+        operations
+            .into_iter()
+            .fold(Self::NONE, |set, operation| set.and(operation.into()))
     }
 }
 
 impl fmt::Debug for Operations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.iter().map(Operation::name)).finish()
+        f.debug_set()
+            .entries(self.iter().map(Operation::name))
+            .finish()
     }
 }
 
@@ -381,10 +397,16 @@ mod tests {
     fn names_lead_back_and_every_operation_is_of_one_plane() {
         for operation in Operation::ALL {
             assert_eq!(Operation::from_name(operation.name()), Some(operation));
-            assert_ne!(Operations::DATA.contains(operation), Operations::CONTROL.contains(operation));
+            assert_ne!(
+                Operations::DATA.contains(operation),
+                Operations::CONTROL.contains(operation)
+            );
         }
         assert_eq!(Operation::from_name("Encrypt"), None);
-        assert!(Operations::DATA.contains(Operation::Detokenize) && !Operations::DATA.contains(Operation::AppsExport));
+        assert!(
+            Operations::DATA.contains(Operation::Detokenize)
+                && !Operations::DATA.contains(Operation::AppsExport)
+        );
     }
 
     #[test]
@@ -418,22 +440,53 @@ mod tests {
             let expected = stated.iter().find(|(name, _)| *name == operation.name());
             let expected = expected.map_or(ValueAccess::None, |(_, access)| *access);
             assert_eq!(operation.value_access(), expected, "{operation}");
-            let reads = ["objects.get", "objects.query", "objects.list"].contains(&operation.name());
+            let reads =
+                ["objects.get", "objects.query", "objects.list"].contains(&operation.name());
             assert_eq!(operation.reads_properties(), reads, "{operation}");
-            assert_eq!(operation.returns_values(), ![ValueAccess::None, Readers].contains(&expected), "{operation}");
-            assert_eq!(Operations::MASKABLE.contains(operation), expected == Maskable, "{operation}");
+            assert_eq!(
+                operation.returns_values(),
+                ![ValueAccess::None, Readers].contains(&expected),
+                "{operation}"
+            );
+            assert_eq!(
+                Operations::MASKABLE.contains(operation),
+                expected == Maskable,
+                "{operation}"
+            );
             let is_of_data = Operations::DATA.contains(operation);
-            assert!(is_of_data || !operation.returns_values(), "{operation}: control operations return no value");
+            assert!(
+                is_of_data || !operation.returns_values(),
+                "{operation}: control operations return no value"
+            );
         }
     }
 
     #[test]
     fn a_star_stands_for_what_begins_so_and_for_nothing_wider() {
-        let names = |text| Operations::from_text(text).map(|set| set.iter().map(Operation::name).collect::<Vec<_>>());
+        let names = |text| {
+            Operations::from_text(text)
+                .map(|set| set.iter().map(Operation::name).collect::<Vec<_>>())
+        };
         assert_eq!(names("encrypt"), Some(vec!["encrypt"]));
         assert_eq!(names("collections.*").unwrap().len(), 6);
-        assert!(names("tokens.*").unwrap().iter().all(|name| name.starts_with("tokens.")));
-        for none in ["*", "", "token*", "tokens.", "tokens.*.*", "t*", ".*", "data", "nothing.*", "ENCRYPT"] {
+        assert!(
+            names("tokens.*")
+                .unwrap()
+                .iter()
+                .all(|name| name.starts_with("tokens."))
+        );
+        for none in [
+            "*",
+            "",
+            "token*",
+            "tokens.",
+            "tokens.*.*",
+            "t*",
+            ".*",
+            "data",
+            "nothing.*",
+            "ENCRYPT",
+        ] {
             assert_eq!(names(none), None, "{none}");
         }
     }

@@ -86,7 +86,11 @@ pub struct Identity([Option<PrincipalKind>; 3]);
 impl Default for Identity {
     /// Returns the order SPIFFE URI, DNS name, common name.
     fn default() -> Self {
-        Self([Some(PrincipalKind::Spiffe), Some(PrincipalKind::Dns), Some(PrincipalKind::CommonName)])
+        Self([
+            Some(PrincipalKind::Spiffe),
+            Some(PrincipalKind::Dns),
+            Some(PrincipalKind::CommonName),
+        ])
     }
 }
 
@@ -121,8 +125,8 @@ impl Principal {
     ///
     /// [`PrincipalError`] if the certificate has no name of an accepted kind, or any name of an accepted kind is invalid.
     pub fn from_certificate(der: &[u8], identity: &Identity) -> Result<Self, PrincipalError> {
-        let (rest, certificate) =
-            x509_parser::parse_x509_certificate(der).map_err(|_| PrincipalError::NotACertificate)?;
+        let (rest, certificate) = x509_parser::parse_x509_certificate(der)
+            .map_err(|_| PrincipalError::NotACertificate)?;
         if !rest.is_empty() {
             return Err(PrincipalError::NotACertificate);
         }
@@ -162,7 +166,10 @@ impl Principal {
         }
     }
     fn new(kind: PrincipalKind, name: &str) -> Self {
-        Self { kind, name: name.into() }
+        Self {
+            kind,
+            name: name.into(),
+        }
     }
 
     /// Returns the certificate field that the name comes from.
@@ -193,11 +200,18 @@ impl fmt::Debug for Principal {
 }
 
 /// Returns the subject alternative names. No extension: none.
-fn alternative_names<'c>(certificate: &'c X509Certificate<'_>) -> Result<&'c [GeneralName<'c>], PrincipalError> {
-    let extension = certificate.subject_alternative_name().map_err(|_| PrincipalError::AlternativeNames)?;
-    let Some(extension) = extension else { return Ok(&[]) };
+fn alternative_names<'c>(
+    certificate: &'c X509Certificate<'_>,
+) -> Result<&'c [GeneralName<'c>], PrincipalError> {
+    let extension = certificate
+        .subject_alternative_name()
+        .map_err(|_| PrincipalError::AlternativeNames)?;
+    let Some(extension) = extension else {
+        return Ok(&[]);
+    };
     let names = &extension.value.general_names;
-    let is_undefined = |name: &GeneralName<'_>| matches!(name, GeneralName::Invalid(tag, _) if tag.0 > LAST_TAG.0);
+    let is_undefined =
+        |name: &GeneralName<'_>| matches!(name, GeneralName::Invalid(tag, _) if tag.0 > LAST_TAG.0);
     if names.is_empty() || names.iter().any(is_undefined) {
         return Err(PrincipalError::AlternativeNames);
     }
@@ -209,7 +223,9 @@ fn spiffe(names: &[GeneralName<'_>]) -> Result<Option<Principal>, PrincipalError
     for name in names {
         let uri = match name {
             GeneralName::URI(uri) if is_uri(uri) => *uri,
-            GeneralName::URI(_) | GeneralName::Invalid(URI_TAG, _) => return Err(PrincipalError::Uri),
+            GeneralName::URI(_) | GeneralName::Invalid(URI_TAG, _) => {
+                return Err(PrincipalError::Uri);
+            }
             _ => continue,
         };
         if !is_spiffe_scheme(uri) {
@@ -218,7 +234,10 @@ fn spiffe(names: &[GeneralName<'_>]) -> Result<Option<Principal>, PrincipalError
         if !is_spiffe_id(uri) {
             return Err(PrincipalError::Spiffe);
         }
-        if found.replace(Principal::new(PrincipalKind::Spiffe, uri)).is_some() {
+        if found
+            .replace(Principal::new(PrincipalKind::Spiffe, uri))
+            .is_some()
+        {
             return Err(PrincipalError::Ambiguous);
         }
     }
@@ -230,18 +249,27 @@ fn dns(names: &[GeneralName<'_>]) -> Result<Option<Principal>, PrincipalError> {
     for name in names {
         let host = match name {
             GeneralName::DNSName(host) if is_host_name(host) => *host,
-            GeneralName::DNSName(_) | GeneralName::Invalid(DNS_TAG, _) => return Err(PrincipalError::Dns),
+            GeneralName::DNSName(_) | GeneralName::Invalid(DNS_TAG, _) => {
+                return Err(PrincipalError::Dns);
+            }
             _ => continue,
         };
         // Host names are case-insensitive, so the principal is lower case.
-        found = found.or_else(|| Some(Principal::new(PrincipalKind::Dns, &host.to_ascii_lowercase())));
+        found = found.or_else(|| {
+            Some(Principal::new(
+                PrincipalKind::Dns,
+                &host.to_ascii_lowercase(),
+            ))
+        });
     }
     Ok(found)
 }
 
 fn common_name(certificate: &X509Certificate<'_>) -> Result<Option<Principal>, PrincipalError> {
     let mut names = certificate.subject().iter_common_name();
-    let Some(name) = names.next() else { return Ok(None) };
+    let Some(name) = names.next() else {
+        return Ok(None);
+    };
     let text = common_name_text(name.attr_value()).filter(|text| is_common_name(text));
     match (text, names.next()) {
         (Some(text), None) => Ok(Some(Principal::new(PrincipalKind::CommonName, text))),
@@ -258,7 +286,9 @@ fn common_name_text<'c>(value: &Any<'c>) -> Option<&'c str> {
     let text = std::str::from_utf8(value.data).ok()?;
     match value.tag() {
         Tag::Utf8String => Some(text),
-        Tag::PrintableString | Tag::Ia5String | Tag::NumericString => text.is_ascii().then_some(text),
+        Tag::PrintableString | Tag::Ia5String | Tag::NumericString => {
+            text.is_ascii().then_some(text)
+        }
         _ => None,
     }
 }
@@ -278,8 +308,11 @@ fn is_plain(c: char) -> bool {
 
 /// Returns true if `uri` is an absolute URI of visible ASCII. Its further form depends on the scheme.
 fn is_uri(uri: &str) -> bool {
-    let Some((scheme, rest)) = uri.split_once(':') else { return false };
-    let is_of_scheme = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+    let Some((scheme, rest)) = uri.split_once(':') else {
+        return false;
+    };
+    let is_of_scheme =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
     scheme.starts_with(|first: char| first.is_ascii_alphabetic())
         && scheme.bytes().all(is_of_scheme)
         && !rest.is_empty()
@@ -287,23 +320,30 @@ fn is_uri(uri: &str) -> bool {
 }
 
 fn is_spiffe_scheme(uri: &str) -> bool {
-    uri.split_once(':').is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("spiffe"))
+    uri.split_once(':')
+        .is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("spiffe"))
 }
 
 /// Checks the rules of the SPIFFE ID standard, section 2: a lower-case trust domain, then a path of plain, non-empty
 /// segments.
 fn is_spiffe_id(uri: &str) -> bool {
-    let Some(rest) = uri.strip_prefix("spiffe://") else { return false };
+    let Some(rest) = uri.strip_prefix("spiffe://") else {
+        return false;
+    };
     let mut parts = rest.split('/');
     let domain = parts.next().unwrap_or_default();
     let mut segments = parts.peekable();
     uri.len() <= SPIFFE_BYTES_MAX
         && (1..=255).contains(&domain.len())
-        && domain.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_'))
+        && domain
+            .bytes()
+            .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_'))
         && segments.peek().is_some()
         && segments.all(|segment| {
             !matches!(segment, "" | "." | "..")
-                && segment.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+                && segment
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
         })
 }
 
@@ -313,7 +353,9 @@ pub fn is_host_name(host: &str) -> bool {
     (1..=HOST_BYTES_MAX).contains(&host.len())
         && host.split('.').all(|label| {
             (1..=63).contains(&label.len())
-                && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+                && label
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
                 && !label.starts_with('-')
                 && !label.ends_with('-')
         })
@@ -333,7 +375,11 @@ mod tests {
             params.distinguished_name.push(DnType::CommonName, name);
         }
         params.subject_alt_names = names;
-        params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
+        params
+            .self_signed(&KeyPair::generate().unwrap())
+            .unwrap()
+            .der()
+            .to_vec()
     }
 
     fn named(der: &[u8]) -> Result<Principal, PrincipalError> {
@@ -352,9 +398,24 @@ mod tests {
     fn the_most_specific_name_wins() {
         use PrincipalKind::{CommonName, Dns, Spiffe};
         let cases = [
-            (Some("cn"), vec![dns("a.example"), uri("spiffe://org/relay")], Spiffe, "spiffe://org/relay"),
-            (Some("cn"), vec![uri("https://x"), dns("A.example"), dns("b.example")], Dns, "a.example"),
-            (Some("relay 7"), vec![uri("https://x")], CommonName, "relay 7"),
+            (
+                Some("cn"),
+                vec![dns("a.example"), uri("spiffe://org/relay")],
+                Spiffe,
+                "spiffe://org/relay",
+            ),
+            (
+                Some("cn"),
+                vec![uri("https://x"), dns("A.example"), dns("b.example")],
+                Dns,
+                "a.example",
+            ),
+            (
+                Some("relay 7"),
+                vec![uri("https://x")],
+                CommonName,
+                "relay 7",
+            ),
             (Some("caf\u{e9}"), vec![], CommonName, "caf\u{e9}"),
             (None, vec![dns("only")], Dns, "only"),
         ];
@@ -367,8 +428,18 @@ mod tests {
     #[test]
     fn the_order_is_the_operators_and_a_kind_left_out_names_nobody() {
         use PrincipalError::{Dns, Nameless};
-        let all = || certificate(Some("cn"), vec![dns("a.example"), uri("spiffe://org/relay")]);
-        let broken = || certificate(Some("cn"), vec![dns("*.example"), uri("spiffe://org/relay")]);
+        let all = || {
+            certificate(
+                Some("cn"),
+                vec![dns("a.example"), uri("spiffe://org/relay")],
+            )
+        };
+        let broken = || {
+            certificate(
+                Some("cn"),
+                vec![dns("*.example"), uri("spiffe://org/relay")],
+            )
+        };
         let cases = [
             (vec!["spiffe", "dns", "cn"], all(), Ok("spiffe://org/relay")),
             (vec!["cn", "dns", "spiffe"], all(), Ok("cn:cn")),
@@ -378,29 +449,71 @@ mod tests {
             (vec!["spiffe"], broken(), Ok("spiffe://org/relay")),
             (vec!["cn", "dns"], broken(), Err(Dns)),
             (vec!["cn", "spiffe"], broken(), Ok("cn:cn")),
-            (vec!["spiffe"], certificate(Some("cn"), vec![dns("a.example")]), Err(Nameless)),
-            (vec!["spiffe", "dns"], certificate(Some("cn"), vec![]), Err(Nameless)),
+            (
+                vec!["spiffe"],
+                certificate(Some("cn"), vec![dns("a.example")]),
+                Err(Nameless),
+            ),
+            (
+                vec!["spiffe", "dns"],
+                certificate(Some("cn"), vec![]),
+                Err(Nameless),
+            ),
         ];
         for (order, der, expected) in cases {
             let identity = Identity::from_names(order.iter().copied()).unwrap();
-            let named = Principal::from_certificate(&der, &identity).map(|principal| principal.to_text());
-            assert_eq!(named.as_deref().map_err(|error| *error), expected, "{order:?}");
+            let named =
+                Principal::from_certificate(&der, &identity).map(|principal| principal.to_text());
+            assert_eq!(
+                named.as_deref().map_err(|error| *error),
+                expected,
+                "{order:?}"
+            );
         }
-        for none in [vec![], vec!["dns", "dns"], vec!["DNS"], vec!["spiffe", "dns", "cn", "cn"], vec!["ip"]] {
+        for none in [
+            vec![],
+            vec!["dns", "dns"],
+            vec!["DNS"],
+            vec!["spiffe", "dns", "cn", "cn"],
+            vec!["ip"],
+        ] {
             assert_eq!(Identity::from_names(none.iter().copied()), None, "{none:?}");
         }
-        assert_eq!(Identity::from_names(["spiffe", "dns", "cn"]), Some(Identity::default()));
+        assert_eq!(
+            Identity::from_names(["spiffe", "dns", "cn"]),
+            Some(Identity::default())
+        );
     }
 
     #[test]
     fn an_operator_writes_only_what_a_certificate_could_say() {
-        for text in ["relay.internal", "cn:relay 7", "cn:relay.internal", "spiffe://org/relay"] {
+        for text in [
+            "relay.internal",
+            "cn:relay 7",
+            "cn:relay.internal",
+            "spiffe://org/relay",
+        ] {
             assert_eq!(Principal::from_text(text).unwrap().to_text(), text);
         }
-        assert_eq!(Principal::from_text("Relay.INTERNAL"), Principal::from_text("relay.internal"));
-        assert_ne!(Principal::from_text("cn:relay"), Principal::from_text("relay"));
-        for none in ["", "cn:", "cn: x", "cn:a\nb", "cn:spiffe://org/x", "a b", "*.x", "spiffe://org", "SPIFFE://org/x"]
-        {
+        assert_eq!(
+            Principal::from_text("Relay.INTERNAL"),
+            Principal::from_text("relay.internal")
+        );
+        assert_ne!(
+            Principal::from_text("cn:relay"),
+            Principal::from_text("relay")
+        );
+        for none in [
+            "",
+            "cn:",
+            "cn: x",
+            "cn:a\nb",
+            "cn:spiffe://org/x",
+            "a b",
+            "*.x",
+            "spiffe://org",
+            "SPIFFE://org/x",
+        ] {
             assert_eq!(Principal::from_text(none), None, "{none}");
         }
     }
@@ -412,7 +525,11 @@ mod tests {
         let cases = [
             (None, vec![], Nameless),
             (None, vec![uri("https://example.org")], Nameless),
-            (None, vec![uri("spiffe://a/x"), uri("spiffe://a/y")], Ambiguous),
+            (
+                None,
+                vec![uri("spiffe://a/x"), uri("spiffe://a/y")],
+                Ambiguous,
+            ),
             (Some("good"), vec![uri("spiffe://")], Spiffe),
             (Some("good"), vec![uri("spiffe://org")], Spiffe),
             (Some("good"), vec![uri("spiffe://Org/x")], Spiffe),
@@ -443,7 +560,12 @@ mod tests {
     #[test]
     fn bytes_that_are_no_certificate_are_refused() {
         let good = certificate(Some("cn"), vec![]);
-        for bytes in [&b""[..], b"0", &good[..good.len() / 2], &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]] {
+        for bytes in [
+            &b""[..],
+            b"0",
+            &good[..good.len() / 2],
+            &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff],
+        ] {
             assert_eq!(named(bytes), Err(PrincipalError::NotACertificate));
         }
     }
@@ -490,7 +612,10 @@ mod tests {
 
     /// Encodes the content of a subjectAltName extension.
     fn alternative(names: &[RawName]) -> Vec<u8> {
-        let names: Vec<u8> = names.iter().flat_map(|(tag, content)| tlv(*tag, content)).collect();
+        let names: Vec<u8> = names
+            .iter()
+            .flat_map(|(tag, content)| tlv(*tag, content))
+            .collect();
         tlv(0x30, &names)
     }
 
@@ -499,14 +624,23 @@ mod tests {
     fn raw_certificate(common_names: &[RawName], extensions: &[Vec<u8>]) -> Vec<u8> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
-        let placeholder = |at: usize, length: usize| format!("{}{}", ["P", "Q"][at], "#".repeat(length - 1));
+        let placeholder =
+            |at: usize, length: usize| format!("{}{}", ["P", "Q"][at], "#".repeat(length - 1));
         for (at, (_, content)) in common_names.iter().enumerate() {
             let kind = [DnType::CommonName, DnType::CustomDnType(vec![2, 5, 4, 3])][at].clone();
-            params.distinguished_name.push(kind, placeholder(at, content.len()));
+            params
+                .distinguished_name
+                .push(kind, placeholder(at, content.len()));
         }
-        let extension = |content: &Vec<u8>| rcgen::CustomExtension::from_oid_content(&[2, 5, 29, 17], content.clone());
+        let extension = |content: &Vec<u8>| {
+            rcgen::CustomExtension::from_oid_content(&[2, 5, 29, 17], content.clone())
+        };
         params.custom_extensions = extensions.iter().map(extension).collect();
-        let mut der = params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec();
+        let mut der = params
+            .self_signed(&KeyPair::generate().unwrap())
+            .unwrap()
+            .der()
+            .to_vec();
 
         for (at, (tag, content)) in common_names.iter().enumerate() {
             let made = tlv(UTF8, placeholder(at, content.len()).as_bytes());
@@ -528,8 +662,16 @@ mod tests {
         let uri = |text: &str| raw(URI, text);
         let id = || uri("spiffe://org/relay");
         let relay = || vec![utf8("relay")];
-        let utf16 = |text: &str| text.encode_utf16().flat_map(u16::to_be_bytes).collect::<Vec<_>>();
-        let utf32 = |text: &str| text.chars().flat_map(|c| u32::from(c).to_be_bytes()).collect::<Vec<_>>();
+        let utf16 = |text: &str| {
+            text.encode_utf16()
+                .flat_map(u16::to_be_bytes)
+                .collect::<Vec<_>>()
+        };
+        let utf32 = |text: &str| {
+            text.chars()
+                .flat_map(|c| u32::from(c).to_be_bytes())
+                .collect::<Vec<_>>()
+        };
         let long = format!("{}.{0}.{0}.{0}", "a".repeat(63));
         // Each certificate also has a valid name that could be used instead.
         for (common_names, names, expected) in [
@@ -548,38 +690,94 @@ mod tests {
             (relay(), vec![dns("relay"), raw(DNS, b"\xff")], Dns),
             (relay(), vec![id(), dns("*.example")], Dns),
             (relay(), vec![id(), raw(DNS, b"\xff\xfe")], Dns),
-            (relay(), vec![dns("relay"), raw(URI, b"spiffe://org/rel\xe9y")], Uri),
+            (
+                relay(),
+                vec![dns("relay"), raw(URI, b"spiffe://org/rel\xe9y")],
+                Uri,
+            ),
             (relay(), vec![id(), raw(URI, b"\xff")], Uri),
-            (relay(), vec![dns("relay"), uri("spiffe://org/rel\u{e9}y")], Uri),
+            (
+                relay(),
+                vec![dns("relay"), uri("spiffe://org/rel\u{e9}y")],
+                Uri,
+            ),
             (relay(), vec![dns("relay"), uri("https://rel\u{e9}y")], Uri),
-            (relay(), vec![dns("relay"), uri("spiffe://org/relay\0")], Uri),
+            (
+                relay(),
+                vec![dns("relay"), uri("spiffe://org/relay\0")],
+                Uri,
+            ),
             (relay(), vec![dns("relay"), uri(" spiffe://org/relay")], Uri),
             (relay(), vec![dns("relay"), uri("\u{1}https://x")], Uri),
             (relay(), vec![dns("relay"), uri("")], Uri),
             (relay(), vec![dns("relay"), uri("relay")], Uri),
             (relay(), vec![dns("relay"), uri("://relay")], Uri),
-            (relay(), vec![dns("relay"), raw(0xa6, tlv(0x16, b"spiffe://org/relay"))], Uri),
+            (
+                relay(),
+                vec![dns("relay"), raw(0xa6, tlv(0x16, b"spiffe://org/relay"))],
+                Uri,
+            ),
             (relay(), vec![dns("relay"), uri("spiffe:org/relay")], Spiffe),
-            (relay(), vec![dns("relay"), uri("SPIFFE:/org/relay")], Spiffe),
+            (
+                relay(),
+                vec![dns("relay"), uri("SPIFFE:/org/relay")],
+                Spiffe,
+            ),
             (relay(), vec![dns("relay"), id(), id()], Ambiguous),
-            (vec![utf8("relay"), utf8("other")], vec![id(), dns("relay")], CommonName),
-            (vec![utf8("relay"), utf8("relay")], vec![dns("relay")], CommonName),
+            (
+                vec![utf8("relay"), utf8("other")],
+                vec![id(), dns("relay")],
+                CommonName,
+            ),
+            (
+                vec![utf8("relay"), utf8("relay")],
+                vec![dns("relay")],
+                CommonName,
+            ),
             (vec![utf8("relay ")], vec![dns("relay")], CommonName),
             (vec![utf8("re\0lay")], vec![dns("relay")], CommonName),
             (vec![utf8("re\u{3164}lay")], vec![dns("relay")], CommonName),
             (vec![utf8("spiffe:org")], vec![dns("relay")], CommonName),
             (vec![utf8(&"x".repeat(65))], vec![dns("relay")], CommonName),
             (vec![raw(UTF8, b"rel\xe9y")], vec![dns("relay")], CommonName),
-            (vec![raw(PRINTABLE, "rel\u{e9}y")], vec![dns("relay")], CommonName),
-            (vec![raw(0x16, "rel\u{e9}y")], vec![dns("relay")], CommonName),
+            (
+                vec![raw(PRINTABLE, "rel\u{e9}y")],
+                vec![dns("relay")],
+                CommonName,
+            ),
+            (
+                vec![raw(0x16, "rel\u{e9}y")],
+                vec![dns("relay")],
+                CommonName,
+            ),
             (vec![raw(0x14, b"relay")], vec![dns("relay")], CommonName),
-            (vec![raw(0x1e, utf16("relay"))], vec![dns("relay")], CommonName),
-            (vec![raw(0x1c, utf32("relay"))], vec![dns("relay")], CommonName),
+            (
+                vec![raw(0x1e, utf16("relay"))],
+                vec![dns("relay")],
+                CommonName,
+            ),
+            (
+                vec![raw(0x1c, utf32("relay"))],
+                vec![dns("relay")],
+                CommonName,
+            ),
             (vec![raw(0x04, b"relay")], vec![dns("relay")], CommonName),
             (vec![raw(0x8c, b"relay")], vec![dns("relay")], CommonName),
-            (vec![raw(0x2c, tlv(UTF8, b"relay"))], vec![dns("relay")], CommonName),
-            (relay(), vec![dns("relay"), raw(0x89, b"x")], AlternativeNames),
-            (relay(), vec![dns("relay"), raw(0x0c, b"x")], AlternativeNames),
+            (
+                vec![raw(0x2c, tlv(UTF8, b"relay"))],
+                vec![dns("relay")],
+                CommonName,
+            ),
+            (
+                relay(),
+                vec![dns("relay"), raw(0x89, b"x")],
+                AlternativeNames,
+            ),
+            (
+                relay(),
+                vec![dns("relay"), raw(0x0c, b"x")],
+                AlternativeNames,
+            ),
             (relay(), vec![], AlternativeNames),
         ] {
             let named = named(&raw_certificate(&common_names, &[alternative(&names)]));
@@ -587,7 +785,11 @@ mod tests {
         }
 
         let good = alternative(&[dns("relay")]);
-        for extensions in [vec![good.clone(); 2], vec![good[..good.len() - 1].to_vec()], vec![vec![]]] {
+        for extensions in [
+            vec![good.clone(); 2],
+            vec![good[..good.len() - 1].to_vec()],
+            vec![vec![]],
+        ] {
             let named = named(&raw_certificate(&relay(), &extensions));
             assert_eq!(named, Err(AlternativeNames), "{extensions:x?}");
         }
@@ -598,28 +800,95 @@ mod tests {
     #[test]
     fn names_of_kinds_that_do_not_count_are_ignored() {
         let (utf8, dns) = (|text: &str| raw(UTF8, text), |text: &str| raw(DNS, text));
-        let upn = [tlv(0x06, &[0x2b, 6, 1, 4, 1, 0x82, 0x37, 20, 2, 3]), tlv(0xa0, &tlv(UTF8, b"root"))].concat();
+        let upn = [
+            tlv(0x06, &[0x2b, 6, 1, 4, 1, 0x82, 0x37, 20, 2, 3]),
+            tlv(0xa0, &tlv(UTF8, b"root")),
+        ]
+        .concat();
         let id = || raw(URI, "spiffe://org/relay");
         let all = ["spiffe", "dns", "cn"];
         for (order, common_names, names, expected) in [
-            (&all[..], vec![], vec![dns("relay"), raw(EMAIL, b"\xff@\0")], Ok("relay")),
-            (&all, vec![], vec![dns("relay"), raw(IP, b"12345")], Ok("relay")),
-            (&all, vec![], vec![raw(OTHER, &upn), dns("relay")], Ok("relay")),
-            (&all, vec![], vec![raw(OTHER, b"\xff"), dns("relay")], Ok("relay")),
-            (&all, vec![], vec![raw(OTHER, &upn)], Err(PrincipalError::Nameless)),
-            (&all, vec![raw(PRINTABLE, b"relay 7")], vec![raw(URI, "urn:x:y")], Ok("cn:relay 7")),
-            (&all, vec![utf8("relay")], vec![id(), dns("relay"), dns("RELAY.example")], Ok("spiffe://org/relay")),
-            (&["spiffe"], vec![raw(0x1e, b"\0r")], vec![id(), raw(DNS, b"\xff")], Ok("spiffe://org/relay")),
-            (&["dns"], vec![utf8("")], vec![raw(URI, b"\xff"), dns("relay")], Ok("relay")),
-            (&["cn"], vec![utf8("relay")], vec![raw(URI, b"\xff"), dns("*")], Ok("cn:relay")),
-            (&["cn", "dns"], vec![utf8("relay")], vec![raw(URI, b"\xff"), dns("other")], Ok("cn:relay")),
+            (
+                &all[..],
+                vec![],
+                vec![dns("relay"), raw(EMAIL, b"\xff@\0")],
+                Ok("relay"),
+            ),
+            (
+                &all,
+                vec![],
+                vec![dns("relay"), raw(IP, b"12345")],
+                Ok("relay"),
+            ),
+            (
+                &all,
+                vec![],
+                vec![raw(OTHER, &upn), dns("relay")],
+                Ok("relay"),
+            ),
+            (
+                &all,
+                vec![],
+                vec![raw(OTHER, b"\xff"), dns("relay")],
+                Ok("relay"),
+            ),
+            (
+                &all,
+                vec![],
+                vec![raw(OTHER, &upn)],
+                Err(PrincipalError::Nameless),
+            ),
+            (
+                &all,
+                vec![raw(PRINTABLE, b"relay 7")],
+                vec![raw(URI, "urn:x:y")],
+                Ok("cn:relay 7"),
+            ),
+            (
+                &all,
+                vec![utf8("relay")],
+                vec![id(), dns("relay"), dns("RELAY.example")],
+                Ok("spiffe://org/relay"),
+            ),
+            (
+                &["spiffe"],
+                vec![raw(0x1e, b"\0r")],
+                vec![id(), raw(DNS, b"\xff")],
+                Ok("spiffe://org/relay"),
+            ),
+            (
+                &["dns"],
+                vec![utf8("")],
+                vec![raw(URI, b"\xff"), dns("relay")],
+                Ok("relay"),
+            ),
+            (
+                &["cn"],
+                vec![utf8("relay")],
+                vec![raw(URI, b"\xff"), dns("*")],
+                Ok("cn:relay"),
+            ),
+            (
+                &["cn", "dns"],
+                vec![utf8("relay")],
+                vec![raw(URI, b"\xff"), dns("other")],
+                Ok("cn:relay"),
+            ),
         ] {
             // A placeholder has one character at least.
-            let common_names: Vec<RawName> = common_names.into_iter().filter(|(_, name)| !name.is_empty()).collect();
+            let common_names: Vec<RawName> = common_names
+                .into_iter()
+                .filter(|(_, name)| !name.is_empty())
+                .collect();
             let der = raw_certificate(&common_names, &[alternative(&names)]);
             let identity = Identity::from_names(order.iter().copied()).unwrap();
-            let named = Principal::from_certificate(&der, &identity).map(|principal| principal.to_text());
-            assert_eq!(named.as_deref().map_err(|error| *error), expected, "{order:?} {common_names:x?} {names:x?}");
+            let named =
+                Principal::from_certificate(&der, &identity).map(|principal| principal.to_text());
+            assert_eq!(
+                named.as_deref().map_err(|error| *error),
+                expected,
+                "{order:?} {common_names:x?} {names:x?}"
+            );
         }
     }
 

@@ -19,13 +19,25 @@ impl CoveredProperties {
     /// takes precedence; otherwise the first one applies.
     fn find(&self, property: &str) -> Option<ValueVisibility<'_>> {
         match self {
-            Self::All(mask) => Some(mask.as_ref().map_or(ValueVisibility::Clear, ValueVisibility::Masked)),
+            Self::All(mask) => Some(
+                mask.as_ref()
+                    .map_or(ValueVisibility::Clear, ValueVisibility::Masked),
+            ),
             Self::Granted(grants) => {
-                let mut covering = grants.iter().filter(|(names, _)| names.contains(property)).map(|(_, mask)| mask);
+                let mut covering = grants
+                    .iter()
+                    .filter(|(names, _)| names.contains(property))
+                    .map(|(_, mask)| mask);
                 let first = covering.next()?;
-                let Some(mask) = first else { return Some(ValueVisibility::Clear) };
+                let Some(mask) = first else {
+                    return Some(ValueVisibility::Clear);
+                };
                 let is_clear = covering.any(Option::is_none);
-                Some(if is_clear { ValueVisibility::Clear } else { ValueVisibility::Masked(mask) })
+                Some(if is_clear {
+                    ValueVisibility::Clear
+                } else {
+                    ValueVisibility::Masked(mask)
+                })
             }
         }
     }
@@ -41,12 +53,17 @@ pub struct PropertyAccess {
 
 impl PropertyAccess {
     /// No property.
-    pub(crate) const NONE: Self =
-        Self { read: CoveredProperties::Granted(Vec::new()), used: CoveredProperties::Granted(Vec::new()) };
+    pub(crate) const NONE: Self = Self {
+        read: CoveredProperties::Granted(Vec::new()),
+        used: CoveredProperties::Granted(Vec::new()),
+    };
 
     /// All properties; values are read through `mask`, if there is one.
     pub(crate) fn all(mask: Option<MaskText>) -> Self {
-        Self { read: CoveredProperties::All(mask), used: CoveredProperties::All(None) }
+        Self {
+            read: CoveredProperties::All(mask),
+            used: CoveredProperties::All(None),
+        }
     }
 
     /// The properties of the grants that cover a request. `covers` tells if a grant covers an operation in the place and
@@ -61,10 +78,17 @@ impl PropertyAccess {
             let of = |grant: &Grant| Some((grant.properties.clone()?, grant.mask.clone()));
             CoveredProperties::Granted(granted.filter_map(of).collect())
         };
-        let read = if operation.reads_properties() { Some(Operation::ObjectsGet) } else { None };
+        let read = if operation.reads_properties() {
+            Some(Operation::ObjectsGet)
+        } else {
+            None
+        };
         let used = operation.has_property().then_some(operation);
         let none = || CoveredProperties::Granted(Vec::new());
-        Self { read: read.map_or_else(none, covered), used: used.map_or_else(none, covered) }
+        Self {
+            read: read.map_or_else(none, covered),
+            used: used.map_or_else(none, covered),
+        }
     }
 
     /// Returns how the request sees values of a property, or `None` if it does not see them.

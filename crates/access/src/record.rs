@@ -86,9 +86,19 @@ fn read<'a, T: Deserialize<'a>>(record: &'a [u8]) -> Result<T, RecordError> {
 impl Role {
     /// Serializes the role to a record.
     pub fn to_record(&self) -> Vec<u8> {
-        let texts = |names: &Names| names.texts().into_iter().map(str::to_owned).collect::<Vec<_>>();
+        let texts = |names: &Names| {
+            names
+                .texts()
+                .into_iter()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
         let grant = |grant: &Grant| GrantRecord {
-            operations: grant.operations.iter().map(|operation| operation.name().to_owned()).collect(),
+            operations: grant
+                .operations
+                .iter()
+                .map(|operation| operation.name().to_owned())
+                .collect(),
             apps: texts(&grant.apps),
             collections: texts(&grant.collections),
             properties: grant.properties.as_ref().map(texts),
@@ -98,7 +108,11 @@ impl Role {
             until: grant.until,
         };
         let grants = self.grants().iter().map(grant).collect();
-        let record = RoleRecord { format: FORMAT, role: self.name().as_str().into(), grants };
+        let record = RoleRecord {
+            format: FORMAT,
+            role: self.name().as_str().into(),
+            grants,
+        };
         serde_json::to_vec(&record).expect("lists of text are JSON")
     }
 
@@ -114,18 +128,46 @@ impl Role {
             let mut operations = Operations::NONE;
             for name in &grant.operations {
                 let known = Operation::from_name(name);
-                let known = known.ok_or_else(|| RecordError(format!("{name:?} is no operation of this program")))?;
+                let known = known.ok_or_else(|| {
+                    RecordError(format!("{name:?} is no operation of this program"))
+                })?;
                 operations = operations.and(known.into());
             }
-            let names = |names: &[String]| Names::of(names.iter().map(String::as_str)).map_err(refuse);
+            let names =
+                |names: &[String]| Names::of(names.iter().map(String::as_str)).map_err(refuse);
             let (apps, collections) = (names(&grant.apps)?, names(&grant.collections)?);
-            let mask = grant.mask.as_deref().map(MaskText::new).transpose().map_err(refuse)?;
+            let mask = grant
+                .mask
+                .as_deref()
+                .map(MaskText::new)
+                .transpose()
+                .map_err(refuse)?;
             let properties = grant.properties.as_deref().map(names).transpose()?;
             let (reason, hourly, until) = (grant.reason, grant.hourly, grant.until);
-            Ok(Grant { operations, apps, collections, properties, reason, mask, hourly, until })
+            Ok(Grant {
+                operations,
+                apps,
+                collections,
+                properties,
+                reason,
+                mask,
+                hourly,
+                until,
+            })
         };
-        let role = Self::new(&role, grants.iter().map(grant).collect::<Result<_, RecordError>>()?).map_err(refuse)?;
-        if role_key(role.name()) == key { Ok(role) } else { Err(RecordError("the key is not its role's".into())) }
+        let role = Self::new(
+            &role,
+            grants
+                .iter()
+                .map(grant)
+                .collect::<Result<_, RecordError>>()?,
+        )
+        .map_err(refuse)?;
+        if role_key(role.name()) == key {
+            Ok(role)
+        } else {
+            Err(RecordError("the key is not its role's".into()))
+        }
     }
 }
 
@@ -141,8 +183,16 @@ pub struct Binding {
 impl Binding {
     /// Serializes the binding to a record.
     pub fn to_record(&self) -> Vec<u8> {
-        let roles = self.roles.iter().map(|role| role.as_str().to_owned()).collect();
-        let record = BindingRecord { format: FORMAT, principal: self.principal.to_text(), roles };
+        let roles = self
+            .roles
+            .iter()
+            .map(|role| role.as_str().to_owned())
+            .collect();
+        let record = BindingRecord {
+            format: FORMAT,
+            principal: self.principal.to_text(),
+            roles,
+        };
         serde_json::to_vec(&record).expect("lists of text are JSON")
     }
 
@@ -151,16 +201,27 @@ impl Binding {
     /// # Errors
     /// [`RecordError`].
     pub fn from_record(key: &str, record: &[u8]) -> Result<Self, RecordError> {
-        let BindingRecord { principal, roles, .. } = read(record)?;
-        let principal = Principal::from_text(&principal).ok_or_else(|| RecordError("not a principal's name".into()))?;
+        let BindingRecord {
+            principal, roles, ..
+        } = read(record)?;
+        let principal = Principal::from_text(&principal)
+            .ok_or_else(|| RecordError("not a principal's name".into()))?;
         if principal_key(&principal) != key {
             return Err(RecordError("the key is not its principal's".into()));
         }
         if !(1..=ROLES_MAX).contains(&roles.len()) {
-            return Err(RecordError(format!("a principal has 1 to {ROLES_MAX} roles")));
+            return Err(RecordError(format!(
+                "a principal has 1 to {ROLES_MAX} roles"
+            )));
         }
-        let roles = roles.iter().map(|role| RoleName::new(role)).collect::<Result<_, _>>();
-        Ok(Self { principal, roles: roles.map_err(|error| RecordError(error.to_string()))? })
+        let roles = roles
+            .iter()
+            .map(|role| RoleName::new(role))
+            .collect::<Result<_, _>>();
+        Ok(Self {
+            principal,
+            roles: roles.map_err(|error| RecordError(error.to_string()))?,
+        })
     }
 }
 
@@ -170,16 +231,40 @@ mod tests {
 
     #[test]
     fn a_role_rests_as_json_and_comes_back() {
-        let operations = || [Operation::Decrypt, Operation::Encrypt].into_iter().collect();
+        let operations = || {
+            [Operation::Decrypt, Operation::Encrypt]
+                .into_iter()
+                .collect()
+        };
         let grant = |names: &[&str], reason| {
             let apps = Names::of(names.iter().copied()).unwrap();
-            Grant { apps, reason, ..Grant::on_all(operations()) }
+            Grant {
+                apps,
+                reason,
+                ..Grant::on_all(operations())
+            }
         };
-        let objects = Grant::from_text("objects.get apps=a properties=name until=2027-01-31T00:00:00Z").unwrap();
-        let masked =
-            Grant { mask: Some(MaskText::new("fixed(\"n/a\")").unwrap()), ..Grant::on_all(Operation::Decrypt.into()) };
-        let masked = Grant { hourly: Some(100), ..masked };
-        let role = Role::new("support", vec![grant(&["shop"], true), grant(&["*"], false), masked, objects]).unwrap();
+        let objects =
+            Grant::from_text("objects.get apps=a properties=name until=2027-01-31T00:00:00Z")
+                .unwrap();
+        let masked = Grant {
+            mask: Some(MaskText::new("fixed(\"n/a\")").unwrap()),
+            ..Grant::on_all(Operation::Decrypt.into())
+        };
+        let masked = Grant {
+            hourly: Some(100),
+            ..masked
+        };
+        let role = Role::new(
+            "support",
+            vec![
+                grant(&["shop"], true),
+                grant(&["*"], false),
+                masked,
+                objects,
+            ],
+        )
+        .unwrap();
         let text = String::from_utf8(role.to_record()).unwrap();
         assert_eq!(
             text,
@@ -205,14 +290,40 @@ mod tests {
             ("role/r", record(&good.replacen("[\"*\"]", "[]", 1))),
             ("role/r", record(&good.replacen("[\"encrypt\"]", "[]", 1))),
             ("role/r", record(&good.replace("}", ",\"deny\":true}"))),
-            ("role/r", record(&good.replace("}", ",\"mask\":\"redact\"}"))),
-            ("role/r", record(&good.replace("encrypt", "decrypt").replace("}", ",\"mask\":\"\"}"))),
-            ("role/r", record("{\"operations\":[\"encrypt\"],\"apps\":[\"*\"]}")),
+            (
+                "role/r",
+                record(&good.replace("}", ",\"mask\":\"redact\"}")),
+            ),
+            (
+                "role/r",
+                record(
+                    &good
+                        .replace("encrypt", "decrypt")
+                        .replace("}", ",\"mask\":\"\"}"),
+                ),
+            ),
+            (
+                "role/r",
+                record("{\"operations\":[\"encrypt\"],\"apps\":[\"*\"]}"),
+            ),
             ("role/r", record(&good.replace("}", ",\"hourly\":0}"))),
-            ("role/r", record(&good.replace("}", ",\"properties\":[\"*\"]}"))),
+            (
+                "role/r",
+                record(&good.replace("}", ",\"properties\":[\"*\"]}")),
+            ),
             ("role/r", record(&good.replace("encrypt", "objects.get"))),
-            ("role/r", record(&good.replace("encrypt", "apps.list").replace("}", ",\"hourly\":5}"))),
-            ("role/administrator", record(good).replace("\"r\"", "\"administrator\"")),
+            (
+                "role/r",
+                record(
+                    &good
+                        .replace("encrypt", "apps.list")
+                        .replace("}", ",\"hourly\":5}"),
+                ),
+            ),
+            (
+                "role/administrator",
+                record(good).replace("\"r\"", "\"administrator\""),
+            ),
             ("role/r", "{".into()),
         ] {
             assert!(Role::from_record(key, text.as_bytes()).is_err(), "{text}");
@@ -231,13 +342,28 @@ mod tests {
             (&spiffe, "principal/spiffe/spiffe://org/relay"),
         ] {
             assert_eq!(principal_key(principal), key);
-            let binding = Binding { principal: principal.clone(), roles: roles.clone() };
-            assert_eq!(Binding::from_record(key, &binding.to_record()), Ok(binding.clone()));
-            for other in [&relay, &same, &spiffe].into_iter().filter(|other| *other != principal) {
-                assert!(Binding::from_record(&principal_key(other), &binding.to_record()).is_err(), "{key}");
+            let binding = Binding {
+                principal: principal.clone(),
+                roles: roles.clone(),
+            };
+            assert_eq!(
+                Binding::from_record(key, &binding.to_record()),
+                Ok(binding.clone())
+            );
+            for other in [&relay, &same, &spiffe]
+                .into_iter()
+                .filter(|other| *other != principal)
+            {
+                assert!(
+                    Binding::from_record(&principal_key(other), &binding.to_record()).is_err(),
+                    "{key}"
+                );
             }
         }
-        let none = Binding { principal: relay, roles: vec![] };
+        let none = Binding {
+            principal: relay,
+            roles: vec![],
+        };
         assert!(Binding::from_record("principal/dns/relay", &none.to_record()).is_err());
     }
 }

@@ -27,7 +27,11 @@ impl RoleName {
     /// # Errors
     /// [`RoleError::Name`].
     pub fn new(name: &str) -> Result<Self, RoleError> {
-        if is_name(name) { Ok(Self(name.into())) } else { Err(RoleError::Name) }
+        if is_name(name) {
+            Ok(Self(name.into()))
+        } else {
+            Err(RoleError::Name)
+        }
     }
 
     /// Returns the name as text.
@@ -45,7 +49,9 @@ impl fmt::Display for RoleName {
 fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len())
         && !name.starts_with('.')
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
 /// A set of names of apps, or of collections.
@@ -142,7 +148,8 @@ impl Grant {
         let mut operations = Operations::NONE;
         let (names, mut rest) = next_part(text);
         for name in names.split(',') {
-            let known = Operations::from_text(name).ok_or_else(|| RoleError::NoSuchOperation(shown(name)))?;
+            let known = Operations::from_text(name)
+                .ok_or_else(|| RoleError::NoSuchOperation(shown(name)))?;
             operations = operations.and(known);
         }
         let (mut apps, mut collections, mut properties) = (None, None, None);
@@ -154,7 +161,9 @@ impl Grant {
             }
             if let Some(text) = rest.trim_ascii_start().strip_prefix("mask=") {
                 let (found, behind) = MaskText::split(text)?;
-                if mask.replace(found).is_some() || !(behind.is_empty() || behind.starts_with(is_space)) {
+                if mask.replace(found).is_some()
+                    || !(behind.is_empty() || behind.starts_with(is_space))
+                {
                     return Err(RoleError::Part(shown(part)));
                 }
                 rest = behind;
@@ -185,7 +194,16 @@ impl Grant {
         }
         let apps = apps.ok_or(RoleError::NoApps)?;
         let collections = collections.unwrap_or(Names::All);
-        Ok(Self { operations, apps, collections, properties, reason, mask, hourly, until })
+        Ok(Self {
+            operations,
+            apps,
+            collections,
+            properties,
+            reason,
+            mask,
+            hourly,
+            until,
+        })
     }
 }
 
@@ -197,8 +215,11 @@ fn parse_time(text: &str) -> Result<u64, RoleError> {
 
 /// Formats a time as [`parse_time`] reads it.
 fn format_time(seconds: u64) -> String {
-    let time = i64::try_from(seconds).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
-    time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| seconds.to_string())
+    let time = i64::try_from(seconds)
+        .ok()
+        .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
+    time.and_then(|time| time.format(&Rfc3339).ok())
+        .unwrap_or_else(|| seconds.to_string())
 }
 
 /// Splits off the first word. Returns the word and the rest.
@@ -215,7 +236,12 @@ impl fmt::Display for Grant {
     /// Writes the text that [`Grant::from_text`] reads, with every operation under its own name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let operations: Vec<_> = self.operations.iter().map(Operation::name).collect();
-        write!(f, "{} apps={}", operations.join(","), self.apps.texts().join(","))?;
+        write!(
+            f,
+            "{} apps={}",
+            operations.join(","),
+            self.apps.texts().join(",")
+        )?;
         if self.collections != Names::All {
             write!(f, " collections={}", self.collections.texts().join(","))?;
         }
@@ -231,7 +257,11 @@ impl fmt::Display for Grant {
         if let Some(until) = self.until {
             write!(f, " until={}", format_time(until))?;
         }
-        if self.reason { f.write_str(" reason") } else { Ok(()) }
+        if self.reason {
+            f.write_str(" reason")
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -263,15 +293,29 @@ impl Role {
         if grants.iter().any(|grant| grant.operations.is_empty()) {
             return Err(RoleError::NoOperation);
         }
-        let of_control = |grant: &Grant| Operations::CONTROL.iter().any(|one| grant.operations.contains(one));
-        if grants.iter().any(|grant| (grant.reason || grant.hourly.is_some()) && of_control(grant)) {
+        let of_control = |grant: &Grant| {
+            Operations::CONTROL
+                .iter()
+                .any(|one| grant.operations.contains(one))
+        };
+        if grants
+            .iter()
+            .any(|grant| (grant.reason || grant.hourly.is_some()) && of_control(grant))
+        {
             return Err(RoleError::ReasonOfControl);
         }
-        if grants.iter().filter_map(|grant| grant.hourly).any(|hourly| !(1..=HOURLY_MAX).contains(&hourly)) {
+        if grants
+            .iter()
+            .filter_map(|grant| grant.hourly)
+            .any(|hourly| !(1..=HOURLY_MAX).contains(&hourly))
+        {
             return Err(RoleError::Hourly);
         }
         for grant in &grants {
-            let of_property = grant.operations.iter().find(|operation| operation.has_property());
+            let of_property = grant
+                .operations
+                .iter()
+                .find(|operation| operation.has_property());
             match (of_property, &grant.properties) {
                 (Some(operation), None) => return Err(RoleError::NoProperties(operation)),
                 (None, Some(_)) => return Err(RoleError::PropertiesOfNone),
@@ -283,13 +327,19 @@ impl Role {
                 return Err(RoleError::MaskOf(other));
             }
         }
-        Ok(Self { name, grants: grants.into() })
+        Ok(Self {
+            name,
+            grants: grants.into(),
+        })
     }
 
     /// Returns the built-in role [`ADMINISTRATOR`].
     pub fn administrator() -> Self {
         let grant = Grant::on_all(Operations::CONTROL);
-        Self { name: RoleName(ADMINISTRATOR.into()), grants: Box::new([grant]) }
+        Self {
+            name: RoleName(ADMINISTRATOR.into()),
+            grants: Box::new([grant]),
+        }
     }
 
     /// Returns true if a principal that sees only masked values can find the values by unlimited guessing. The
@@ -303,14 +353,23 @@ impl Role {
                     .iter()
                     .all(|one| grant.operations.contains(one) || !masked.operations.contains(one))
         };
-        let tells = |grant: &&Grant| grant.mask.as_ref().is_some_and(|mask| !mask.tells_nothing());
+        let tells = |grant: &&Grant| {
+            grant
+                .mask
+                .as_ref()
+                .is_some_and(|mask| !mask.tells_nothing())
+        };
         let may = |some: &[Operation]| {
             let mut unbound = self.grants.iter().filter(|grant| grant.hourly.is_none());
             unbound.any(|grant| some.iter().any(|one| grant.operations.contains(*one)))
         };
         let mut masked = self.grants.iter().filter(|grant| grant.mask.is_some());
         let sees = masked.all(|masked| self.grants.iter().any(|grant| shows(grant, masked)));
-        let reads = self.grants.iter().filter(tells).any(|grant| grant.hourly.is_none());
+        let reads = self
+            .grants
+            .iter()
+            .filter(tells)
+            .any(|grant| grant.hourly.is_none());
         let is_masked = self.grants.iter().any(|grant| grant.mask.is_some());
         is_masked
             && !sees
@@ -331,7 +390,9 @@ impl Role {
 
     /// Returns the union of all granted operations.
     pub fn operations(&self) -> Operations {
-        self.grants.iter().fold(Operations::NONE, |all, grant| all.and(grant.operations))
+        self.grants
+            .iter()
+            .fold(Operations::NONE, |all, grant| all.and(grant.operations))
     }
 
     /// Returns true if any grant of the role names `operation`.
@@ -347,7 +408,10 @@ mod tests {
     #[test]
     fn names_are_of_the_alphabet_of_apps_or_a_star_alone() {
         assert_eq!(Names::of(["*"]), Ok(Names::All));
-        assert_eq!(Names::of(["shop", "shop", "a.b_c-d"]).unwrap().texts(), ["a.b_c-d", "shop"]);
+        assert_eq!(
+            Names::of(["shop", "shop", "a.b_c-d"]).unwrap().texts(),
+            ["a.b_c-d", "shop"]
+        );
         let not_a_name = |name: &str| Err(RoleError::NotAName(name.into()));
         assert_eq!(Names::of([]), Err(RoleError::Names));
         for (names, error) in [
@@ -360,7 +424,10 @@ mod tests {
             assert_eq!(Names::of(names.iter().copied()), error, "{names:?}");
         }
         let many: Vec<String> = (0..=NAMES_MAX).map(|n| format!("app{n}")).collect();
-        assert_eq!(Names::of(many.iter().map(|name| &**name)), Err(RoleError::Names));
+        assert_eq!(
+            Names::of(many.iter().map(|name| &**name)),
+            Err(RoleError::Names)
+        );
         assert!(Names::of(many[1..].iter().map(|name| &**name)).is_ok());
     }
 
@@ -368,14 +435,26 @@ mod tests {
     fn a_grant_is_read_as_it_is_written() {
         for (text, written) in [
             ("encrypt apps=shop", "encrypt apps=shop"),
-            ("decrypt,encrypt apps=b,a,b reason", "encrypt,decrypt apps=a,b reason"),
-            ("  tokenize   collections=people apps=* ", "tokenize apps=* collections=people"),
-            ("encrypt reason apps=* collections=*", "encrypt apps=* reason"),
+            (
+                "decrypt,encrypt apps=b,a,b reason",
+                "encrypt,decrypt apps=a,b reason",
+            ),
+            (
+                "  tokenize   collections=people apps=* ",
+                "tokenize apps=* collections=people",
+            ),
+            (
+                "encrypt reason apps=* collections=*",
+                "encrypt apps=* reason",
+            ),
             (
                 "collections.*,encrypt apps=*",
                 "encrypt,collections.list,collections.create,collections.set,collections.alter,collections.migrate,collections.delete apps=*",
             ),
-            ("decrypt apps=shop mask=partial(last=4)", "decrypt apps=shop mask=partial(last=4)"),
+            (
+                "decrypt apps=shop mask=partial(last=4)",
+                "decrypt apps=shop mask=partial(last=4)",
+            ),
             (
                 "decrypt  mask=\"partial(first=1, last=4)\"  apps=a reason",
                 "decrypt apps=a mask=partial(first=1, last=4) reason",
@@ -388,7 +467,10 @@ mod tests {
                 "objects.get properties=name,email apps=a collections=c mask=redact until=2027-01-31T01:00:00+01:00",
                 "objects.get apps=a collections=c properties=email,name mask=redact until=2027-01-31T00:00:00Z",
             ),
-            ("objects.query apps=a properties=*", "objects.query apps=a properties=*"),
+            (
+                "objects.query apps=a properties=*",
+                "objects.query apps=a properties=*",
+            ),
         ] {
             let grant = Grant::from_text(text).unwrap();
             assert_eq!(grant.to_string(), written);
@@ -411,13 +493,25 @@ mod tests {
             ("decrypt apps=shop mask=", RoleError::Mask),
             ("decrypt apps=shop mask=partial(last=4", RoleError::Mask),
             ("decrypt apps=shop mask=redact mask=hash", part("mask=hash")),
-            ("decrypt apps=shop mask=\"redact\"reason", part("mask=\"redact\"reason")),
+            (
+                "decrypt apps=shop mask=\"redact\"reason",
+                part("mask=\"redact\"reason"),
+            ),
             ("decrypt apps=shop mask", part("mask")),
             ("mask=redact apps=shop", operation("mask=redact")),
             ("decrypt apps=shop until=2027-01-31", RoleError::Until),
-            ("decrypt apps=shop until=1969-12-31T23:59:59Z", RoleError::Until),
-            ("objects.get apps=a properties=", RoleError::NotAName(String::new())),
-            ("encrypt apps=shop collections=../x", RoleError::NotAName("../x".into())),
+            (
+                "decrypt apps=shop until=1969-12-31T23:59:59Z",
+                RoleError::Until,
+            ),
+            (
+                "objects.get apps=a properties=",
+                RoleError::NotAName(String::new()),
+            ),
+            (
+                "encrypt apps=shop collections=../x",
+                RoleError::NotAName("../x".into()),
+            ),
         ] {
             assert_eq!(Grant::from_text(text), Err(error), "{text}");
         }
@@ -434,15 +528,52 @@ mod tests {
             (&["detokenize apps=* mask=redact", "tokenize apps=*"], true),
             (&["detokenize apps=* mask=redact", "tokens.* apps=*"], true),
             // An hourly limit applies, or the values are visible anyway.
-            (&["decrypt apps=* mask=hash hourly=100", "encrypt apps=*"], false),
-            (&["decrypt apps=* mask=hash", "encrypt apps=* hourly=100"], false),
-            (&["detokenize apps=* mask=redact", "tokenize apps=* hourly=100"], false),
-            (&["objects.get apps=* properties=* mask=hash", "objects.query apps=* properties=*"], true),
-            (&["objects.get apps=* properties=* mask=hash", "objects.list apps=*"], false),
-            (&["decrypt apps=* mask=hash", "decrypt,encrypt apps=*"], false),
-            (&["decrypt apps=* mask=hash", "decrypt,encrypt apps=shop"], true),
+            (
+                &["decrypt apps=* mask=hash hourly=100", "encrypt apps=*"],
+                false,
+            ),
+            (
+                &["decrypt apps=* mask=hash", "encrypt apps=* hourly=100"],
+                false,
+            ),
+            (
+                &[
+                    "detokenize apps=* mask=redact",
+                    "tokenize apps=* hourly=100",
+                ],
+                false,
+            ),
+            (
+                &[
+                    "objects.get apps=* properties=* mask=hash",
+                    "objects.query apps=* properties=*",
+                ],
+                true,
+            ),
+            (
+                &[
+                    "objects.get apps=* properties=* mask=hash",
+                    "objects.list apps=*",
+                ],
+                false,
+            ),
+            (
+                &["decrypt apps=* mask=hash", "decrypt,encrypt apps=*"],
+                false,
+            ),
+            (
+                &["decrypt apps=* mask=hash", "decrypt,encrypt apps=shop"],
+                true,
+            ),
         ] {
-            let role = Role::new("r", grants.iter().map(|text| Grant::from_text(text).unwrap()).collect()).unwrap();
+            let role = Role::new(
+                "r",
+                grants
+                    .iter()
+                    .map(|text| Grant::from_text(text).unwrap())
+                    .collect(),
+            )
+            .unwrap();
             assert_eq!(role.can_guess(), expected, "{grants:?}");
         }
     }
@@ -461,28 +592,73 @@ mod tests {
             ("", vec![], Err(RoleError::Name)),
             ("a/b", vec![], Err(RoleError::Name)),
             (ADMINISTRATOR, vec![encrypt()], Err(RoleError::BuiltIn)),
-            ("relay", vec![encrypt(); GRANTS_MAX + 1], Err(RoleError::Grants)),
-            ("relay", vec![encrypt(), grant(Operations::NONE)], Err(RoleError::NoOperation)),
-            ("relay", vec![Grant { reason: true, ..encrypt() }], Ok(())),
             (
                 "relay",
-                vec![Grant { reason: true, ..grant(Operations::CONTROL.and(Operation::Encrypt.into())) }],
+                vec![encrypt(); GRANTS_MAX + 1],
+                Err(RoleError::Grants),
+            ),
+            (
+                "relay",
+                vec![encrypt(), grant(Operations::NONE)],
+                Err(RoleError::NoOperation),
+            ),
+            (
+                "relay",
+                vec![Grant {
+                    reason: true,
+                    ..encrypt()
+                }],
+                Ok(()),
+            ),
+            (
+                "relay",
+                vec![Grant {
+                    reason: true,
+                    ..grant(Operations::CONTROL.and(Operation::Encrypt.into()))
+                }],
                 Err(RoleError::ReasonOfControl),
             ),
-            ("relay", vec![Grant { mask: redact(), ..grant(Operations::MASKABLE) }], Ok(())),
             (
                 "relay",
-                vec![Grant { mask: redact(), ..grant(Operations::MASKABLE.and(Operation::TokensGet.into())) }],
+                vec![Grant {
+                    mask: redact(),
+                    ..grant(Operations::MASKABLE)
+                }],
+                Ok(()),
+            ),
+            (
+                "relay",
+                vec![Grant {
+                    mask: redact(),
+                    ..grant(Operations::MASKABLE.and(Operation::TokensGet.into()))
+                }],
                 Err(RoleError::MaskOf(Operation::TokensGet)),
             ),
-            ("relay", vec![Grant { mask: redact(), ..encrypt() }], Err(RoleError::MaskOf(Operation::Encrypt))),
+            (
+                "relay",
+                vec![Grant {
+                    mask: redact(),
+                    ..encrypt()
+                }],
+                Err(RoleError::MaskOf(Operation::Encrypt)),
+            ),
             ("relay", vec![grant(Operation::ObjectsGet.into())], Ok(())),
             (
                 "relay",
-                vec![Grant { properties: None, ..grant(Operation::ObjectsGet.into()) }],
+                vec![Grant {
+                    properties: None,
+                    ..grant(Operation::ObjectsGet.into())
+                }],
                 Err(RoleError::NoProperties(Operation::ObjectsGet)),
             ),
-            ("relay", vec![Grant { properties: Some(Names::All), ..encrypt() }], Err(RoleError::PropertiesOfNone)),
+            (
+                "relay",
+                vec![Grant {
+                    properties: Some(Names::All),
+                    ..encrypt()
+                }],
+                Err(RoleError::PropertiesOfNone),
+            ),
         ] {
             assert_eq!(Role::new(name, grants).map(drop), outcome, "{name}");
         }
@@ -492,7 +668,11 @@ mod tests {
     fn an_administrator_may_change_everything_and_read_no_value() {
         let role = Role::administrator();
         for operation in Operation::ALL {
-            assert_eq!(role.has(operation), Operations::CONTROL.contains(operation), "{operation}");
+            assert_eq!(
+                role.has(operation),
+                Operations::CONTROL.contains(operation),
+                "{operation}"
+            );
         }
     }
 }

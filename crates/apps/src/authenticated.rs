@@ -10,7 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sealwire_crypto::{Kek, StateKey};
 use sealwire_store::{
-    Changes, Commit, ControlStore, Instance, Snapshot, StoreError, after as next_generation, everything,
+    Changes, Commit, ControlStore, Instance, Snapshot, StoreError, after as next_generation,
+    everything,
 };
 
 use super::record_index::{HEAD, RecordIndex, check_page, check_without_root, code_of, head};
@@ -41,7 +42,9 @@ struct Latest {
 impl Latest {
     /// Notes a state that was verified or written. Returns false if one of a later generation is noted.
     fn note(&mut self, id: StateId) -> bool {
-        let is_later = self.seen.is_some_and(|seen| seen.generation > id.generation);
+        let is_later = self
+            .seen
+            .is_some_and(|seen| seen.generation > id.generation);
         if !is_later {
             self.seen = Some(id);
         }
@@ -97,14 +100,29 @@ impl StateIndex {
         kek: Arc<Kek>,
         records: RecordIndex,
     ) -> Result<Self, StoreError> {
-        let id = StateId { set, generation, code: records.code(state_key(&kek)?, generation) };
-        Ok(Self { id, roots, kek, records, singles: Arc::default() })
+        let id = StateId {
+            set,
+            generation,
+            code: records.code(state_key(&kek)?, generation),
+        };
+        Ok(Self {
+            id,
+            roots,
+            kek,
+            records,
+            singles: Arc::default(),
+        })
     }
 }
 
 impl AuthenticatedStore {
     pub(super) fn new(store: Arc<dyn ControlStore>, keks: Arc<dyn FindKek>) -> Self {
-        Self { store, keks, latest: Mutex::default(), loading: tokio::sync::Mutex::default() }
+        Self {
+            store,
+            keks,
+            latest: Mutex::default(),
+            loading: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Returns the store with its records as they are stored, which nobody has verified.
@@ -177,20 +195,43 @@ impl AuthenticatedStore {
         let (generation, set, roots) = (stored.generation, root.set, root.ids());
         let (snapshot, index) = blocking(move || {
             let (snapshot, records) = RecordIndex::open(state_key(&kek)?, stored)?;
-            Ok((snapshot, StateIndex::new(set, roots, generation, kek, records)?))
+            Ok((
+                snapshot,
+                StateIndex::new(set, roots, generation, kek, records)?,
+            ))
         })
         .await?;
-        let freshness = self.keks.verified(Some((root, &index.id)), seen.as_ref()).await?;
-        Ok((snapshot, VerifiedState { generation, index: Some(index), freshness }))
+        let freshness = self
+            .keks
+            .verified(Some((root, &index.id)), seen.as_ref())
+            .await?;
+        Ok((
+            snapshot,
+            VerifiedState {
+                generation,
+                index: Some(index),
+                freshness,
+            },
+        ))
     }
 
     /// Wipes all keys, even if the mark is not authentic. If this process still holds the key and the sealed state verifies,
     /// it notes that state, and then rejects earlier ones.
     async fn apply_seal(&self, root: &RootRecord, stored: Snapshot, seen: Option<StateId>) {
-        let index = self.latest().state.as_ref().and_then(|state| state.index.clone());
+        let index = self
+            .latest()
+            .state
+            .as_ref()
+            .and_then(|state| state.index.clone());
         if let Some(StateIndex { kek, .. }) = index.filter(|index| index.id.set == root.set)
-            && let Ok((_, VerifiedState { index: Some(index), freshness: Freshness::Latest, .. })) =
-                self.verify(root, kek, stored, seen).await
+            && let Ok((
+                _,
+                VerifiedState {
+                    index: Some(index),
+                    freshness: Freshness::Latest,
+                    ..
+                },
+            )) = self.verify(root, kek, stored, seen).await
         {
             self.latest().note(index.id);
         }
@@ -211,7 +252,8 @@ impl AuthenticatedStore {
     pub(super) async fn load_sealed(&self) -> Result<(u64, RootRecord, VerifiedState), StoreError> {
         let (seen, _) = self.bounds();
         let stored = self.store.load().await?;
-        let root = RootRecord::of(&stored)?.ok_or_else(|| StoreError::Invalid("the store has no root key".into()))?;
+        let root = RootRecord::of(&stored)?
+            .ok_or_else(|| StoreError::Invalid("the store has no root key".into()))?;
         if seen.is_some_and(|seen| root.set != seen.set) {
             return Err(other_root());
         }
@@ -231,10 +273,20 @@ impl AuthenticatedStore {
         (latest.seen, latest.wipes)
     }
 
-    async fn verified_without_root(&self, generation: u64) -> Result<Arc<VerifiedState>, StoreError> {
+    async fn verified_without_root(
+        &self,
+        generation: u64,
+    ) -> Result<Arc<VerifiedState>, StoreError> {
         let (_, wipes) = self.bounds();
         let freshness = self.keks.verified(None, None).await?;
-        Ok(self.keep(VerifiedState { generation, index: None, freshness }, wipes))
+        Ok(self.keep(
+            VerifiedState {
+                generation,
+                index: None,
+                freshness,
+            },
+            wipes,
+        ))
     }
 
     /// Makes a change after which the store's keys are wrapped under `kek`. Without a root record after the change, `kek` is
@@ -245,7 +297,9 @@ impl AuthenticatedStore {
         changes: Changes,
         kek: Option<&Arc<Kek>>,
     ) -> Result<Commit, StoreError> {
-        let Some(state) = self.state(base).await? else { return Ok(Commit::Moved) };
+        let Some(state) = self.state(base).await? else {
+            return Ok(Commit::Moved);
+        };
         self.commit_on(&state, changes, kek).await
     }
 
@@ -258,7 +312,10 @@ impl AuthenticatedStore {
     ) -> Result<Commit, StoreError> {
         let base = state.generation;
         if let Freshness::RolledBack { seen } = state.freshness {
-            return Err(StoreError::RolledBack { generation: base, seen });
+            return Err(StoreError::RolledBack {
+                generation: base,
+                seen,
+            });
         }
         if let Some(index) = &state.index
             && !self.is_stored(&index.id).await?
@@ -280,9 +337,15 @@ impl AuthenticatedStore {
                 let kek = kek.cloned().ok_or_else(no_root_key)?;
                 blocking(move || {
                     let records = RecordIndex::of(&all.records);
-                    let rows = records.clone().into_rows().map(|(key, row)| (key, Some(row)));
+                    let rows = records
+                        .clone()
+                        .into_rows()
+                        .map(|(key, row)| (key, Some(row)));
                     let changes = changes.into_iter().chain(rows).collect();
-                    Ok((changes, Some(StateIndex::new(set, roots, generation, kek, records)?)))
+                    Ok((
+                        changes,
+                        Some(StateIndex::new(set, roots, generation, kek, records)?),
+                    ))
                 })
                 .await?
             }
@@ -291,18 +354,40 @@ impl AuthenticatedStore {
                 if everything(self).await?.generation != base {
                     return Ok(Commit::Moved);
                 }
-                let rows = index.records.clone().into_rows().map(|(key, _)| (key, None));
-                (changes.into_iter().chain(rows).chain([(HEAD.into(), None)]).collect(), None)
+                let rows = index
+                    .records
+                    .clone()
+                    .into_rows()
+                    .map(|(key, _)| (key, None));
+                (
+                    changes
+                        .into_iter()
+                        .chain(rows)
+                        .chain([(HEAD.into(), None)])
+                        .collect(),
+                    None,
+                )
             }
             (Some(index), root @ (None | Some(Some(_)))) => {
                 let (index, kek) = (index.clone(), kek.unwrap_or(&index.kek).clone());
                 // Each reader rejects a damaged record.
-                let changed = root.and_then(Option::as_ref).and_then(|root| RootRecord::parse(root).ok());
+                let changed = root
+                    .and_then(Option::as_ref)
+                    .and_then(|root| RootRecord::parse(root).ok());
                 let roots = changed.map_or_else(|| Arc::clone(&index.roots), |root| root.ids());
                 blocking(move || {
                     let (records, rows) = index.records.changed(&changes)?;
                     let changes = changes.into_iter().chain(rows).collect();
-                    Ok((changes, Some(StateIndex::new(index.id.set, roots, generation, kek, records)?)))
+                    Ok((
+                        changes,
+                        Some(StateIndex::new(
+                            index.id.set,
+                            roots,
+                            generation,
+                            kek,
+                            records,
+                        )?),
+                    ))
                 })
                 .await?
             }
@@ -322,11 +407,17 @@ impl AuthenticatedStore {
         }
         let removes_root = changes.get(ROOT_RECORD) == Some(&None);
         let root = changes.get(ROOT_RECORD).and_then(Option::as_deref);
-        let is_sealed = root.is_some_and(|root| RootRecord::parse(root).is_ok_and(|root| root.sealed_unix_s.is_some()));
+        let is_sealed = root.is_some_and(|root| {
+            RootRecord::parse(root).is_ok_and(|root| root.sealed_unix_s.is_some())
+        });
         let (_, wipes) = self.bounds();
         let commit = self.store.commit_all(base, &changes).await?;
-        let Commit::Done(generation) = commit else { return Ok(commit) };
-        let committed = index.as_ref().map(|index| (index.id, Arc::clone(&index.roots)));
+        let Commit::Done(generation) = commit else {
+            return Ok(commit);
+        };
+        let committed = index
+            .as_ref()
+            .map(|index| (index.id, Arc::clone(&index.roots)));
         match index {
             Some(StateIndex { id, .. }) if is_sealed => {
                 self.latest().note(id);
@@ -336,7 +427,14 @@ impl AuthenticatedStore {
                 if removes_root {
                     self.latest().seen = None;
                 }
-                self.keep(VerifiedState { generation, index, freshness: Freshness::Latest }, wipes);
+                self.keep(
+                    VerifiedState {
+                        generation,
+                        index,
+                        freshness: Freshness::Latest,
+                    },
+                    wipes,
+                );
             }
         }
         // Every commit passes here or in `replace`. The next load is too late: a seal wipes the keys that verify it.
@@ -349,7 +447,9 @@ impl AuthenticatedStore {
     /// Notes a state as [`FindKek::committed`] does, if the store has a root key.
     pub(super) async fn note_committed(&self, state: &VerifiedState) -> Result<(), StoreError> {
         match &state.index {
-            Some(index) if state.freshness == Freshness::Latest => self.keks.committed(&index.id, &index.roots).await,
+            Some(index) if state.freshness == Freshness::Latest => {
+                self.keks.committed(&index.id, &index.roots).await
+            }
             _ => Ok(()),
         }
     }
@@ -373,7 +473,8 @@ impl AuthenticatedStore {
         if latest.wipes != wipes || state.index.is_none() && latest.seen.is_some() {
             return state;
         }
-        if let (Some(id), Freshness::Latest) = (state.index.as_ref().map(|index| index.id), state.freshness)
+        if let (Some(id), Freshness::Latest) =
+            (state.index.as_ref().map(|index| index.id), state.freshness)
             && !latest.note(id)
         {
             return state;
@@ -407,7 +508,10 @@ impl AuthenticatedStore {
 /// The error for a store that lost its root key, or has another one, while this process runs.
 fn other_root() -> StoreError {
     let what = "it was removed, or is of another set of root keys than before; if that was you, restart this process";
-    StoreError::NotAuthentic { key: ROOT_RECORD.into(), what: what.into() }
+    StoreError::NotAuthentic {
+        key: ROOT_RECORD.into(),
+        what: what.into(),
+    }
 }
 
 fn state_key(kek: &Kek) -> Result<&StateKey, StoreError> {
@@ -415,7 +519,9 @@ fn state_key(kek: &Kek) -> Result<&StateKey, StoreError> {
 }
 
 fn no_root_key() -> StoreError {
-    StoreError::RootKey("the key of a root key is needed, and a plain key-encryption key was given".into())
+    StoreError::RootKey(
+        "the key of a root key is needed, and a plain key-encryption key was given".into(),
+    )
 }
 
 fn always_changed() -> StoreError {
@@ -454,7 +560,9 @@ impl ControlStore for AuthenticatedStore {
                 tokio::time::sleep(pause(tries)).await;
                 continue;
             };
-            let Some(index) = state.index.clone() else { return Ok(page) };
+            let Some(index) = state.index.clone() else {
+                return Ok(page);
+            };
             let after = after.map(str::to_owned);
             return blocking(move || {
                 let singles = match index.singles.get() {
@@ -477,15 +585,30 @@ impl ControlStore for AuthenticatedStore {
     }
 
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
-        let Some(root) = RootRecord::of(state)? else { return self.store.replace(base, state).await };
+        let Some(root) = RootRecord::of(state)? else {
+            return self.store.replace(base, state).await;
+        };
         let kek = self.keks.find(Some(&root)).await?;
         let generation = next_generation("control state", base)?.max(state.generation);
         let mut records = state.records.clone();
         let index = RecordIndex::of(&records);
-        let id = StateId { set: root.set, generation, code: index.code(state_key(&kek)?, generation) };
+        let id = StateId {
+            set: root.set,
+            generation,
+            code: index.code(state_key(&kek)?, generation),
+        };
         records.insert(HEAD.into(), head(generation, &id.code));
         records.extend(index.into_rows());
-        let commit = self.store.replace(base, &Snapshot { generation, records }).await?;
+        let commit = self
+            .store
+            .replace(
+                base,
+                &Snapshot {
+                    generation,
+                    records,
+                },
+            )
+            .await?;
         if let Commit::Done(_) = commit {
             self.keks.committed(&id, &root.ids()).await?;
         }
@@ -528,7 +651,13 @@ mod tests {
     /// A store without a root key keeps every promise of the store below it.
     async fn open() -> (Arc<dyn ControlStore>, ()) {
         let kek = Kek::from_hex(&Kek::generate_hex().unwrap()).unwrap();
-        (Arc::new(AuthenticatedStore::new(Arc::new(MemoryStore::default()), Arc::new(Arc::new(kek)))), ())
+        (
+            Arc::new(AuthenticatedStore::new(
+                Arc::new(MemoryStore::default()),
+                Arc::new(Arc::new(kek)),
+            )),
+            (),
+        )
     }
 
     sealwire_store::control_promises!(open);

@@ -30,16 +30,16 @@ use sealwire_crypto::{AppId, Kek, KeyPair, KeyState, Origin, Suite};
 pub use authenticated::{AuthenticatedStore, StateId};
 pub use maps::{MapState, MapStates};
 pub use model::{
-    App, AppChange, AppState, AppSummary, Collection, CollectionChange, CollectionContent, CollectionKind,
-    CollectionName, CollectionRules, CollectionRulesChange, CollectionSummary, DefaultFormat, KeyKind, KeySummary,
-    Scope, Settings, State, Target, TokenKeySummary,
+    App, AppChange, AppState, AppSummary, Collection, CollectionChange, CollectionContent,
+    CollectionKind, CollectionName, CollectionRules, CollectionRulesChange, CollectionSummary,
+    DefaultFormat, KeyKind, KeySummary, Scope, Settings, State, Target, TokenKeySummary,
 };
 pub use root::{FIRST_SLOT, FindKek, Freshness, SlotChange};
 pub use root_record::{IncomingRoot, ROOT_RECORD, RootEntry, RootRecord, RootSlot, SLOTS_MAX};
 
 use record::{
-    AppEntry, AppRecord, AppTombstone, Contents, Entry, SIGNING_KEY, SigningKeyEntry, StateName, app_key,
-    collection_key, damaged,
+    AppEntry, AppRecord, AppTombstone, Contents, Entry, SIGNING_KEY, SigningKeyEntry, StateName,
+    app_key, collection_key, damaged,
 };
 
 use sealwire_store::{Commit, ControlStore, Instance, LIVE_AGE_MAX, StoreError, part_of};
@@ -88,14 +88,23 @@ struct PreparedEdit<T> {
 impl<T> PreparedEdit<T> {
     fn new(contents: &Contents, edit: RecordEdit<T>) -> Self {
         let tombstone = contents.tombstone(&edit.key).max(edit.reused);
-        Self { base: contents.generation, tombstone, edit }
+        Self {
+            base: contents.generation,
+            tombstone,
+            edit,
+        }
     }
 }
 
 impl RecordEdit<(AppSummary, Target)> {
     fn app(app: &AppId, record: AppRecord, target: Target) -> Result<Self, StoreError> {
         let made = (record.summary(app)?, target);
-        Ok(Self { key: app_key(app), record: Some(AppEntry::Live(record).into_bytes()), made, reused: None })
+        Ok(Self {
+            key: app_key(app),
+            record: Some(AppEntry::Live(record).into_bytes()),
+            made,
+            reused: None,
+        })
     }
 }
 
@@ -109,7 +118,10 @@ impl Control {
     /// Creates a control over a store. `keks` is asked whenever keys are wrapped or unwrapped.
     #[must_use]
     pub fn with_finder(store: Arc<dyn ControlStore>, keks: Arc<dyn FindKek>) -> Self {
-        Self { store: Arc::new(AuthenticatedStore::new(store, Arc::clone(&keks))), keks }
+        Self {
+            store: Arc::new(AuthenticatedStore::new(store, Arc::clone(&keks))),
+            keks,
+        }
     }
 
     /// Returns the underlying store, whose records are verified.
@@ -147,8 +159,15 @@ impl Control {
     /// [`StoreError::NotAuthentic`] and [`StoreError::RolledBack`].
     pub async fn apps(&self) -> Result<(u64, Vec<AppSummary>), StoreError> {
         self.read(|contents| {
-            let live = contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?)));
-            Ok((contents.generation, live.map(|(app, record)| record.summary(app)).collect::<Result<_, _>>()?))
+            let live = contents
+                .apps
+                .iter()
+                .filter_map(|(app, entry)| Some((app, entry.live()?)));
+            Ok((
+                contents.generation,
+                live.map(|(app, record)| record.summary(app))
+                    .collect::<Result<_, _>>()?,
+            ))
         })
         .await
     }
@@ -159,7 +178,8 @@ impl Control {
     /// As for [`Control::apps`]; [`StoreError::NoApp`].
     pub async fn app(&self, app: &AppId) -> Result<AppSummary, StoreError> {
         let app = app.clone();
-        self.read(move |contents| contents.app(&app)?.summary(&app)).await
+        self.read(move |contents| contents.app(&app)?.summary(&app))
+            .await
     }
 
     /// Creates an app with one key version per suite and a token key. The app writes [`Suite::OF_NEW_APPS`] if it gets a key
@@ -172,13 +192,27 @@ impl Control {
     pub async fn create(&self, app: &AppId, suites: &[Suite]) -> Result<AppChange, StoreError> {
         let (app, suites) = (app.clone(), suites.to_owned());
         let edit = move |kek: &Kek, contents: &Contents| {
-            if contents.apps.get(&app).is_some_and(|entry| entry.live().is_some()) {
+            if contents
+                .apps
+                .get(&app)
+                .is_some_and(|entry| entry.live().is_some())
+            {
                 return Err(StoreError::Exists { app: app.clone() });
             }
             keys::check_kek_for_all(kek, contents)?;
-            let highest = contents.apps.values().map(AppEntry::number).max().unwrap_or(0);
-            let number = highest.checked_add(1).ok_or_else(|| damaged(&app_key(&app), "no number left".into()))?;
-            let write_suite = suites.iter().find(|suite| **suite == Suite::OF_NEW_APPS).unwrap_or(&Suite::UNNAMED);
+            let highest = contents
+                .apps
+                .values()
+                .map(AppEntry::number)
+                .max()
+                .unwrap_or(0);
+            let number = highest
+                .checked_add(1)
+                .ok_or_else(|| damaged(&app_key(&app), "no number left".into()))?;
+            let write_suite = suites
+                .iter()
+                .find(|suite| **suite == Suite::OF_NEW_APPS)
+                .unwrap_or(&Suite::UNNAMED);
             let mut record = AppRecord::new(&app, number, *write_suite);
             for suite in &suites {
                 record.add_generated_key(kek, &app, *suite, Origin::Inside)?;
@@ -200,13 +234,20 @@ impl Control {
     pub async fn rotate(&self, app: &AppId, kind: KeyKind) -> Result<AppChange, StoreError> {
         if let KeyKind::Outside(suite) = kind {
             if !Suite::PUBLISHED.contains(&suite) {
-                return Err(StoreError::Invalid(format!("no public keys of suite {} are published", suite.name())));
+                return Err(StoreError::Invalid(format!(
+                    "no public keys of suite {} are published",
+                    suite.name()
+                )));
             }
             self.create_signing_key(app).await?;
         }
         self.add(app, move |kek, app, record| match kind {
-            KeyKind::Suite(suite) => record.add_generated_key(kek, app, suite, Origin::Inside).map(Target::Key),
-            KeyKind::Outside(suite) => record.add_generated_key(kek, app, suite, Origin::Outside).map(Target::Key),
+            KeyKind::Suite(suite) => record
+                .add_generated_key(kek, app, suite, Origin::Inside)
+                .map(Target::Key),
+            KeyKind::Outside(suite) => record
+                .add_generated_key(kek, app, suite, Origin::Outside)
+                .map(Target::Key),
             KeyKind::Token => record.add_token_key(kek, app).map(Target::TokenKey),
         })
         .await
@@ -217,9 +258,16 @@ impl Control {
     ///
     /// # Errors
     /// As for [`Control::rotate`]; [`StoreError::KeyTaken`] if the app has a key with that id.
-    pub async fn import(&self, app: &AppId, pair: KeyPair, seals: bool) -> Result<AppChange, StoreError> {
+    pub async fn import(
+        &self,
+        app: &AppId,
+        pair: KeyPair,
+        seals: bool,
+    ) -> Result<AppChange, StoreError> {
         self.add(app, move |kek, app, record| {
-            record.add_key_pair(kek, app, &pair, seals, Origin::Inside).map(Target::Key)
+            record
+                .add_key_pair(kek, app, &pair, seals, Origin::Inside)
+                .map(Target::Key)
         })
         .await
     }
@@ -233,7 +281,12 @@ impl Control {
             }
             keys::check_kek(kek, &app, contents.staying(&app)?)?;
             let record = SigningKeyEntry::Live(keys::new_signing_key(kek)?).into_bytes();
-            Ok(Some(RecordEdit { key: SIGNING_KEY.into(), record: Some(record), made: (), reused: None }))
+            Ok(Some(RecordEdit {
+                key: SIGNING_KEY.into(),
+                record: Some(record),
+                made: (),
+                reused: None,
+            }))
         };
         self.try_change_keys(create).await.map(drop)
     }
@@ -274,9 +327,16 @@ impl Control {
     /// # Errors
     /// As for [`Control::disable`]; [`StoreError::Invalid`] for a token key, because nothing could open the remaining
     /// rows.
-    pub async fn delete(&self, app: &AppId, target: Target, delay: Duration) -> Result<AppChange, StoreError> {
+    pub async fn delete(
+        &self,
+        app: &AppId,
+        target: Target,
+        delay: Duration,
+    ) -> Result<AppChange, StoreError> {
         self.amend(app, target, move |_, part| {
-            let due = part.delete_unix_s.ok_or_else(|| StoreError::Invalid("a token key is never deleted".into()))?;
+            let due = part
+                .delete_unix_s
+                .ok_or_else(|| StoreError::Invalid("a token key is never deleted".into()))?;
             *due = Some(unix_s().saturating_add(delay.as_secs()));
             Ok(())
         })
@@ -289,7 +349,9 @@ impl Control {
     /// As for [`Control::disable`]; [`StoreError::Deleted`] once the removal is due.
     pub async fn restore(&self, app: &AppId, target: Target) -> Result<AppChange, StoreError> {
         self.amend(app, target, |name, part| {
-            let Some(due) = part.delete_unix_s else { return Ok(()) };
+            let Some(due) = part.delete_unix_s else {
+                return Ok(());
+            };
             if due.is_some_and(|due| due <= unix_s()) {
                 return Err(StoreError::Deleted { name });
             }
@@ -334,7 +396,10 @@ impl Control {
     pub async fn maintain(&self, now_unix_s: u64) -> Result<u64, StoreError> {
         let mut removals = 0;
         while removals < REMOVALS_MAX {
-            match self.try_change(move |contents| Ok(removal(contents, now_unix_s))).await? {
+            match self
+                .try_change(move |contents| Ok(removal(contents, now_unix_s)))
+                .await?
+            {
                 Some(_) => removals += 1,
                 None => break,
             }
@@ -421,26 +486,44 @@ impl Control {
 
     async fn change_app(
         &self,
-        edit: impl Fn(&Contents) -> Result<RecordEdit<(AppSummary, Target)>, StoreError> + Send + Sync + 'static,
+        edit: impl Fn(&Contents) -> Result<RecordEdit<(AppSummary, Target)>, StoreError>
+        + Send
+        + Sync
+        + 'static,
     ) -> Result<AppChange, StoreError> {
         let (generation, (app, target)) = self.change(edit).await?;
-        Ok(AppChange { generation, app, target })
+        Ok(AppChange {
+            generation,
+            app,
+            target,
+        })
     }
 
     async fn change_app_keys(
         &self,
-        edit: impl Fn(&Kek, &Contents) -> Result<RecordEdit<(AppSummary, Target)>, StoreError> + Send + Sync + 'static,
+        edit: impl Fn(&Kek, &Contents) -> Result<RecordEdit<(AppSummary, Target)>, StoreError>
+        + Send
+        + Sync
+        + 'static,
     ) -> Result<AppChange, StoreError> {
-        let made = self.try_change_keys(move |kek, contents| edit(kek, contents).map(Some)).await?;
+        let made = self
+            .try_change_keys(move |kek, contents| edit(kek, contents).map(Some))
+            .await?;
         let (generation, (app, target)) = made.expect("the edit always makes a change");
-        Ok(AppChange { generation, app, target })
+        Ok(AppChange {
+            generation,
+            app,
+            target,
+        })
     }
 
     async fn change<T: Send + 'static>(
         &self,
         edit: impl Fn(&Contents) -> Result<RecordEdit<T>, StoreError> + Send + Sync + 'static,
     ) -> Result<(u64, T), StoreError> {
-        let made = self.try_change(move |contents| edit(contents).map(Some)).await?;
+        let made = self
+            .try_change(move |contents| edit(contents).map(Some))
+            .await?;
         Ok(made.expect("the edit always makes a change"))
     }
 
@@ -452,8 +535,12 @@ impl Control {
         let edit = Arc::new(edit);
         for tries in 0..TRIES_MAX {
             let edit = Arc::clone(&edit);
-            let prepare = move |contents: &Contents| Ok(edit(contents)?.map(|edit| PreparedEdit::new(contents, edit)));
-            let Some(edit) = self.read(prepare).await? else { return Ok(None) };
+            let prepare = move |contents: &Contents| {
+                Ok(edit(contents)?.map(|edit| PreparedEdit::new(contents, edit)))
+            };
+            let Some(edit) = self.read(prepare).await? else {
+                return Ok(None);
+            };
             if let Some(done) = self.commit(edit, tries).await? {
                 return Ok(Some(done));
             }
@@ -464,7 +551,10 @@ impl Control {
     /// Makes a change that wraps or unwraps keys, as [`Control::try_change`] does.
     async fn try_change_keys<T: Send + 'static>(
         &self,
-        edit: impl Fn(&Kek, &Contents) -> Result<Option<RecordEdit<T>>, StoreError> + Send + Sync + 'static,
+        edit: impl Fn(&Kek, &Contents) -> Result<Option<RecordEdit<T>>, StoreError>
+        + Send
+        + Sync
+        + 'static,
     ) -> Result<Option<(u64, T)>, StoreError> {
         let edit = Arc::new(edit);
         for tries in 0..TRIES_MAX {
@@ -472,7 +562,9 @@ impl Control {
             let prepare = move |kek: &Kek, contents: &Contents| {
                 Ok(edit(kek, contents)?.map(|edit| PreparedEdit::new(contents, edit)))
             };
-            let Some(edit) = self.read_with_kek(prepare).await? else { return Ok(None) };
+            let Some(edit) = self.read_with_kek(prepare).await? else {
+                return Ok(None);
+            };
             if let Some(done) = self.commit(edit, tries).await? {
                 return Ok(Some(done));
             }
@@ -481,10 +573,25 @@ impl Control {
     }
 
     /// Commits an edit. Returns `None`, after a pause, if another change was committed first.
-    async fn commit<T>(&self, edit: PreparedEdit<T>, tries: u32) -> Result<Option<(u64, T)>, StoreError> {
-        let PreparedEdit { base, tombstone, edit: RecordEdit { key, record, made, reused } } = edit;
+    async fn commit<T>(
+        &self,
+        edit: PreparedEdit<T>,
+        tries: u32,
+    ) -> Result<Option<(u64, T)>, StoreError> {
+        let PreparedEdit {
+            base,
+            tombstone,
+            edit:
+                RecordEdit {
+                    key,
+                    record,
+                    made,
+                    reused,
+                },
+        } = edit;
         let property = reused.map(|_| dropped_property(&key));
-        self.check_reuse(tombstone, property.as_deref().unwrap_or(&key)).await?;
+        self.check_reuse(tombstone, property.as_deref().unwrap_or(&key))
+            .await?;
         match self.store.commit(base, &key, record.as_deref()).await? {
             Commit::Done(generation) => Ok(Some((generation, made))),
             Commit::Moved => {
@@ -496,23 +603,36 @@ impl Control {
 
     /// Rejects reusing the key of a removed record while a live instance can still serve the removed object.
     async fn check_reuse(&self, tombstone: Option<u64>, key: &str) -> Result<(), StoreError> {
-        let Some(generation) = tombstone else { return Ok(()) };
+        let Some(generation) = tombstone else {
+            return Ok(());
+        };
         let instances = self.behind(generation).await?;
         if instances.is_empty() {
             return Ok(());
         }
-        Err(StoreError::Conflict { key: key.to_owned(), generation, instances })
+        Err(StoreError::Conflict {
+            key: key.to_owned(),
+            generation,
+            instances,
+        })
     }
 
     /// Returns the live instances that serve an older generation, each as its address and id.
     async fn behind(&self, generation: u64) -> Result<Vec<String>, StoreError> {
         // Texts of the database can be anybody's.
         fn shortened(text: &str) -> String {
-            text.chars().take(INSTANCE_CHARS_SHOWN).flat_map(char::escape_debug).collect()
+            text.chars()
+                .take(INSTANCE_CHARS_SHOWN)
+                .flat_map(char::escape_debug)
+                .collect()
         }
         let live = self.instances().await?.into_iter();
         let behind = live.filter(|instance| instance.generation < generation);
-        Ok(behind.map(|Instance { address, id, .. }| format!("{} ({})", shortened(&address), shortened(&id))).collect())
+        Ok(behind
+            .map(|Instance { address, id, .. }| {
+                format!("{} ({})", shortened(&address), shortened(&id))
+            })
+            .collect())
     }
 }
 
@@ -525,15 +645,23 @@ fn dropped_property(collection_key: &str) -> String {
 fn check_suites(app: &AppId, record: &AppRecord, settings: &Settings) -> Result<(), StoreError> {
     let suite = settings.write_suite;
     if !settings.read_suites.contains(suite) {
-        return Err(StoreError::Invalid(format!("read_suites must have the write_suite {}", suite.name())));
+        return Err(StoreError::Invalid(format!(
+            "read_suites must have the write_suite {}",
+            suite.name()
+        )));
     }
     let keys = record.summary(app)?.keys;
     let seals = |key: &KeySummary| {
-        key.suite == suite && key.seals && key.origin == Origin::Inside && key.state == KeyState::Active
+        key.suite == suite
+            && key.seals
+            && key.origin == Origin::Inside
+            && key.state == KeyState::Active
     };
     if suite != Suite::UNNAMED && !keys.iter().any(seals) {
         let name = suite.name();
-        return Err(StoreError::Invalid(format!("app {app} has no active {name} key; rotate {name} first")));
+        return Err(StoreError::Invalid(format!(
+            "app {app} has no active {name} key; rotate {name} first"
+        )));
     }
     Ok(())
 }
@@ -553,24 +681,46 @@ struct StateFields<'a> {
 
 impl AppRecord {
     /// Returns the name for people and the state fields of `target`.
-    fn part(&mut self, app: &AppId, target: Target) -> Result<(String, StateFields<'_>), StoreError> {
+    fn part(
+        &mut self,
+        app: &AppId,
+        target: Target,
+    ) -> Result<(String, StateFields<'_>), StoreError> {
         match target {
             Target::App => {
-                let part = StateFields { state: &mut self.state, delete_unix_s: Some(&mut self.delete_unix_s) };
+                let part = StateFields {
+                    state: &mut self.state,
+                    delete_unix_s: Some(&mut self.delete_unix_s),
+                };
                 Ok((format!("app {app}"), part))
             }
             Target::Key(key) => {
                 let found = self.keys.iter_mut().find(|record| record.is(key));
-                let found = found.ok_or_else(|| StoreError::NoKey { app: app.clone(), key })?;
-                let part = StateFields { state: &mut found.state, delete_unix_s: Some(&mut found.delete_unix_s) };
+                let found = found.ok_or_else(|| StoreError::NoKey {
+                    app: app.clone(),
+                    key,
+                })?;
+                let part = StateFields {
+                    state: &mut found.state,
+                    delete_unix_s: Some(&mut found.delete_unix_s),
+                };
                 Ok((format!("key {key} of app {app}"), part))
             }
             Target::TokenKey(number) => {
-                let found = self.token_keys.iter_mut().find(|record| record.number == number);
-                let found = found.ok_or_else(|| StoreError::NoTokenKey { app: app.clone(), number })?;
+                let found = self
+                    .token_keys
+                    .iter_mut()
+                    .find(|record| record.number == number);
+                let found = found.ok_or_else(|| StoreError::NoTokenKey {
+                    app: app.clone(),
+                    number,
+                })?;
                 Ok((
                     format!("token key {number} of app {app}"),
-                    StateFields { state: &mut found.state, delete_unix_s: None },
+                    StateFields {
+                        state: &mut found.state,
+                        delete_unix_s: None,
+                    },
                 ))
             }
         }
@@ -580,9 +730,16 @@ impl AppRecord {
 /// Returns the first removal that is due.
 fn removal(contents: &Contents, now_unix_s: u64) -> Option<RecordEdit<()>> {
     let due = |delete: Option<u64>| delete.is_some_and(|due| due <= now_unix_s);
-    for (app, record) in contents.apps.iter().filter_map(|(app, entry)| Some((app, entry.live()?))) {
+    for (app, record) in contents
+        .apps
+        .iter()
+        .filter_map(|(app, entry)| Some((app, entry.live()?)))
+    {
         let entry = if due(record.delete_unix_s) {
-            AppEntry::Deleted(AppTombstone { number: record.number, generation: contents.generation + 1 })
+            AppEntry::Deleted(AppTombstone {
+                number: record.number,
+                generation: contents.generation + 1,
+            })
         } else if record.keys.iter().any(|key| due(key.delete_unix_s)) {
             let mut record = record.clone();
             record.keys.retain(|key| !due(key.delete_unix_s));
@@ -590,10 +747,20 @@ fn removal(contents: &Contents, now_unix_s: u64) -> Option<RecordEdit<()>> {
         } else {
             continue;
         };
-        return Some(RecordEdit { key: app_key(app), record: Some(entry.into_bytes()), made: (), reused: None });
+        return Some(RecordEdit {
+            key: app_key(app),
+            record: Some(entry.into_bytes()),
+            made: (),
+            reused: None,
+        });
     }
     let orphan = orphans(contents).next();
-    orphan.map(|(app, name)| RecordEdit { key: collection_key(app, name), record: None, made: (), reused: None })
+    orphan.map(|(app, name)| RecordEdit {
+        key: collection_key(app, name),
+        record: None,
+        made: (),
+        reused: None,
+    })
 }
 
 /// Returns the time at which [`removal`] first finds something.
@@ -602,14 +769,27 @@ fn first_removal(contents: &Contents) -> Option<u64> {
         return Some(0);
     }
     let live = contents.apps.values().filter_map(Entry::live);
-    live.flat_map(|app| app.keys.iter().map(|key| key.delete_unix_s).chain([app.delete_unix_s])).flatten().min()
+    live.flat_map(|app| {
+        app.keys
+            .iter()
+            .map(|key| key.delete_unix_s)
+            .chain([app.delete_unix_s])
+    })
+    .flatten()
+    .min()
 }
 
 /// Returns the collections whose app was removed.
 fn orphans(contents: &Contents) -> impl Iterator<Item = (&AppId, &CollectionName)> {
     contents.collections.iter().flat_map(|(app, collections)| {
-        let number = contents.apps.get(app).and_then(Entry::live).map(|live| live.number);
-        let orphans = collections.iter().filter(move |(_, entry)| number != Some(entry.app_number()));
+        let number = contents
+            .apps
+            .get(app)
+            .and_then(Entry::live)
+            .map(|live| live.number);
+        let orphans = collections
+            .iter()
+            .filter(move |(_, entry)| number != Some(entry.app_number()));
         orphans.map(move |(name, _)| (app, name))
     })
 }
@@ -633,7 +813,9 @@ async fn blocking<T: Send + 'static>(
 }
 
 fn unix_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

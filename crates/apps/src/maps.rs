@@ -77,7 +77,10 @@ impl MapStates {
             return MapState::Unknown;
         }
         let Some(app) = self.apps.get(&map.app) else {
-            return MapState::Deleted { app: None, collection: None };
+            return MapState::Deleted {
+                app: None,
+                collection: None,
+            };
         };
         let collection = app.collections.get(&map.collection);
         match collection {
@@ -89,21 +92,36 @@ impl MapStates {
             _ if app.is_live && map.collection > app.collection_max => MapState::Unknown,
             _ => {
                 let collection = collection.map(|collection| collection.name.clone());
-                MapState::Deleted { app: Some(app.name.clone()), collection }
+                MapState::Deleted {
+                    app: Some(app.name.clone()),
+                    collection,
+                }
             }
         }
     }
 
     pub(super) fn read(contents: &Contents) -> Self {
-        let mut states = Self { generation: contents.generation, ..Self::default() };
+        let mut states = Self {
+            generation: contents.generation,
+            ..Self::default()
+        };
         for (name, entry) in &contents.apps {
             states.app_max = states.app_max.max(entry.number());
             let is_live = matches!(entry, AppEntry::Live(_));
             let entries = contents.collections(name, entry.number());
-            let collections: BTreeMap<u32, CollectionMap> =
-                entries.map(|(name, of)| (of.number(), of.map(name))).collect();
+            let collections: BTreeMap<u32, CollectionMap> = entries
+                .map(|(name, of)| (of.number(), of.map(name)))
+                .collect();
             let collection_max = collections.keys().copied().max().unwrap_or(0);
-            states.apps.insert(entry.number(), AppMaps { name: name.clone(), is_live, collection_max, collections });
+            states.apps.insert(
+                entry.number(),
+                AppMaps {
+                    name: name.clone(),
+                    is_live,
+                    collection_max,
+                    collections,
+                },
+            );
         }
         states
     }
@@ -112,7 +130,11 @@ impl MapStates {
 impl CollectionEntry {
     fn map(&self, name: &CollectionName) -> CollectionMap {
         let retention_s = self.live().and_then(|record| record.retention_s);
-        CollectionMap { name: name.clone(), is_live: self.live().is_some(), retention_s }
+        CollectionMap {
+            name: name.clone(),
+            is_live: self.live().is_some(),
+            retention_s,
+        }
     }
 }
 

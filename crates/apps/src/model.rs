@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use sealwire_crypto::{AppId, AppKeys, EpochLifetime, KeyId, KeyState, Origin, SigningKey, Suite, SuiteSet};
+use sealwire_crypto::{
+    AppId, AppKeys, EpochLifetime, KeyId, KeyState, Origin, SigningKey, Suite, SuiteSet,
+};
 use sealwire_objects::Schema;
 use sealwire_token::TokenKeys;
 
@@ -190,7 +192,10 @@ impl App {
     /// Returns the id of the map with the rows of one of the app's collections.
     #[must_use]
     pub fn map(&self, collection: &Collection) -> MapId {
-        MapId { app: self.number, collection: collection.number }
+        MapId {
+            app: self.number,
+            collection: collection.number,
+        }
     }
 }
 
@@ -387,7 +392,10 @@ impl AppChange {
     /// Returns the key version that was created or changed. `None`: the target is not a key version.
     #[must_use]
     pub fn key(&self) -> Option<&KeySummary> {
-        self.app.keys.iter().find(|key| self.target == Target::Key(key.id))
+        self.app
+            .keys
+            .iter()
+            .find(|key| self.target == Target::Key(key.id))
     }
 }
 

@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::model::{
-    AppState, AppSummary, Collection, CollectionContent, CollectionKind, CollectionName, CollectionRules,
-    DefaultFormat, KeySummary, Scope, Settings, TokenKeySummary,
+    AppState, AppSummary, Collection, CollectionContent, CollectionKind, CollectionName,
+    CollectionRules, DefaultFormat, KeySummary, Scope, Settings, TokenKeySummary,
 };
 use super::root_record::{ROOT_RECORD, RootRecord};
 use super::schema_record::{OBJECTS, SchemaRecord};
@@ -62,8 +62,16 @@ impl<T: DeserializeOwned, D: DeserializeOwned> Entry<T, D> {
             return Err(damaged(key, format!("format {format} is not {FORMAT}")));
         }
         match serde_json::from_slice(record).map_err(malformed)? {
-            Record { live: Some(live), deleted: None, .. } => Ok(Self::Live(live)),
-            Record { live: None, deleted: Some(deleted), .. } => Ok(Self::Deleted(deleted)),
+            Record {
+                live: Some(live),
+                deleted: None,
+                ..
+            } => Ok(Self::Live(live)),
+            Record {
+                live: None,
+                deleted: Some(deleted),
+                ..
+            } => Ok(Self::Deleted(deleted)),
             _ => Err(damaged(key, "neither live nor deleted".into())),
         }
     }
@@ -75,7 +83,12 @@ impl<T: Serialize, D: Serialize> Entry<T, D> {
             Self::Live(live) => (Some(live), None),
             Self::Deleted(deleted) => (None, Some(deleted)),
         };
-        serde_json::to_vec(&Record { format: FORMAT, live, deleted }).expect("its maps have text for keys")
+        serde_json::to_vec(&Record {
+            format: FORMAT,
+            live,
+            deleted,
+        })
+        .expect("its maps have text for keys")
     }
 }
 
@@ -273,7 +286,10 @@ pub(super) fn collection_key(app: &AppId, name: &CollectionName) -> String {
 
 impl Contents {
     pub(super) fn read(snapshot: &Snapshot) -> Result<Self, StoreError> {
-        let mut contents = Self { generation: snapshot.generation, ..Self::default() };
+        let mut contents = Self {
+            generation: snapshot.generation,
+            ..Self::default()
+        };
         for (key, record) in &snapshot.records {
             match key.split('/').collect::<Vec<_>>()[..] {
                 ["app", app] => {
@@ -285,18 +301,33 @@ impl Contents {
                 }
                 ["collection", app, name] => {
                     let entry = CollectionEntry::read(key, record)?;
-                    if entry.live().is_some_and(|live| live.app != app || live.name != name) {
+                    if entry
+                        .live()
+                        .is_some_and(|live| live.app != app || live.name != name)
+                    {
                         return Err(damaged(key, "the key is not its collection's".into()));
                     }
-                    let name = CollectionName::new(name).map_err(|error| damaged(key, error.to_string()))?;
-                    contents.collections.entry(app_id(key, app)?).or_default().insert(name, entry);
+                    let name = CollectionName::new(name)
+                        .map_err(|error| damaged(key, error.to_string()))?;
+                    contents
+                        .collections
+                        .entry(app_id(key, app)?)
+                        .or_default()
+                        .insert(name, entry);
                 }
-                [SIGNING_KEY] => contents.signing_key = SigningKeyEntry::read(key, record)?.live().cloned(),
+                [SIGNING_KEY] => {
+                    contents.signing_key = SigningKeyEntry::read(key, record)?.live().cloned()
+                }
                 [ROOT_RECORD] => contents.root = Some(RootRecord::parse(record)?),
                 ["role" | "access", ..] => {
                     contents.access.insert(key.clone(), record.clone());
                 }
-                [copy::MARK] => return Err(damaged(key, "a copy to this store was not finished; run it again".into())),
+                [copy::MARK] => {
+                    return Err(damaged(
+                        key,
+                        "a copy to this store was not finished; run it again".into(),
+                    ));
+                }
                 _ => return Err(damaged(key, "not a key of this program".into())),
             }
         }
@@ -305,28 +336,46 @@ impl Contents {
 
     /// Returns an app that exists. The app can be waiting for its removal.
     pub(super) fn app(&self, app: &AppId) -> Result<&AppRecord, StoreError> {
-        self.apps.get(app).and_then(Entry::live).ok_or_else(|| StoreError::NoApp { app: app.clone() })
+        self.apps
+            .get(app)
+            .and_then(Entry::live)
+            .ok_or_else(|| StoreError::NoApp { app: app.clone() })
     }
 
     /// Returns an app that exists and does not wait for its removal.
     pub(super) fn staying(&self, app: &AppId) -> Result<&AppRecord, StoreError> {
         let found = self.app(app)?;
-        let leaving = || StoreError::Deleted { name: format!("app {app}") };
-        found.delete_unix_s.is_none().then_some(found).ok_or_else(leaving)
+        let leaving = || StoreError::Deleted {
+            name: format!("app {app}"),
+        };
+        found
+            .delete_unix_s
+            .is_none()
+            .then_some(found)
+            .ok_or_else(leaving)
     }
 
     /// Returns the generation in which the object at `key` was removed, if it was removed. Tombstones of collections do
     /// not matter if their app was removed: a new app of that name is created only when that is safe.
     pub(super) fn tombstone(&self, key: &str) -> Option<u64> {
-        let app = self.apps.iter().find(|(app, _)| app_key(app) == key).map(|(_, entry)| entry);
+        let app = self
+            .apps
+            .iter()
+            .find(|(app, _)| app_key(app) == key)
+            .map(|(_, entry)| entry);
         if let Some(Entry::Deleted(tombstone)) = app {
             return Some(tombstone.generation);
         }
-        let mut all =
-            self.collections.iter().flat_map(|(app, of)| of.iter().map(move |(name, entry)| (app, name, entry)));
+        let mut all = self
+            .collections
+            .iter()
+            .flat_map(|(app, of)| of.iter().map(move |(name, entry)| (app, name, entry)));
         match all.find(|(app, name, _)| collection_key(app, name) == key) {
             Some((app, _, Entry::Deleted(tombstone))) => {
-                let current = self.apps.get(app).is_some_and(|app| app.number() == tombstone.app_number);
+                let current = self
+                    .apps
+                    .get(app)
+                    .is_some_and(|app| app.number() == tombstone.app_number);
                 current.then_some(tombstone.generation)
             }
             _ => None,
@@ -339,7 +388,11 @@ impl Contents {
         app: &AppId,
         number: u32,
     ) -> impl Iterator<Item = (&CollectionName, &CollectionEntry)> {
-        self.collections.get(app).into_iter().flatten().filter(move |(_, entry)| entry.app_number() == number)
+        self.collections
+            .get(app)
+            .into_iter()
+            .flatten()
+            .filter(move |(_, entry)| entry.app_number() == number)
     }
 }
 
@@ -355,7 +408,11 @@ impl AppRecord {
             number,
             state: StateName::Active,
             delete_unix_s: None,
-            settings: Settings { write_suite, ..Settings::default() }.into(),
+            settings: Settings {
+                write_suite,
+                ..Settings::default()
+            }
+            .into(),
             highest: BTreeMap::new(),
             keys: Vec::new(),
             token_keys: Vec::new(),
@@ -373,8 +430,16 @@ impl AppRecord {
             },
             delete_unix_s: self.delete_unix_s,
             settings: self.settings.read(&key)?,
-            keys: self.keys.iter().map(|record| record.summary(&key)).collect::<Result<_, _>>()?,
-            token_keys: self.token_keys.iter().map(TokenKeyRecord::summary).collect(),
+            keys: self
+                .keys
+                .iter()
+                .map(|record| record.summary(&key))
+                .collect::<Result<_, _>>()?,
+            token_keys: self
+                .token_keys
+                .iter()
+                .map(TokenKeyRecord::summary)
+                .collect(),
         })
     }
 }
@@ -383,7 +448,9 @@ impl SettingsRecord {
     pub(super) fn read(&self, key: &str) -> Result<Settings, StoreError> {
         let epoch = match self.epoch_ms {
             0 => None,
-            ms => Some(EpochLifetime::from_ms(ms).map_err(|error| damaged(key, error.to_string()))?),
+            ms => {
+                Some(EpochLifetime::from_ms(ms).map_err(|error| damaged(key, error.to_string()))?)
+            }
         };
         let format = match self.format {
             FormatName::Native => DefaultFormat::Native,
@@ -395,9 +462,17 @@ impl SettingsRecord {
         };
         let read_suites = match self.read_suites.as_slice() {
             [] => SuiteSet::ALL,
-            names => names.iter().map(|name| named_suite(key, name)).collect::<Result<_, _>>()?,
+            names => names
+                .iter()
+                .map(|name| named_suite(key, name))
+                .collect::<Result<_, _>>()?,
         };
-        Ok(Settings { epoch, format, write_suite, read_suites })
+        Ok(Settings {
+            epoch,
+            format,
+            write_suite,
+            read_suites,
+        })
     }
 }
 
@@ -408,7 +483,11 @@ impl From<Settings> for SettingsRecord {
             DefaultFormat::Evervault => FormatName::Evervault,
         };
         let is_unnamed = settings.write_suite == Suite::UNNAMED;
-        let write_suite = if is_unnamed { "" } else { suite_name(settings.write_suite) };
+        let write_suite = if is_unnamed {
+            ""
+        } else {
+            suite_name(settings.write_suite)
+        };
         let restricted = Some(settings.read_suites).filter(|suites| *suites != SuiteSet::ALL);
         Self {
             epoch_ms: settings.epoch.map_or(0, EpochLifetime::as_ms),
@@ -434,7 +513,9 @@ pub(super) fn suite_name(suite: Suite) -> &'static str {
 }
 
 pub(super) fn named_suite(key: &str, name: &str) -> Result<Suite, StoreError> {
-    let found = Suite::ALL.into_iter().find(|suite| suite_name(*suite) == name);
+    let found = Suite::ALL
+        .into_iter()
+        .find(|suite| suite_name(*suite) == name);
     found.ok_or_else(|| damaged(key, format!("unknown suite {name:?}")))
 }
 
@@ -448,11 +529,38 @@ impl KeyRecord {
 
     pub(super) fn summary(&self, key: &str) -> Result<KeySummary, StoreError> {
         let suite = named_suite(key, &self.suite)?;
-        let id = self.id.parse().map_err(|error: sealwire_crypto::Error| damaged(key, error.to_string()))?;
-        let state = if self.delete_unix_s.is_some() { KeyState::Disabled } else { self.state.into() };
-        let Self { number, opens_only, outside, created_unix_s, delete_unix_s, .. } = *self;
-        let origin = if outside { Origin::Outside } else { Origin::Inside };
-        Ok(KeySummary { id, suite, number, state, seals: !opens_only, origin, created_unix_s, delete_unix_s })
+        let id = self
+            .id
+            .parse()
+            .map_err(|error: sealwire_crypto::Error| damaged(key, error.to_string()))?;
+        let state = if self.delete_unix_s.is_some() {
+            KeyState::Disabled
+        } else {
+            self.state.into()
+        };
+        let Self {
+            number,
+            opens_only,
+            outside,
+            created_unix_s,
+            delete_unix_s,
+            ..
+        } = *self;
+        let origin = if outside {
+            Origin::Outside
+        } else {
+            Origin::Inside
+        };
+        Ok(KeySummary {
+            id,
+            suite,
+            number,
+            state,
+            seals: !opens_only,
+            origin,
+            created_unix_s,
+            delete_unix_s,
+        })
     }
 
     pub(super) fn is(&self, key: KeyId) -> bool {
@@ -462,7 +570,11 @@ impl KeyRecord {
 
 impl TokenKeyRecord {
     pub(super) fn summary(&self) -> TokenKeySummary {
-        TokenKeySummary { number: self.number, state: self.state.into(), created_unix_s: self.created_unix_s }
+        TokenKeySummary {
+            number: self.number,
+            state: self.state.into(),
+            created_unix_s: self.created_unix_s,
+        }
     }
 }
 
@@ -476,9 +588,24 @@ impl From<StateName> for KeyState {
 }
 
 impl CollectionRecord {
-    pub(super) fn new(app: &AppId, app_number: u32, name: &CollectionName, of: &Collection) -> Self {
-        let Collection { number, ref content, created_unix_s } = *of;
-        let CollectionRules { kind, format, scope, expires_s, retention_s } = match content {
+    pub(super) fn new(
+        app: &AppId,
+        app_number: u32,
+        name: &CollectionName,
+        of: &Collection,
+    ) -> Self {
+        let Collection {
+            number,
+            ref content,
+            created_unix_s,
+        } = *of;
+        let CollectionRules {
+            kind,
+            format,
+            scope,
+            expires_s,
+            retention_s,
+        } = match content {
             CollectionContent::Tokens(rules) => *rules,
             CollectionContent::Objects(schema) => {
                 return Self {
@@ -534,15 +661,26 @@ impl CollectionRecord {
         let unknown = |what: &str| damaged(&key(), format!("unknown {what}"));
         if self.number >= ERASURES_COLLECTION {
             // Keys of data subjects rest in the format of tokens, apart from them by this number alone.
-            return Err(damaged(&key(), "the number is one of the engine's own".into()));
+            return Err(damaged(
+                &key(),
+                "the number is one of the engine's own".into(),
+            ));
         }
         if let Some(schema) = &self.schema {
-            if self.kind != OBJECTS || !self.format.is_empty() || !self.scope.is_empty() || self.keeps.is_some() {
+            if self.kind != OBJECTS
+                || !self.format.is_empty()
+                || !self.scope.is_empty()
+                || self.keeps.is_some()
+            {
                 return Err(unknown("kind"));
             }
             let schema = schema.read(&key(), self.expires_s, self.retention_s)?;
             let content = CollectionContent::Objects(Arc::new(schema));
-            return Ok(Collection { number: self.number, content, created_unix_s: self.created_unix_s });
+            return Ok(Collection {
+                number: self.number,
+                content,
+                created_unix_s: self.created_unix_s,
+            });
         }
         let format = match (&*self.format, self.keeps) {
             ("opaque", None) => sealwire_token::Format::Opaque,
@@ -562,7 +700,11 @@ impl CollectionRecord {
             retention_s: self.retention_s,
         };
         let content = CollectionContent::Tokens(rules);
-        Ok(Collection { number: self.number, content, created_unix_s: self.created_unix_s })
+        Ok(Collection {
+            number: self.number,
+            content,
+            created_unix_s: self.created_unix_s,
+        })
     }
 }
 
@@ -571,9 +713,14 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 pub(super) fn base64(key: &str, text: &str) -> Result<Vec<u8>, StoreError> {
-    STANDARD.decode(text).map_err(|_| damaged(key, "wrapped is not base64".into()))
+    STANDARD
+        .decode(text)
+        .map_err(|_| damaged(key, "wrapped is not base64".into()))
 }
 
 pub(super) fn damaged(key: &str, what: String) -> StoreError {
-    StoreError::Damaged { place: key.to_owned(), what }
+    StoreError::Damaged {
+        place: key.to_owned(),
+        what,
+    }
 }

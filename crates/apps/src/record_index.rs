@@ -61,7 +61,10 @@ struct IndexRow {
 
 impl IndexRow {
     fn new(bytes: Vec<u8>) -> Self {
-        Self { digest: sha256(&bytes), bytes: bytes.into() }
+        Self {
+            digest: sha256(&bytes),
+            bytes: bytes.into(),
+        }
     }
 
     fn of<K: Serialize + Ord>(entries: BTreeMap<K, String>) -> Self {
@@ -77,7 +80,10 @@ pub(super) fn is_of_index(key: &str) -> bool {
 /// Rejects a store that has no root record, but parts of an index.
 pub(super) fn check_without_root(snapshot: &Snapshot) -> Result<(), StoreError> {
     match snapshot.records.keys().find(|key| is_of_index(key)) {
-        Some(key) => Err(forged(ROOT_RECORD, format!("it is missing, and the record {key} of its index is there"))),
+        Some(key) => Err(forged(
+            ROOT_RECORD,
+            format!("it is missing, and the record {key} of its index is there"),
+        )),
         None => Ok(()),
     }
 }
@@ -85,7 +91,9 @@ pub(super) fn check_without_root(snapshot: &Snapshot) -> Result<(), StoreError> 
 impl RecordIndex {
     /// Creates the index of all records, including those that are read one by one.
     pub(super) fn of(records: &BTreeMap<String, Vec<u8>>) -> Self {
-        Self { rows: rows_of(records) }
+        Self {
+            rows: rows_of(records),
+        }
     }
 
     /// Verifies the records that a store loaded, and returns them without the index.
@@ -93,14 +101,31 @@ impl RecordIndex {
     /// # Errors
     /// [`StoreError::NotAuthentic`], which names the record; [`StoreError::Damaged`].
     pub(super) fn open(key: &StateKey, stored: Snapshot) -> Result<(Snapshot, Self), StoreError> {
-        let Snapshot { generation, records } = stored;
-        let (rows, mut records): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            records.into_iter().partition(|(key, _)| key.starts_with(LOADED_ROWS) || key.starts_with(SINGLE_ROWS));
-        let head = records.remove(HEAD).ok_or_else(|| forged(HEAD, "it is missing"))?;
-        let index = Self { rows: rows.into_iter().map(|(key, row)| (key, IndexRow::new(row))).collect() };
+        let Snapshot {
+            generation,
+            records,
+        } = stored;
+        let (rows, mut records): (BTreeMap<_, _>, BTreeMap<_, _>) = records
+            .into_iter()
+            .partition(|(key, _)| key.starts_with(LOADED_ROWS) || key.starts_with(SINGLE_ROWS));
+        let head = records
+            .remove(HEAD)
+            .ok_or_else(|| forged(HEAD, "it is missing"))?;
+        let index = Self {
+            rows: rows
+                .into_iter()
+                .map(|(key, row)| (key, IndexRow::new(row)))
+                .collect(),
+        };
         index.check_head(key, generation, &head)?;
         index.check_loaded(&records)?;
-        Ok((Snapshot { generation, records }, index))
+        Ok((
+            Snapshot {
+                generation,
+                records,
+            },
+            index,
+        ))
     }
 
     /// Returns the authentication code of this index at a generation.
@@ -110,7 +135,9 @@ impl RecordIndex {
 
     /// Returns the rows, as the store keeps them.
     pub(super) fn into_rows(self) -> impl Iterator<Item = (String, Vec<u8>)> {
-        self.rows.into_iter().map(|(key, row)| (key, row.bytes.to_vec()))
+        self.rows
+            .into_iter()
+            .map(|(key, row)| (key, row.bytes.to_vec()))
     }
 
     /// Returns the index after a change of records, and the changes of its rows.
@@ -119,7 +146,9 @@ impl RecordIndex {
     /// [`StoreError::Invalid`] if a change is of the index itself.
     pub(super) fn changed(&self, changes: &Changes) -> Result<(Self, Changes), StoreError> {
         if let Some(key) = changes.keys().find(|key| is_of_index(key)) {
-            return Err(StoreError::Invalid(format!("the record {key} is written with other records only")));
+            return Err(StoreError::Invalid(format!(
+                "the record {key} is written with other records only"
+            )));
         }
         let mut edited: BTreeMap<String, Entries> = BTreeMap::new();
         for (key, record) in changes {
@@ -167,7 +196,9 @@ impl RecordIndex {
     }
 
     fn row(&self, key: &str) -> Result<Entries, StoreError> {
-        self.rows.get(key).map_or(Ok(Entries::new()), |row| parsed(key, &row.bytes))
+        self.rows
+            .get(key)
+            .map_or(Ok(Entries::new()), |row| parsed(key, &row.bytes))
     }
 
     fn message(&self, generation: u64) -> Vec<u8> {
@@ -185,10 +216,16 @@ impl RecordIndex {
     fn check_head(&self, key: &StateKey, generation: u64, head: &[u8]) -> Result<(), StoreError> {
         let (head, code) = read_head(head)?;
         if !key.verifies(&self.message(head.generation), &code) {
-            return Err(forged(HEAD, "its code is not that of the index under the root key"));
+            return Err(forged(
+                HEAD,
+                "its code is not that of the index under the root key",
+            ));
         }
         if head.generation != generation {
-            let what = format!("it is of generation {}, and the store is of generation {generation}", head.generation);
+            let what = format!(
+                "it is of generation {}, and the store is of generation {generation}",
+                head.generation
+            );
             return Err(forged(HEAD, what));
         }
         Ok(())
@@ -197,7 +234,10 @@ impl RecordIndex {
     /// Compares the loaded records with their rows, which are written in one form only.
     fn check_loaded(&self, records: &BTreeMap<String, Vec<u8>>) -> Result<(), StoreError> {
         let expected = rows_of(records);
-        let there = self.rows.iter().filter(|(key, _)| key.starts_with(LOADED_ROWS));
+        let there = self
+            .rows
+            .iter()
+            .filter(|(key, _)| key.starts_with(LOADED_ROWS));
         if there.clone().eq(expected.iter()) {
             return Ok(());
         }
@@ -205,9 +245,17 @@ impl RecordIndex {
         for (key, row) in there {
             entries.extend(parsed(key, &row.bytes)?);
         }
-        let keys: BTreeSet<&str> = entries.keys().chain(records.keys()).map(String::as_str).collect();
+        let keys: BTreeSet<&str> = entries
+            .keys()
+            .chain(records.keys())
+            .map(String::as_str)
+            .collect();
         for key in keys {
-            compare(key, entries.get(key).map(String::as_str), records.get(key).map(Vec::as_slice))?;
+            compare(
+                key,
+                entries.get(key).map(String::as_str),
+                records.get(key).map(Vec::as_slice),
+            )?;
         }
         Ok(())
     }
@@ -215,7 +263,11 @@ impl RecordIndex {
 
 /// Returns the head with an authentication code.
 pub(super) fn head(generation: u64, code: &[u8; 32]) -> Vec<u8> {
-    Entry::<HeadFields, ()>::Live(HeadFields { generation, code: STANDARD_NO_PAD.encode(code) }).into_bytes()
+    Entry::<HeadFields, ()>::Live(HeadFields {
+        generation,
+        code: STANDARD_NO_PAD.encode(code),
+    })
+    .into_bytes()
 }
 
 /// Returns the authentication code of a head, which is not verified.
@@ -230,7 +282,9 @@ fn read_head(head: &[u8]) -> Result<(HeadFields, Vec<u8>), StoreError> {
     let Entry::Live(head) = Entry::<HeadFields, ()>::read(HEAD, head)? else {
         return Err(forged(HEAD, "it is not live"));
     };
-    let code = STANDARD_NO_PAD.decode(&head.code).map_err(|_| forged(HEAD, "its code is not base64"))?;
+    let code = STANDARD_NO_PAD
+        .decode(&head.code)
+        .map_err(|_| forged(HEAD, "its code is not base64"))?;
     Ok((head, code))
 }
 
@@ -247,14 +301,24 @@ pub(super) fn check_page(
 ) -> Result<(), StoreError> {
     use std::ops::Bound;
 
-    let from = after.filter(|after| *after >= SINGLE).map_or(Bound::Included(SINGLE), Bound::Excluded);
+    let from = after
+        .filter(|after| *after >= SINGLE)
+        .map_or(Bound::Included(SINGLE), Bound::Excluded);
     let is_full = page.len() >= limit;
     let last = page.keys().next_back();
     let entries = singles.range::<str, _>((from, Bound::Unbounded));
     let entries = entries.take_while(|(key, _)| !is_full || last.is_some_and(|last| *key <= last));
-    let keys: BTreeSet<&str> = entries.map(|(key, _)| key).chain(page.keys()).map(String::as_str).collect();
+    let keys: BTreeSet<&str> = entries
+        .map(|(key, _)| key)
+        .chain(page.keys())
+        .map(String::as_str)
+        .collect();
     for key in keys {
-        compare(key, singles.get(key).map(String::as_str), page.get(key).map(Vec::as_slice))?;
+        compare(
+            key,
+            singles.get(key).map(String::as_str),
+            page.get(key).map(Vec::as_slice),
+        )?;
     }
     Ok(())
 }
@@ -273,9 +337,13 @@ fn compare(key: &str, entry: Option<&str>, record: Option<&[u8]>) -> Result<(), 
 fn rows_of(records: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, IndexRow> {
     let mut rows: BTreeMap<(bool, u16), BTreeMap<&str, String>> = BTreeMap::new();
     for (key, record) in records {
-        rows.entry(row_number(key)).or_default().insert(key, encoded(&sha256(record)));
+        rows.entry(row_number(key))
+            .or_default()
+            .insert(key, encoded(&sha256(record)));
     }
-    rows.into_iter().map(|(number, entries)| (row_name(number), IndexRow::of(entries))).collect()
+    rows.into_iter()
+        .map(|(number, entries)| (row_name(number), IndexRow::of(entries)))
+        .collect()
 }
 
 fn parsed(key: &str, row: &[u8]) -> Result<Entries, StoreError> {
@@ -292,15 +360,24 @@ fn row_key(key: &str) -> String {
 /// Returns the row of a record: true if the record is read one by one, and the number.
 fn row_number(key: &str) -> (bool, u16) {
     let number = xxhash_rust::xxh3::xxh3_64(key.as_bytes()) % ROWS;
-    (is_single(key), u16::try_from(number).expect("there are 1,024 rows"))
+    (
+        is_single(key),
+        u16::try_from(number).expect("there are 1,024 rows"),
+    )
 }
 
 fn row_name((single, number): (bool, u16)) -> String {
-    format!("{}{number:03x}", if single { SINGLE_ROWS } else { LOADED_ROWS })
+    format!(
+        "{}{number:03x}",
+        if single { SINGLE_ROWS } else { LOADED_ROWS }
+    )
 }
 
 fn sha256(bytes: &[u8]) -> Digest {
-    digest(&SHA256, bytes).as_ref().try_into().expect("SHA-256 has 32 bytes")
+    digest(&SHA256, bytes)
+        .as_ref()
+        .try_into()
+        .expect("SHA-256 has 32 bytes")
 }
 
 fn encoded(digest: &Digest) -> String {
@@ -308,7 +385,10 @@ fn encoded(digest: &Digest) -> String {
 }
 
 fn forged(key: &str, what: impl Into<String>) -> StoreError {
-    StoreError::NotAuthentic { key: key.to_owned(), what: what.into() }
+    StoreError::NotAuthentic {
+        key: key.to_owned(),
+        what: what.into(),
+    }
 }
 
 #[cfg(test)]

@@ -49,9 +49,10 @@ pub trait FindKek: Send + Sync {
         seen: Option<&StateId>,
     ) -> Result<Freshness, StoreError> {
         match (state, seen) {
-            (Some((_, id)), Some(seen)) if id.contradicts(seen) => {
-                Err(StoreError::RolledBack { generation: id.generation, seen: seen.generation })
-            }
+            (Some((_, id)), Some(seen)) if id.contradicts(seen) => Err(StoreError::RolledBack {
+                generation: id.generation,
+                seen: seen.generation,
+            }),
             _ => Ok(Freshness::Latest),
         }
     }
@@ -87,7 +88,9 @@ impl FindKek for Arc<Kek> {
     async fn find(&self, root: Option<&RootRecord>) -> Result<Self, StoreError> {
         match root {
             None => Ok(Self::clone(self)),
-            Some(_) => Err(StoreError::RootKey("the store has a root key, and no provider of it was given".into())),
+            Some(_) => Err(StoreError::RootKey(
+                "the store has a root key, and no provider of it was given".into(),
+            )),
         }
     }
 }
@@ -118,7 +121,12 @@ impl Control {
     /// Any error of the store; [`StoreError::Damaged`].
     pub async fn root(&self) -> Result<(u64, Option<RootRecord>), StoreError> {
         let (generation, record) = self.store.unverified().read(ROOT_RECORD).await?;
-        Ok((generation, record.map(|record| RootRecord::parse(&record)).transpose()?))
+        Ok((
+            generation,
+            record
+                .map(|record| RootRecord::parse(&record))
+                .transpose()?,
+        ))
     }
 
     /// Returns the root record as [`Control::root`] does, verified.
@@ -127,7 +135,12 @@ impl Control {
     /// As for [`Control::load`].
     pub async fn verified_root(&self) -> Result<(u64, Option<RootRecord>), StoreError> {
         let (generation, record) = self.store.read(ROOT_RECORD).await?;
-        Ok((generation, record.map(|record| RootRecord::parse(&record)).transpose()?))
+        Ok((
+            generation,
+            record
+                .map(|record| RootRecord::parse(&record))
+                .transpose()?,
+        ))
     }
 
     /// Returns the KEK of the store's present keys. The root record is verified.
@@ -145,18 +158,36 @@ impl Control {
     /// # Errors
     /// [`StoreError::Invalid`] if the store has a root key, or for invalid slots; [`StoreError::WrongKek`] if the present
     /// KEK does not unwrap all keys; any error of the store, in which case the change was made or not.
-    pub async fn create_root(&self, set: [u8; 16], root: &RootKey, slots: Vec<RootSlot>) -> Result<u64, StoreError> {
+    pub async fn create_root(
+        &self,
+        set: [u8; 16],
+        root: &RootKey,
+        slots: Vec<RootSlot>,
+    ) -> Result<u64, StoreError> {
         let entry = new_entry(set, root, slots)?;
         let create = |contents: &Contents, kek: &Kek| {
             if contents.root.is_some() {
-                return Err(StoreError::Invalid("the store has a root key already".into()));
+                return Err(StoreError::Invalid(
+                    "the store has a root key already".into(),
+                ));
             }
             let next_slot = next_slot(FIRST_SLOT, &entry.slots)?;
             let new = Arc::new(root.kek(&set, kek.audit_secret().clone())?);
             let wrapped_audit = new.wrap_audit_secret(&set)?;
             let active = entry.clone();
-            let record = RootRecord { set, active, incoming: None, wrapped_audit, next_slot, sealed_unix_s: None };
-            Ok(NewState { kek: new, root: Some(record), served: None })
+            let record = RootRecord {
+                set,
+                active,
+                incoming: None,
+                wrapped_audit,
+                next_slot,
+                sealed_unix_s: None,
+            };
+            Ok(NewState {
+                kek: new,
+                root: Some(record),
+                served: None,
+            })
         };
         self.wrap_anew(create).await
     }
@@ -167,13 +198,23 @@ impl Control {
     /// # Errors
     /// [`StoreError::Invalid`] if the store has no root key or an incoming one already, or for invalid slots; any error of
     /// the store.
-    pub async fn stage_root(&self, root: &RootKey, slots: Vec<RootSlot>) -> Result<u64, StoreError> {
+    pub async fn stage_root(
+        &self,
+        root: &RootKey,
+        slots: Vec<RootSlot>,
+    ) -> Result<u64, StoreError> {
         let bytes = root.expose().clone();
         let stage = move |generation: u64, record: &mut RootRecord| {
             if record.incoming.is_some() {
-                return Err(StoreError::Invalid("the store has an incoming root key already".into()));
+                return Err(StoreError::Invalid(
+                    "the store has an incoming root key already".into(),
+                ));
             }
-            let entry = new_entry(record.set, &RootKey::from_bytes(bytes.clone()), slots.clone())?;
+            let entry = new_entry(
+                record.set,
+                &RootKey::from_bytes(bytes.clone()),
+                slots.clone(),
+            )?;
             record.next_slot = next_slot(record.next_slot, &entry.slots)?;
             record.incoming = Some(IncomingRoot { entry, generation });
             Ok(())
@@ -191,20 +232,34 @@ impl Control {
     pub async fn activate_root(&self, incoming: &RootKey) -> Result<u64, StoreError> {
         // Before the work of wrapping, and again after it.
         let (_, root) = self.root().await?;
-        if root.as_ref().is_some_and(|root| root.sealed_unix_s.is_some()) {
+        if root
+            .as_ref()
+            .is_some_and(|root| root.sealed_unix_s.is_some())
+        {
             return Err(StoreError::Sealed);
         }
-        self.check_served(root.and_then(|root| root.incoming).map(|incoming| incoming.generation)).await?;
+        self.check_served(
+            root.and_then(|root| root.incoming)
+                .map(|incoming| incoming.generation),
+        )
+        .await?;
         let activate = |contents: &Contents, kek: &Kek| {
             let mut record = contents.root.clone().ok_or_else(no_root)?;
-            let IncomingRoot { entry, generation } = record.incoming.take().ok_or_else(no_incoming)?;
+            let IncomingRoot { entry, generation } =
+                record.incoming.take().ok_or_else(no_incoming)?;
             let set = record.set;
             if incoming.id(&set)? != entry.id {
-                return Err(StoreError::RootKey("another root key than the incoming one was given".into()));
+                return Err(StoreError::RootKey(
+                    "another root key than the incoming one was given".into(),
+                ));
             }
             let new = Arc::new(incoming.kek(&set, kek.audit_secret().clone())?);
             (record.active, record.wrapped_audit) = (entry, new.wrap_audit_secret(&set)?);
-            Ok(NewState { kek: new, root: Some(record), served: Some(generation) })
+            Ok(NewState {
+                kek: new,
+                root: Some(record),
+                served: Some(generation),
+            })
         };
         self.wrap_anew(activate).await
     }
@@ -230,17 +285,28 @@ impl Control {
         self.change_root(move |_, record| {
             let next_slot = next_slot(record.next_slot, &change.add)?;
             let found = record.root_mut(&root);
-            let found = found.ok_or_else(|| StoreError::Invalid("the store has no such root key".into()))?;
+            let found = found
+                .ok_or_else(|| StoreError::Invalid("the store has no such root key".into()))?;
             let wanted = change.remove.iter().chain(&change.verified);
-            let missing = wanted.into_iter().find(|number| found.slots.iter().all(|slot| slot.number != **number));
+            let missing = wanted
+                .into_iter()
+                .find(|number| found.slots.iter().all(|slot| slot.number != **number));
             if let Some(number) = missing {
-                return Err(StoreError::Invalid(format!("the root key has no slot {number}")));
+                return Err(StoreError::Invalid(format!(
+                    "the root key has no slot {number}"
+                )));
             }
             let now = unix_s();
-            for slot in found.slots.iter_mut().filter(|slot| change.verified.contains(&slot.number)) {
+            for slot in found
+                .slots
+                .iter_mut()
+                .filter(|slot| change.verified.contains(&slot.number))
+            {
                 slot.verified_unix_s = now;
             }
-            found.slots.retain(|slot| !change.remove.contains(&slot.number));
+            found
+                .slots
+                .retain(|slot| !change.remove.contains(&slot.number));
             found.slots.extend(change.add.iter().cloned());
             record.next_slot = next_slot;
             Ok(())
@@ -257,14 +323,20 @@ impl Control {
         let remove = |contents: &Contents, kek: &Kek| {
             let record = contents.root.as_ref().ok_or_else(no_root)?;
             if record.incoming.is_some() {
-                return Err(StoreError::Invalid("the store has an incoming root key; activate or abandon it".into()));
+                return Err(StoreError::Invalid(
+                    "the store has an incoming root key; activate or abandon it".into(),
+                ));
             }
             if plain.audit_secret() != kek.audit_secret() {
                 let what = "the audit log is not of this key-encryption key; give the one that the store had before its \
                             root key";
                 return Err(StoreError::Invalid(what.into()));
             }
-            Ok(NewState { kek: Arc::clone(&plain), root: None, served: None })
+            Ok(NewState {
+                kek: Arc::clone(&plain),
+                root: None,
+                served: None,
+            })
         };
         self.wrap_anew(remove).await
     }
@@ -307,7 +379,10 @@ impl Control {
             return Ok(generation);
         }
         let unsealed = self.remove_seal().await;
-        if unsealed.as_ref().is_err_and(|error| !matches!(error, StoreError::NotAnchored { .. })) {
+        if unsealed
+            .as_ref()
+            .is_err_and(|error| !matches!(error, StoreError::NotAnchored { .. }))
+        {
             self.store.wipe();
         }
         unsealed
@@ -344,7 +419,9 @@ impl Control {
     /// [`StoreError::Invalid`] if the store has no root key, or is of a later generation already; any error of the store.
     pub async fn skip_generations(&self, seen: u64) -> Result<u64, StoreError> {
         if seen > GENERATION_SKIP_MAX {
-            return Err(StoreError::Invalid(format!("a generation is at most {GENERATION_SKIP_MAX} here")));
+            return Err(StoreError::Invalid(format!(
+                "a generation is at most {GENERATION_SKIP_MAX} here"
+            )));
         }
         for tries in 0..TRIES_MAX {
             let mut state = everything(&*self.store).await?;
@@ -373,7 +450,12 @@ impl Control {
             let mut record = contents.root.clone().ok_or_else(no_root)?;
             edit(contents.generation + 1, &mut record)?;
             let record = checked(&record)?;
-            Ok(RecordEdit { key: ROOT_RECORD.into(), record: Some(record), made: (), reused: None })
+            Ok(RecordEdit {
+                key: ROOT_RECORD.into(),
+                record: Some(record),
+                made: (),
+                reused: None,
+            })
         };
         Ok(self.change(edit).await?.0)
     }
@@ -407,31 +489,62 @@ impl Control {
 
     /// Rejects a change while a live instance serves an older generation than the change needs.
     async fn check_served(&self, generation: Option<u64>) -> Result<(), StoreError> {
-        let Some(generation) = generation else { return Ok(()) };
+        let Some(generation) = generation else {
+            return Ok(());
+        };
         let instances = self.behind(generation).await?;
-        if instances.is_empty() { Ok(()) } else { Err(StoreError::NotServed { generation, instances }) }
+        if instances.is_empty() {
+            Ok(())
+        } else {
+            Err(StoreError::NotServed {
+                generation,
+                instances,
+            })
+        }
     }
 }
 
 /// Returns the changes that wrap every key under the new KEK. Fails if a key does not unwrap with the old KEK, or not again
 /// with the new one.
-fn wrapped_anew(mut snapshot: Snapshot, contents: &Contents, old: &Kek, new: &NewState) -> Result<Changes, StoreError> {
-    let wrapped = keys::wrap_anew(old, &new.kek, contents)?.into_iter().map(|(key, record)| (key, Some(record)));
+fn wrapped_anew(
+    mut snapshot: Snapshot,
+    contents: &Contents,
+    old: &Kek,
+    new: &NewState,
+) -> Result<Changes, StoreError> {
+    let wrapped = keys::wrap_anew(old, &new.kek, contents)?
+        .into_iter()
+        .map(|(key, record)| (key, Some(record)));
     let mut changes: Changes = wrapped.collect();
-    changes.insert(ROOT_RECORD.into(), new.root.as_ref().map(checked).transpose()?);
+    changes.insert(
+        ROOT_RECORD.into(),
+        new.root.as_ref().map(checked).transpose()?,
+    );
     snapshot.apply("control state", snapshot.generation, &changes)?;
     keys::unwrap_state(&new.kek, &Contents::read(&snapshot)?)?;
     Ok(changes)
 }
 
 fn new_entry(set: [u8; 16], root: &RootKey, slots: Vec<RootSlot>) -> Result<RootEntry, StoreError> {
-    Ok(RootEntry { id: root.id(&set)?, created_unix_s: unix_s(), slots })
+    Ok(RootEntry {
+        id: root.id(&set)?,
+        created_unix_s: unix_s(),
+        slots,
+    })
 }
 
 /// Checks that new slots have the next numbers, and returns the number after them.
 fn next_slot(next: u32, slots: &[RootSlot]) -> Result<u32, StoreError> {
-    let follows = |number: u32, slot: &RootSlot| (slot.number == number).then(|| number.checked_add(1)).flatten();
-    let taken = || StoreError::Invalid(format!("new slots must be numbered from {next} on; read the root record anew"));
+    let follows = |number: u32, slot: &RootSlot| {
+        (slot.number == number)
+            .then(|| number.checked_add(1))
+            .flatten()
+    };
+    let taken = || {
+        StoreError::Invalid(format!(
+            "new slots must be numbered from {next} on; read the root record anew"
+        ))
+    };
     slots.iter().try_fold(next, follows).ok_or_else(taken)
 }
 

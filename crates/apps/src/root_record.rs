@@ -133,7 +133,11 @@ impl RootRecord {
     /// [`StoreError::Damaged`], which names [`ROOT_RECORD`].
     pub fn parse(record: &[u8]) -> Result<Self, StoreError> {
         let entry = RootRecordEntry::read(ROOT_RECORD, record)?;
-        entry.live().cloned().ok_or_else(|| problem("not live"))?.try_into()
+        entry
+            .live()
+            .cloned()
+            .ok_or_else(|| problem("not live"))?
+            .try_into()
     }
 
     /// Serializes the record.
@@ -150,12 +154,18 @@ impl RootRecord {
     /// # Errors
     /// As for [`Self::parse`].
     pub fn of(snapshot: &Snapshot) -> Result<Option<Self>, StoreError> {
-        snapshot.records.get(ROOT_RECORD).map(|record| Self::parse(record)).transpose()
+        snapshot
+            .records
+            .get(ROOT_RECORD)
+            .map(|record| Self::parse(record))
+            .transpose()
     }
 
     /// Returns the active root key, then the incoming one.
     pub fn roots(&self) -> impl Iterator<Item = &RootEntry> {
-        [&self.active].into_iter().chain(self.incoming.as_ref().map(|incoming| &incoming.entry))
+        [&self.active]
+            .into_iter()
+            .chain(self.incoming.as_ref().map(|incoming| &incoming.entry))
     }
 
     /// Returns the ids of [`Self::roots`].
@@ -166,27 +176,43 @@ impl RootRecord {
 
     pub(super) fn root_mut(&mut self, id: &[u8; 16]) -> Option<&mut RootEntry> {
         let incoming = self.incoming.as_mut().map(|incoming| &mut incoming.entry);
-        [&mut self.active].into_iter().chain(incoming).find(|root| root.id == *id)
+        [&mut self.active]
+            .into_iter()
+            .chain(incoming)
+            .find(|root| root.id == *id)
     }
 
     fn check(&self) -> Result<(), StoreError> {
         let mut numbers = BTreeSet::new();
         for root in self.roots() {
             if !(1..=SLOTS_MAX).contains(&root.slots.len()) {
-                return Err(problem(format!("a root key has {} slots, not 1 to {SLOTS_MAX}", root.slots.len())));
+                return Err(problem(format!(
+                    "a root key has {} slots, not 1 to {SLOTS_MAX}",
+                    root.slots.len()
+                )));
             }
             let mut providers = BTreeSet::new();
             for slot in &root.slots {
                 slot.check()?;
                 if slot.number >= self.next_slot || !numbers.insert(slot.number) {
-                    return Err(problem(format!("slot number {} is used twice or was never assigned", slot.number)));
+                    return Err(problem(format!(
+                        "slot number {} is used twice or was never assigned",
+                        slot.number
+                    )));
                 }
                 if !providers.insert(&slot.provider) {
-                    return Err(problem(format!("provider {} has two slots of one root key", slot.provider)));
+                    return Err(problem(format!(
+                        "provider {} has two slots of one root key",
+                        slot.provider
+                    )));
                 }
             }
         }
-        if self.incoming.as_ref().is_some_and(|incoming| incoming.entry.id == self.active.id) {
+        if self
+            .incoming
+            .as_ref()
+            .is_some_and(|incoming| incoming.entry.id == self.active.id)
+        {
             return Err(problem("both root keys have the same id"));
         }
         Ok(())
@@ -195,17 +221,33 @@ impl RootRecord {
 
 impl RootSlot {
     fn check(&self) -> Result<(), StoreError> {
-        let in_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
-        let is_name = |name: &str| (1..=PROVIDER_BYTES_MAX).contains(&name.len()) && name.chars().all(in_name);
+        let in_name =
+            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+        let is_name = |name: &str| {
+            (1..=PROVIDER_BYTES_MAX).contains(&name.len()) && name.chars().all(in_name)
+        };
         if !is_name(&self.provider) || !is_name(&self.kind) {
-            return Err(problem(format!("slot {} has an invalid provider or kind", self.number)));
+            return Err(problem(format!(
+                "slot {} has an invalid provider or kind",
+                self.number
+            )));
         }
-        let is_text = |text: &str| text.len() <= FIELD_BYTES_MAX && !text.chars().any(char::is_control);
-        if self.fields.len() > FIELDS_MAX || !self.fields.iter().all(|(name, value)| is_text(name) && is_text(value)) {
+        let is_text =
+            |text: &str| text.len() <= FIELD_BYTES_MAX && !text.chars().any(char::is_control);
+        if self.fields.len() > FIELDS_MAX
+            || !self
+                .fields
+                .iter()
+                .all(|(name, value)| is_text(name) && is_text(value))
+        {
             return Err(problem(format!("slot {} has invalid fields", self.number)));
         }
         if !(1..=WRAPPED_BYTES_MAX).contains(&self.wrapped.len()) {
-            return Err(problem(format!("the copy in slot {} has {} bytes", self.number, self.wrapped.len())));
+            return Err(problem(format!(
+                "the copy in slot {} has {} bytes",
+                self.number,
+                self.wrapped.len()
+            )));
         }
         Ok(())
     }
@@ -215,17 +257,41 @@ impl TryFrom<RootFields> for RootRecord {
     type Error = StoreError;
 
     fn try_from(fields: RootFields) -> Result<Self, StoreError> {
-        let RootFields { set, roots, audit, next_slot, sealed_unix_s } = fields;
+        let RootFields {
+            set,
+            roots,
+            audit,
+            next_slot,
+            sealed_unix_s,
+        } = fields;
         let (mut active, mut incoming) = (None, None);
-        for RootKeyFields { id, state, created_unix_s, generation, slots } in roots {
-            let slots = slots.into_iter().map(RootSlot::try_from).collect::<Result<_, _>>()?;
-            let entry = RootEntry { id: bytes(&id)?, created_unix_s, slots };
+        for RootKeyFields {
+            id,
+            state,
+            created_unix_s,
+            generation,
+            slots,
+        } in roots
+        {
+            let slots = slots
+                .into_iter()
+                .map(RootSlot::try_from)
+                .collect::<Result<_, _>>()?;
+            let entry = RootEntry {
+                id: bytes(&id)?,
+                created_unix_s,
+                slots,
+            };
             let earlier = match (state, generation) {
                 (RootStateName::Active, None) => active.replace(entry).is_some(),
-                (RootStateName::Incoming, Some(generation)) => {
-                    incoming.replace(IncomingRoot { entry, generation }).is_some()
+                (RootStateName::Incoming, Some(generation)) => incoming
+                    .replace(IncomingRoot { entry, generation })
+                    .is_some(),
+                _ => {
+                    return Err(problem(
+                        "an incoming root key has a generation, an active one has none",
+                    ));
                 }
-                _ => return Err(problem("an incoming root key has a generation, an active one has none")),
             };
             if earlier {
                 return Err(problem("two root keys are in the same state"));
@@ -248,9 +314,25 @@ impl TryFrom<SlotFields> for RootSlot {
     type Error = StoreError;
 
     fn try_from(slot: SlotFields) -> Result<Self, StoreError> {
-        let SlotFields { number, provider, kind, fields, wrapped, created_unix_s, verified_unix_s } = slot;
+        let SlotFields {
+            number,
+            provider,
+            kind,
+            fields,
+            wrapped,
+            created_unix_s,
+            verified_unix_s,
+        } = slot;
         let wrapped = decoded(&wrapped)?;
-        Ok(Self { number, provider, kind, fields, wrapped, created_unix_s, verified_unix_s })
+        Ok(Self {
+            number,
+            provider,
+            kind,
+            fields,
+            wrapped,
+            created_unix_s,
+            verified_unix_s,
+        })
     }
 }
 
@@ -264,10 +346,14 @@ impl From<&RootRecord> for RootFields {
             slots: entry.slots.iter().map(SlotFields::from).collect(),
         };
         let incoming = record.incoming.as_ref();
-        let incoming = incoming.map(|of| root(&of.entry, RootStateName::Incoming, Some(of.generation)));
+        let incoming =
+            incoming.map(|of| root(&of.entry, RootStateName::Incoming, Some(of.generation)));
         Self {
             set: HEXLOWER.encode(&record.set),
-            roots: [root(&record.active, RootStateName::Active, None)].into_iter().chain(incoming).collect(),
+            roots: [root(&record.active, RootStateName::Active, None)]
+                .into_iter()
+                .chain(incoming)
+                .collect(),
             audit: STANDARD.encode(&record.wrapped_audit),
             next_slot: record.next_slot,
             sealed_unix_s: record.sealed_unix_s,
@@ -277,9 +363,25 @@ impl From<&RootRecord> for RootFields {
 
 impl From<&RootSlot> for SlotFields {
     fn from(slot: &RootSlot) -> Self {
-        let RootSlot { number, provider, kind, fields, wrapped, created_unix_s, verified_unix_s } = slot.clone();
+        let RootSlot {
+            number,
+            provider,
+            kind,
+            fields,
+            wrapped,
+            created_unix_s,
+            verified_unix_s,
+        } = slot.clone();
         let wrapped = STANDARD.encode(wrapped);
-        Self { number, provider, kind, fields, wrapped, created_unix_s, verified_unix_s }
+        Self {
+            number,
+            provider,
+            kind,
+            fields,
+            wrapped,
+            created_unix_s,
+            verified_unix_s,
+        }
     }
 }
 
@@ -291,7 +393,10 @@ impl fmt::Display for RootEntry {
 }
 
 fn bytes(text: &str) -> Result<[u8; 16], StoreError> {
-    let decoded = HEXLOWER.decode(text.as_bytes()).ok().and_then(|bytes| bytes.try_into().ok());
+    let decoded = HEXLOWER
+        .decode(text.as_bytes())
+        .ok()
+        .and_then(|bytes| bytes.try_into().ok());
     decoded.ok_or_else(|| problem("an id is not of 32 hexadecimal digits"))
 }
 

@@ -1,6 +1,8 @@
 //! Serialization of the schemas of collections of objects, as a part of their records.
 
-use sealwire_objects::{AcceptedRecords, DroppedProperty, Index, Property, PropertyName, PropertyType, Schema};
+use sealwire_objects::{
+    AcceptedRecords, DroppedProperty, Index, Property, PropertyName, PropertyType, Schema,
+};
 use sealwire_store::StoreError;
 use serde::{Deserialize, Serialize};
 
@@ -134,7 +136,8 @@ impl SchemaRecord {
         expires_s: Option<u64>,
         retention_s: Option<u64>,
     ) -> Result<Schema, StoreError> {
-        let name = |name: &str| PropertyName::new(name).map_err(|error| damaged(key, error.to_string()));
+        let name =
+            |name: &str| PropertyName::new(name).map_err(|error| damaged(key, error.to_string()));
         let property = |record: &PropertyRecord| {
             let unknown = || damaged(key, "unknown type of a property".into());
             let index = |index: &IndexRecord| Index {
@@ -146,7 +149,8 @@ impl SchemaRecord {
             Ok(Property {
                 number: record.number,
                 name: name(&record.name)?,
-                property_type: PropertyType::from_name(&record.property_type).ok_or_else(unknown)?,
+                property_type: PropertyType::from_name(&record.property_type)
+                    .ok_or_else(unknown)?,
                 nullable: record.nullable,
                 unique: record.unique,
                 index: record.index.as_ref().map(index),
@@ -155,19 +159,35 @@ impl SchemaRecord {
             })
         };
         let dropped = |record: &DroppedRecord| {
-            let DroppedRecord { number, generation, .. } = *record;
-            Ok(DroppedProperty { name: name(&record.name)?, number, generation })
+            let DroppedRecord {
+                number, generation, ..
+            } = *record;
+            Ok(DroppedProperty {
+                name: name(&record.name)?,
+                number,
+                generation,
+            })
         };
         let schema = Schema {
             suite: named_suite(key, &self.suite)?,
             records: self.records.into(),
             expires_s,
             retention_s,
-            properties: self.properties.iter().map(property).collect::<Result<_, StoreError>>()?,
-            dropped: self.dropped.iter().map(dropped).collect::<Result<_, StoreError>>()?,
+            properties: self
+                .properties
+                .iter()
+                .map(property)
+                .collect::<Result<_, StoreError>>()?,
+            dropped: self
+                .dropped
+                .iter()
+                .map(dropped)
+                .collect::<Result<_, StoreError>>()?,
             next_number: self.next,
         };
-        schema.check().map_err(|error| damaged(key, error.to_string()))?;
+        schema
+            .check()
+            .map_err(|error| damaged(key, error.to_string()))?;
         Ok(schema)
     }
 }

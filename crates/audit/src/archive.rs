@@ -110,8 +110,17 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> ArchiveError {
 /// # Errors
 ///
 /// [`ArchiveError`]. Nothing was removed from the audit log.
-pub fn archive(this: &Move, key: &AuditKey, progress: &mut dyn FnMut(u64, u64)) -> Result<Moved, ArchiveError> {
-    let Move { folder, to, before, despite_findings } = this;
+pub fn archive(
+    this: &Move,
+    key: &AuditKey,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Moved, ArchiveError> {
+    let Move {
+        folder,
+        to,
+        before,
+        despite_findings,
+    } = this;
     let _moving = locked(folder, LOCK_FILE)?;
     let archived = find_statement(folder, key)?;
     let floor = archived.as_ref().map_or(0, |archived| archived.link().seq);
@@ -124,37 +133,80 @@ pub fn archive(this: &Move, key: &AuditKey, progress: &mut dyn FnMut(u64, u64)) 
         }
         all.pop();
     }
-    let (done, rest) = all.split_at(all.windows(2).take_while(|pair| pair[1].first <= floor + 1).count());
+    let (done, rest) = all.split_at(
+        all.windows(2)
+            .take_while(|pair| pair[1].first <= floor + 1)
+            .count(),
+    );
     if let Some(archived) = &archived {
         finish(this, archived, done)?;
     }
     let Some(last) = wanted(folder, rest, *before)? else {
-        return Ok(Moved { segments: 0, bytes: 0, records: None, findings: 0 });
+        return Ok(Moved {
+            segments: 0,
+            bytes: 0,
+            records: None,
+            findings: 0,
+        });
     };
     let (moved, kept) = rest.split_at(last + 1);
     let (first, last) = (moved[0].first, kept[0].first - 1);
-    let report =
-        verify(folder, Some(key), Range { from: None, to: Some(last) }, &[], &mut |done, all| progress(done, 2 * all))?;
+    let report = verify(
+        folder,
+        Some(key),
+        Range {
+            from: None,
+            to: Some(last),
+        },
+        &[],
+        &mut |done, all| progress(done, 2 * all),
+    )?;
     // Findings of earlier moves are already counted in the statement.
-    let new = report.findings.iter().filter(|finding| !matches!(finding.problem, Problem::ArchivedFindings(_)));
+    let new = report
+        .findings
+        .iter()
+        .filter(|finding| !matches!(finding.problem, Problem::ArchivedFindings(_)));
     let findings = new.count() as u64 + report.findings_omitted;
     if findings > 0 && !despite_findings {
-        return Err(ArchiveError::Findings { findings, from: first, to: last });
+        return Err(ArchiveError::Findings {
+            findings,
+            from: first,
+            to: last,
+        });
     }
     let name = moved[moved.len() - 1].name.clone();
-    let mut end = Link { seq: last, hash: report.hash };
+    let mut end = Link {
+        seq: last,
+        hash: report.hash,
+    };
     if report.last != last {
         // Verification found a gap. The header of the next segment holds the hash of the record before it.
         let path = folder.join(&kept[0].name);
-        end.hash = Header::read(&path).map_err(at(&path))?.map_or(end.hash, |header| header.previous.hash);
+        end.hash = Header::read(&path)
+            .map_err(at(&path))?
+            .map_or(end.hash, |header| header.previous.hash);
     }
-    let end = Checkpoint { chain: report.chain, key: key.id(), seq: end.seq, hash: end.hash, file: name };
+    let end = Checkpoint {
+        chain: report.chain,
+        key: key.id(),
+        seq: end.seq,
+        hash: end.hash,
+        file: name,
+    };
     let bytes = fill(folder, to, key, &end, archived.as_ref(), moved, progress)?;
     let findings_before = archived.map_or(0, |archived| archived.findings);
-    let statement = Archived { last: end, findings: findings_before.saturating_add(findings) };
+    let statement = Archived {
+        last: end,
+        findings: findings_before.saturating_add(findings),
+    };
     write_statement(&statement, folder, key)?;
     remove(folder, moved)?;
-    Ok(Moved { segments: moved.len(), bytes, records: Some((first, last)), findings })
+    Ok(Moved {
+        segments: moved.len(),
+        bytes,
+        records: Some((first, last)),
+        findings,
+    })
 }
 
 /// Reads and authenticates the statement of a folder. Returns `None` if there is none.
@@ -162,12 +214,19 @@ fn find_statement(folder: &Path, key: &AuditKey) -> Result<Option<Archived>, Arc
     match Archived::read(folder, Some(key)) {
         Ok(archived) => Ok(Some(archived)),
         Err(NoteError::Missing) => Ok(None),
-        Err(error) => Err(ArchiveError::Note { path: folder.join(ARCHIVED_FILE), error }),
+        Err(error) => Err(ArchiveError::Note {
+            path: folder.join(ARCHIVED_FILE),
+            error,
+        }),
     }
 }
 
 /// Replaces the statement atomically: after a crash, either the old or the new statement is there.
-fn write_statement(statement: &Archived, folder: &Path, key: &AuditKey) -> Result<(), ArchiveError> {
+fn write_statement(
+    statement: &Archived,
+    folder: &Path,
+    key: &AuditKey,
+) -> Result<(), ArchiveError> {
     replace(&folder.join(ARCHIVED_FILE), &mut &*statement.encode(key))?;
     files::sync_folder(folder).map_err(at(folder))
 }
@@ -180,8 +239,14 @@ fn finish(this: &Move, archived: &Archived, done: &[Segment]) -> Result<(), Arch
         let (path, copy) = (this.folder.join(&segment.name), this.to.join(&segment.name));
         let header = Header::read(&path).map_err(at(&path))?;
         if header.is_none_or(|header| header.chain != archived.last.chain) {
-            let what = format!("{} is of another trail than {ARCHIVED_FILE} is of", segment.name);
-            return Err(ArchiveError::Elsewhere { folder: this.folder.clone(), what });
+            let what = format!(
+                "{} is of another trail than {ARCHIVED_FILE} is of",
+                segment.name
+            );
+            return Err(ArchiveError::Elsewhere {
+                folder: this.folder.clone(),
+                what,
+            });
         }
         if is_copy(&path, &copy).map_err(at(&copy))? {
             copied.push(segment.clone());
@@ -214,13 +279,19 @@ fn is_copy(one: &Path, other: &Path) -> io::Result<bool> {
 }
 
 /// Returns the index of the last segment to move. The newest segment, which is still being written, is never moved.
-fn wanted(folder: &Path, segments: &[Segment], before: Option<Timestamp>) -> Result<Option<usize>, ArchiveError> {
+fn wanted(
+    folder: &Path,
+    segments: &[Segment],
+    before: Option<Timestamp>,
+) -> Result<Option<usize>, ArchiveError> {
     let mut last = None;
     for (index, next) in segments.iter().enumerate().skip(1) {
         if let Some(before) = before {
             let path = folder.join(&next.name);
             // Records are written in order, so none is much younger than the first record of the next segment.
-            let begun = Header::read(&path).map_err(at(&path))?.map(|header| header.time);
+            let begun = Header::read(&path)
+                .map_err(at(&path))?
+                .map(|header| header.time);
             if begun.is_none_or(|begun| begun > before) {
                 break;
             }
@@ -242,17 +313,26 @@ fn fill(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<u64, ArchiveError> {
     files::make_folder(to).map_err(at(to))?;
-    let elsewhere = |what: String| ArchiveError::Elsewhere { folder: to.to_owned(), what };
+    let elsewhere = |what: String| ArchiveError::Elsewhere {
+        folder: to.to_owned(),
+        what,
+    };
     if fs::canonicalize(to).map_err(at(to))? == fs::canonicalize(folder).map_err(at(folder))? {
         return Err(elsewhere("is the trail itself".to_owned()));
     }
     let _lock = locked(to, files::LOCK_FILE)?;
     let floor = archived.map_or(0, |archived| archived.link().seq);
     match Checkpoint::read(to, Some(key)) {
-        Ok(head) if head.chain != last.chain => return Err(elsewhere("holds another trail".to_owned())),
+        Ok(head) if head.chain != last.chain => {
+            return Err(elsewhere("holds another trail".to_owned()));
+        }
         // An interrupted earlier move can have stopped anywhere between the two numbers.
         Ok(head) if !(floor..=last.seq).contains(&head.seq) => {
-            let what = format!("holds records up to {}, and those to be moved begin at {}", head.seq, floor + 1);
+            let what = format!(
+                "holds records up to {}, and those to be moved begin at {}",
+                head.seq,
+                floor + 1
+            );
             return Err(elsewhere(what));
         }
         Ok(_) => (),
@@ -265,10 +345,20 @@ fn fill(
                 write_statement(archived, to, key)?;
             }
         }
-        Err(error) => return Err(ArchiveError::Note { path: to.join(CHECKPOINT_FILE), error }),
+        Err(error) => {
+            return Err(ArchiveError::Note {
+                path: to.join(CHECKPOINT_FILE),
+                error,
+            });
+        }
     }
-    let length = |segment: &Segment| fs::metadata(folder.join(&segment.name)).map(|file| file.len());
-    let all = moved.iter().map(length).sum::<io::Result<u64>>().map_err(at(folder))?;
+    let length =
+        |segment: &Segment| fs::metadata(folder.join(&segment.name)).map(|file| file.len());
+    let all = moved
+        .iter()
+        .map(length)
+        .sum::<io::Result<u64>>()
+        .map_err(at(folder))?;
     let mut done = 0;
     for segment in moved {
         let torn = files::torn(folder, segment);
@@ -322,5 +412,7 @@ fn remove(folder: &Path, segments: &[Segment]) -> Result<(), ArchiveError> {
 
 fn locked(folder: &Path, name: &str) -> Result<files::Lock, ArchiveError> {
     let lock = files::lock(&folder.join(name)).map_err(at(folder))?;
-    lock.ok_or_else(|| ArchiveError::InUse { folder: folder.to_owned() })
+    lock.ok_or_else(|| ArchiveError::InUse {
+        folder: folder.to_owned(),
+    })
 }

@@ -63,7 +63,10 @@ impl FromStr for Anchor {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = "must be SEQ:HASH, as `sealwire audit checkpoint` prints it";
         let (seq, hash) = text.split_once(':').ok_or(wrong)?;
-        Ok(Self { seq: seq.parse().map_err(|_| wrong)?, hash: hash.parse().map_err(|_| wrong)? })
+        Ok(Self {
+            seq: seq.parse().map_err(|_| wrong)?,
+            hash: hash.parse().map_err(|_| wrong)?,
+        })
     }
 }
 
@@ -84,7 +87,10 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     pub(crate) fn link(&self) -> Link {
-        Link { seq: self.seq, hash: self.hash }
+        Link {
+            seq: self.seq,
+            hash: self.hash,
+        }
     }
 }
 
@@ -117,16 +123,32 @@ impl<'a> Line<'a> {
         let rest = sealed.strip_prefix(BEGIN)?;
         let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let (number, body) = rest.split_at(digits);
-        let plain = matches!(number, [b'1'..=b'9', ..]) && body.first().is_none_or(|byte| *byte == b',');
-        let seq = std::str::from_utf8(number).ok().filter(|_| plain)?.parse().ok().filter(|seq| *seq <= SEQ_MAX)?;
-        Some(Self { seq, sealed, body, hash: Digest(json::unhex(hash)?), mac: json::unhex(mac)? })
+        let plain =
+            matches!(number, [b'1'..=b'9', ..]) && body.first().is_none_or(|byte| *byte == b',');
+        let seq = std::str::from_utf8(number)
+            .ok()
+            .filter(|_| plain)?
+            .parse()
+            .ok()
+            .filter(|seq| *seq <= SEQ_MAX)?;
+        Some(Self {
+            seq,
+            sealed,
+            body,
+            hash: Digest(json::unhex(hash)?),
+            mac: json::unhex(mac)?,
+        })
     }
 
     /// Returns the event type that the line claims.
     #[must_use]
     pub fn event(&self) -> Option<&'a str> {
         // The time before the event has a fixed length.
-        let rest = self.body.strip_prefix(b",\"time\":\"")?.get(24..)?.strip_prefix(b"\",\"event\":\"")?;
+        let rest = self
+            .body
+            .strip_prefix(b",\"time\":\"")?
+            .get(24..)?
+            .strip_prefix(b"\",\"event\":\"")?;
         let end = rest.iter().position(|byte| *byte == b'"')?;
         std::str::from_utf8(&rest[..end]).ok()
     }

@@ -34,7 +34,12 @@ impl Checkpoint {
     }
 
     /// Writes the checkpoint in place. `buffer` is reused between writes.
-    pub(crate) fn write(&self, file: &File, key: &AuditKey, buffer: &mut Vec<u8>) -> io::Result<()> {
+    pub(crate) fn write(
+        &self,
+        file: &File,
+        key: &AuditKey,
+        buffer: &mut Vec<u8>,
+    ) -> io::Result<()> {
         buffer.clear();
         self.encode_into(key, buffer);
         file.write_all_at(buffer, 0)
@@ -85,11 +90,20 @@ mod tests {
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
-            assert!(Checkpoint::parse(&changed, Some(&key)).is_err(), "byte {at}");
+            assert!(
+                Checkpoint::parse(&changed, Some(&key)).is_err(),
+                "byte {at}"
+            );
         }
         let other = AuditKey::new(&Zeroizing::new([2; 32]));
-        assert!(matches!(Checkpoint::parse(&bytes, Some(&other)), Err(NoteError::OtherKey(_))));
+        assert!(matches!(
+            Checkpoint::parse(&bytes, Some(&other)),
+            Err(NoteError::OtherKey(_))
+        ));
         let forged = Checkpoint { seq: 5, ..head }.encode(&other);
-        assert!(matches!(Checkpoint::parse(&forged, Some(&key)), Err(NoteError::Forged)));
+        assert!(matches!(
+            Checkpoint::parse(&forged, Some(&key)),
+            Err(NoteError::Forged)
+        ));
     }
 }

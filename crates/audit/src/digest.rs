@@ -14,12 +14,24 @@ pub struct Digest(pub [u8; 32]);
 impl Digest {
     /// Returns the hash that precedes the first record of a chain of that name.
     pub(crate) fn genesis(chain: &[u8; 16]) -> Self {
-        Self(Sha256::new().chain_update(b"sealwire/audit/1").chain_update(chain).finalize().into())
+        Self(
+            Sha256::new()
+                .chain_update(b"sealwire/audit/1")
+                .chain_update(chain)
+                .finalize()
+                .into(),
+        )
     }
 
     /// Returns the next hash: this one chained with a line up to its seal.
     pub(crate) fn with(&self, sealed: &[u8]) -> Self {
-        Self(Sha256::new().chain_update(self.0).chain_update(sealed).finalize().into())
+        Self(
+            Sha256::new()
+                .chain_update(self.0)
+                .chain_update(sealed)
+                .finalize()
+                .into(),
+        )
     }
 }
 
@@ -41,6 +53,8 @@ impl FromStr for Digest {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        json::unhex(text.as_bytes()).map(Self).ok_or("must be 64 hexadecimal digits")
+        json::unhex(text.as_bytes())
+            .map(Self)
+            .ok_or("must be 64 hexadecimal digits")
     }
 }

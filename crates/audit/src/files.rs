@@ -24,12 +24,18 @@ pub(crate) struct Segment {
 
 impl Segment {
     pub(crate) fn from(first: u64) -> Self {
-        Self { first, name: format!("{PREFIX}{first:0DIGITS$}{SUFFIX}") }
+        Self {
+            first,
+            name: format!("{PREFIX}{first:0DIGITS$}{SUFFIX}"),
+        }
     }
 
     fn parse(name: &str) -> Option<Self> {
         let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
-        let first = digits.parse().ok().filter(|first| (1..=SEQ_MAX).contains(first))?;
+        let first = digits
+            .parse()
+            .ok()
+            .filter(|first| (1..=SEQ_MAX).contains(first))?;
         Some(Self::from(first)).filter(|segment| segment.name == name)
     }
 }
@@ -62,7 +68,9 @@ pub(crate) fn folder_bytes(folder: &Path) -> io::Result<u64> {
 pub(crate) fn bytes_left(folder: &Path, folder_bytes_max: Option<u64>) -> io::Result<u64> {
     let disk = rustix::fs::statvfs(folder)?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-    let Some(max) = folder_bytes_max else { return Ok(free) };
+    let Some(max) = folder_bytes_max else {
+        return Ok(free);
+    };
     Ok(free.min(max.saturating_sub(folder_bytes(folder)?)))
 }
 
@@ -73,12 +81,22 @@ pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
 
 /// Creates a new file for appending, with access for its owner only.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)
+    OpenOptions::new()
+        .append(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
 }
 
 /// Opens a file for reading and writing. Creates the file with access for its owner only, if it does not exist.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
 }
 
 /// Opens an existing segment for appending.
@@ -138,7 +156,10 @@ mod tests {
     #[test]
     fn names_are_read_as_they_are_written_and_sort_as_records_do() {
         for first in [1, 9, 10, 123_456, SEQ_MAX] {
-            assert_eq!(Segment::parse(&Segment::from(first).name), Some(Segment::from(first)));
+            assert_eq!(
+                Segment::parse(&Segment::from(first).name),
+                Some(Segment::from(first))
+            );
         }
         assert!(Segment::from(9).name < Segment::from(10).name);
         for other in [

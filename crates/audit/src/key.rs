@@ -29,7 +29,9 @@ impl AuditKey {
     pub fn new(root: &Zeroizing<[u8; 32]>) -> Self {
         let keyed = |label: &[u8]| {
             let mut key = Zeroizing::new([0; 32]);
-            Hkdf::<Sha256>::new(None, &root[..]).expand(label, &mut key[..]).expect("a sub-key is one hash long");
+            Hkdf::<Sha256>::new(None, &root[..])
+                .expand(label, &mut key[..])
+                .expect("a sub-key is one hash long");
             Box::new(Hmac::new_from_slice(&key[..]).expect("HMAC takes a key of any length"))
         };
         let mut id = [0; 4];
@@ -72,7 +74,10 @@ fn cut(key: &Hmac<Sha256>, bytes: &[u8]) -> [u8; MAC_BYTES] {
 
 /// Compares two MACs in constant time.
 pub(crate) fn same(one: &[u8; MAC_BYTES], other: &[u8; MAC_BYTES]) -> bool {
-    one.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    one.iter()
+        .zip(other)
+        .fold(0, |differ, (a, b)| differ | (a ^ b))
+        == 0
 }
 
 impl fmt::Debug for AuditKey {

@@ -35,5 +35,7 @@ pub use segment_writer::{FoundSegment, Journal, JournalError, Options};
 pub use show::{Filter, Follow, RecordView};
 pub use statement::{ARCHIVED_FILE, Archived};
 pub use timestamp::Timestamp;
-pub use trail::{FileEvent, Observer, OnFailure, RecordLost, Trail, TrailOptions, TrailState, WriteAck};
+pub use trail::{
+    FileEvent, Observer, OnFailure, RecordLost, Trail, TrailOptions, TrailState, WriteAck,
+};
 pub use verify::{CheckpointResult, Finding, Problem, Range, Report, VerifyError, verify};

@@ -83,19 +83,37 @@ pub(crate) fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, NoteError> 
 
 /// Returns the record that a note names and the findings that it counts. With a key, fails unless `seal` gives the
 /// note's MAC under that key. The caller must check the bytes after the MAC.
-pub(crate) fn parse(bytes: &[u8], key: Option<&AuditKey>, seal: Seal) -> Result<(Checkpoint, u64), NoteError> {
+pub(crate) fn parse(
+    bytes: &[u8],
+    key: Option<&AuditKey>,
+    seal: Seal,
+) -> Result<(Checkpoint, u64), NoteError> {
     let text: Text = serde_json::from_slice(bytes).map_err(|_| NoteError::Damaged)?;
     let named = (|| {
-        let (chain, hash) = (json::unhex(text.chain.as_bytes())?, json::unhex(text.hash.as_bytes())?);
-        Some(Checkpoint { chain, key: text.key, seq: text.seq, hash: Digest(hash), file: text.file })
+        let (chain, hash) = (
+            json::unhex(text.chain.as_bytes())?,
+            json::unhex(text.hash.as_bytes())?,
+        );
+        Some(Checkpoint {
+            chain,
+            key: text.key,
+            seq: text.seq,
+            hash: Digest(hash),
+            file: text.file,
+        })
     })();
-    let named = named.filter(|named| text.format == 1 && named.seq < SEQ_MAX).ok_or(NoteError::Damaged)?;
+    let named = named
+        .filter(|named| text.format == 1 && named.seq < SEQ_MAX)
+        .ok_or(NoteError::Damaged)?;
     let mac = json::unhex(text.mac.as_bytes()).ok_or(NoteError::Damaged)?;
     if let Some(key) = key {
         if named.key != key.id() {
             return Err(NoteError::OtherKey(named.key));
         }
-        let sealed = bytes.windows(8).position(|at| at == b",\"mac\":\"").ok_or(NoteError::Damaged)?;
+        let sealed = bytes
+            .windows(8)
+            .position(|at| at == b",\"mac\":\"")
+            .ok_or(NoteError::Damaged)?;
         if !same(&seal(key, &bytes[..sealed]), &mac) {
             return Err(NoteError::Forged);
         }

@@ -125,7 +125,9 @@ impl Record<'_> {
                         out.push(b']');
                     }
                     Change::Number(value) => json::number(out, *value),
-                    Change::Flag(flag) => out.extend_from_slice(if *flag { b"true" } else { b"false" }),
+                    Change::Flag(flag) => {
+                        out.extend_from_slice(if *flag { b"true" } else { b"false" })
+                    }
                     Change::Nothing => out.extend_from_slice(b"null"),
                 }
             }
@@ -136,7 +138,11 @@ impl Record<'_> {
         json::count(out, "bytes_in", self.bytes_in);
         json::text(out, "outcome", cut(self.outcome, TEXT_BYTES_MAX));
         json::count(out, "generation", self.generation);
-        json::count(out, "took_us", u64::try_from(self.took.as_micros()).unwrap_or(u64::MAX));
+        json::count(
+            out,
+            "took_us",
+            u64::try_from(self.took.as_micros()).unwrap_or(u64::MAX),
+        );
     }
 }
 
@@ -228,7 +234,11 @@ pub enum Event<'a> {
 impl Event<'_> {
     pub(crate) fn encode(&self, out: &mut Vec<u8>, at: Timestamp, instance: &str) {
         match self {
-            Self::Start { version, found, torn_bytes } => {
+            Self::Start {
+                version,
+                found,
+                torn_bytes,
+            } => {
                 begin(out, at, "start", instance);
                 json::text(out, "version", version);
                 json::text(out, "found", found);
@@ -242,7 +252,16 @@ impl Event<'_> {
                 moment(out, *since);
                 json::text(out, "error", cut(error, TEXT_BYTES_MAX));
             }
-            Self::Refused { principal, kind, method, outcome, count, first, last, bytes_in } => {
+            Self::Refused {
+                principal,
+                kind,
+                method,
+                outcome,
+                count,
+                first,
+                last,
+                bytes_in,
+            } => {
                 begin(out, at, "refused", instance);
                 json::text(out, "principal", cut(principal, PRINCIPAL_BYTES_MAX));
                 json::text(out, "kind", cut(kind, TEXT_BYTES_MAX));
@@ -255,7 +274,14 @@ impl Event<'_> {
                 moment(out, *last);
                 json::count(out, "bytes_in", *bytes_in);
             }
-            Self::Sweep { action, app, collection, app_number, collection_number, rows } => {
+            Self::Sweep {
+                action,
+                app,
+                collection,
+                app_number,
+                collection_number,
+                rows,
+            } => {
                 begin(out, at, "sweep", instance);
                 json::text(out, "action", cut(action, TEXT_BYTES_MAX));
                 for (name, text) in [("app", app), ("collection", collection)] {
@@ -267,7 +293,16 @@ impl Event<'_> {
                 json::count(out, "collection_number", *collection_number);
                 json::count(out, "rows", *rows);
             }
-            Self::Provider { operation, provider, provider_kind, slot, root, outcome, used, took } => {
+            Self::Provider {
+                operation,
+                provider,
+                provider_kind,
+                slot,
+                root,
+                outcome,
+                used,
+                took,
+            } => {
                 begin(out, at, "provider", instance);
                 json::text(out, "operation", cut(operation, TEXT_BYTES_MAX));
                 json::text(out, "provider", cut(provider, TEXT_BYTES_MAX));
@@ -280,7 +315,11 @@ impl Event<'_> {
                 json::text(out, "outcome", cut(outcome, TEXT_BYTES_MAX));
                 json::key(out, "used");
                 moment(out, *used);
-                json::count(out, "took_us", u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+                json::count(
+                    out,
+                    "took_us",
+                    u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+                );
             }
             Self::Reload { what, outcome } => {
                 begin(out, at, "reload", instance);
@@ -406,20 +445,47 @@ mod tests {
         let (mut body, mut line) = (Vec::new(), Vec::new());
         event.encode(&mut body, Timestamp::now(), "run");
         let key = AuditKey::new(&zeroize::Zeroizing::new([7; 32]));
-        Link { seq: 0, hash: Digest::genesis(&[0; 16]) }.seal(&key, &body, &mut line);
-        let filter = crate::Filter { event: Some("provider".into()), ..crate::Filter::default() };
+        Link {
+            seq: 0,
+            hash: Digest::genesis(&[0; 16]),
+        }
+        .seal(&key, &body, &mut line);
+        let filter = crate::Filter {
+            event: Some("provider".into()),
+            ..crate::Filter::default()
+        };
         let shown = filter.take(&line).unwrap();
-        let texts = [&shown.operation, &shown.provider, &shown.provider_kind, &shown.root, &shown.outcome, &shown.used];
-        let expected =
-            ["probe", "hsm", "pkcs11", "a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5", "denied", "2026-11-22T00:34:24.123Z"];
+        let texts = [
+            &shown.operation,
+            &shown.provider,
+            &shown.provider_kind,
+            &shown.root,
+            &shown.outcome,
+            &shown.used,
+        ];
+        let expected = [
+            "probe",
+            "hsm",
+            "pkcs11",
+            "a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5",
+            "denied",
+            "2026-11-22T00:34:24.123Z",
+        ];
         assert_eq!(texts.map(|text| text.as_deref()), expected.map(Some));
-        assert_eq!((shown.slot, shown.took_us, &*shown.instance), (Some(3), 1_234, "run"));
+        assert_eq!(
+            (shown.slot, shown.took_us, &*shown.instance),
+            (Some(3), 1_234, "run")
+        );
     }
 
     #[test]
     fn what_is_almost_a_line_is_none() {
         let (key, mut out) = (AuditKey::new(&zeroize::Zeroizing::new([7; 32])), Vec::new());
-        Link { seq: 0, hash: Digest::genesis(&[0; 16]) }.seal(&key, b",\"a\":1", &mut out);
+        Link {
+            seq: 0,
+            hash: Digest::genesis(&[0; 16]),
+        }
+        .seal(&key, b",\"a\":1", &mut out);
         let line = String::from_utf8(out).unwrap().trim_end().to_owned();
         assert!(Line::parse(line.as_bytes()).is_some());
         for (from, to) in [
@@ -435,7 +501,11 @@ mod tests {
             ("{\"seq\":1", "{\"seq\":+1"),
             ("{\"seq\":1,", "{\"seq\":1 "),
         ] {
-            assert_eq!(Line::parse(line.replacen(from, to, 1).as_bytes()), None, "{from} {to}");
+            assert_eq!(
+                Line::parse(line.replacen(from, to, 1).as_bytes()),
+                None,
+                "{from} {to}"
+            );
         }
         let upper = line.replace(['a', 'b', 'c', 'd', 'e', 'f'], "A");
         assert_eq!(Line::parse(upper.as_bytes()), None);

@@ -52,7 +52,10 @@ impl Header {
         let mut object = line.sealed.to_vec();
         object.push(b'}');
         let text: Text<'_> = serde_json::from_slice(&object).ok()?;
-        let previous = Link { seq: text.previous.seq, hash: text.previous.hash.parse().ok()? };
+        let previous = Link {
+            seq: text.previous.seq,
+            hash: text.previous.hash.parse().ok()?,
+        };
         let previous_file = text.previous.file.to_owned();
         let chain = json::unhex(text.chain.as_bytes())?;
         let time = Timestamp::parse(text.time.as_bytes())?;
@@ -61,7 +64,13 @@ impl Header {
         // The hash before the first record follows from the chain's name.
         let fits = !is_begin || previous.hash == Digest::genesis(&chain);
         let key = text.key.to_owned();
-        (known && fits && previous.seq < SEQ_MAX).then_some(Self { chain, key, time, previous, previous_file })
+        (known && fits && previous.seq < SEQ_MAX).then_some(Self {
+            chain,
+            key,
+            time,
+            previous,
+            previous_file,
+        })
     }
 }
 
@@ -96,7 +105,11 @@ impl<'a> RawRecord<'a> {
 
 impl<R: BufRead> Lines<R> {
     pub(crate) fn new(input: R) -> Self {
-        Self { input, buffer: Vec::new(), end: 0 }
+        Self {
+            input,
+            buffer: Vec::new(),
+            end: 0,
+        }
     }
 
     /// Returns the next line, or `None` at the end of the file.
@@ -121,7 +134,12 @@ impl<R: BufRead> Lines<R> {
             }
         }
         let found = self.end > begin;
-        Ok(found.then_some(RawRecord { bytes: &self.buffer, is_too_long, end: self.end, is_whole }))
+        Ok(found.then_some(RawRecord {
+            bytes: &self.buffer,
+            is_too_long,
+            end: self.end,
+            is_whole,
+        }))
     }
 }
 

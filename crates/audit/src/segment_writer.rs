@@ -164,11 +164,14 @@ impl Journal {
         };
         files::make_folder(&folder).map_err(at(&folder))?;
         let lock = files::lock(&folder.join(files::LOCK_FILE)).map_err(at(&folder))?;
-        let lock = lock.ok_or_else(|| JournalError::InUse { folder: folder.clone() })?;
+        let lock = lock.ok_or_else(|| JournalError::InUse {
+            folder: folder.clone(),
+        })?;
         let written = Checkpoint::read(&folder, Some(&key));
         let named = written.as_ref().ok().map(|head| head.seq);
         let (tail, torn_bytes) = tail(&folder, &key, named).map_err(at(&folder))?;
-        let head = files::open(&folder.join(CHECKPOINT_FILE)).map_err(at(&folder.join(CHECKPOINT_FILE)))?;
+        let head = files::open(&folder.join(CHECKPOINT_FILE))
+            .map_err(at(&folder.join(CHECKPOINT_FILE)))?;
         let mut state = SegmentState::of(written, tail)?;
         if state.found == FoundSegment::New && folder.join(ARCHIVED_FILE).exists() {
             state.found = FoundSegment::HeadMissing;
@@ -202,12 +205,20 @@ impl Journal {
         if let Some((segment, bytes, since)) = state.goes_on {
             let path = folder.join(&segment.name);
             let file = files::append(&path).map_err(at(&path))?;
-            journal.open = Some(OpenSegment { file, segment, bytes, since, excess: false });
+            journal.open = Some(OpenSegment {
+                file,
+                segment,
+                bytes,
+                since,
+                excess: false,
+            });
         }
         if state.found == FoundSegment::New {
             // Written before the first segment, so that no segment ever exists without a checkpoint.
             let link = journal.link;
-            journal.write_head(&link, "").map_err(at(&folder.join(CHECKPOINT_FILE)))?;
+            journal
+                .write_head(&link, "")
+                .map_err(at(&folder.join(CHECKPOINT_FILE)))?;
             journal
                 .head
                 .sync_all()
@@ -247,7 +258,11 @@ impl Journal {
     /// # Errors
     ///
     /// The system's error. The trail is as before, and the next call tries again.
-    pub fn append<'a>(&mut self, at: Timestamp, records: impl Iterator<Item = &'a [u8]>) -> io::Result<bool> {
+    pub fn append<'a>(
+        &mut self,
+        at: Timestamp,
+        records: impl Iterator<Item = &'a [u8]>,
+    ) -> io::Result<bool> {
         self.mend()?;
         self.out.clear();
         self.out.shrink_to(BUFFER_BYTES_KEPT);
@@ -301,7 +316,8 @@ impl Journal {
 
     fn is_due(&self, at: Timestamp) -> bool {
         self.open.as_ref().is_none_or(|open| {
-            open.bytes >= self.options.segment_bytes || at.since(open.since) >= self.options.segment_age
+            open.bytes >= self.options.segment_bytes
+                || at.since(open.since) >= self.options.segment_age
         })
     }
 
@@ -320,7 +336,11 @@ impl Journal {
         if self.options.sync {
             files::sync_folder(&self.options.folder)?;
         }
-        let reason = if self.open.is_some() { "rotation" } else { self.reason };
+        let reason = if self.open.is_some() {
+            "rotation"
+        } else {
+            self.reason
+        };
         let mut body = Vec::with_capacity(512);
         begin(&mut body, at, "segment", &self.options.instance);
         json::count(&mut body, "format", 1);
@@ -339,7 +359,13 @@ impl Journal {
         }
         body.push(b'}');
         link.seal(&self.key, &body, &mut self.out);
-        Ok(OpenSegment { file, segment, bytes: 0, since: at, excess: false })
+        Ok(OpenSegment {
+            file,
+            segment,
+            bytes: 0,
+            since: at,
+            excess: false,
+        })
     }
 
     /// Writes the buffer, then the checkpoint.
@@ -351,12 +377,18 @@ impl Journal {
             file.sync_data()?;
         }
         self.write_head(&link, name)?;
-        if self.options.sync { self.head.sync_data() } else { Ok(()) }
+        if self.options.sync {
+            self.head.sync_data()
+        } else {
+            Ok(())
+        }
     }
 
     /// Fails if writing the buffer would exceed the size limit of the folder.
     fn make_room(&mut self) -> io::Result<()> {
-        let Some(max) = self.options.folder_bytes_max else { return Ok(()) };
+        let Some(max) = self.options.folder_bytes_max else {
+            return Ok(());
+        };
         let more = self.out.len() as u64 + HEAD_BYTES_MAX;
         if self.folder_bytes + more > max {
             self.folder_bytes = files::folder_bytes(&self.options.folder)?;
@@ -371,7 +403,8 @@ impl Journal {
     fn write_head(&mut self, link: &Link, file: &str) -> io::Result<()> {
         (self.note.seq, self.note.hash) = (link.seq, link.hash);
         file.clone_into(&mut self.note.file);
-        self.note.write(&self.head, &self.key, &mut self.note_buffer)
+        self.note
+            .write(&self.head, &self.key, &mut self.note_buffer)
     }
 
     /// Removes the bytes of a failed write.
@@ -411,22 +444,46 @@ impl SegmentState {
             Ok(_) => FoundSegment::Clean,
             Err(NoteError::Missing) => FoundSegment::HeadMissing,
             Err(NoteError::OtherKey(_)) => FoundSegment::OtherKey,
-            Err(NoteError::Damaged | NoteError::Forged | NoteError::Io(_)) => FoundSegment::HeadDamaged,
+            Err(NoteError::Damaged | NoteError::Forged | NoteError::Io(_)) => {
+                FoundSegment::HeadDamaged
+            }
         };
         let begin = |found, chain| {
-            let link = Link { seq: 0, hash: Digest::genesis(&chain) };
-            Self { found, chain, link, previous: None, goes_on: None }
+            let link = Link {
+                seq: 0,
+                hash: Digest::genesis(&chain),
+            };
+            Self {
+                found,
+                chain,
+                link,
+                previous: None,
+                goes_on: None,
+            }
         };
         match (head, tail) {
             (Err(error), None) => {
                 let mut chain = [0; 16];
                 aws_lc_rs::rand::fill(&mut chain).map_err(|_| JournalError::Random)?;
-                Ok(begin(if matches!(error, NoteError::Missing) { FoundSegment::New } else { found }, chain))
+                Ok(begin(
+                    if matches!(error, NoteError::Missing) {
+                        FoundSegment::New
+                    } else {
+                        found
+                    },
+                    chain,
+                ))
             }
             (Ok(head), None) if head.seq == 0 => Ok(begin(FoundSegment::New, head.chain)),
             (Ok(head), None) => {
                 let (found, previous) = (FoundSegment::SegmentsMissing, Some(head.file.clone()));
-                Ok(Self { found, chain: head.chain, link: head.link(), previous, goes_on: None })
+                Ok(Self {
+                    found,
+                    chain: head.chain,
+                    link: head.link(),
+                    previous,
+                    goes_on: None,
+                })
             }
             (head, Some(tail)) => Ok(Self::behind(found, head.ok(), tail)),
         }
@@ -434,12 +491,28 @@ impl SegmentState {
 
     /// Returns the state of a folder with segments.
     fn behind(found: FoundSegment, head: Option<Checkpoint>, tail: Tail) -> Self {
-        let Tail { segment, link, header, named, bytes, sound } = tail;
-        let chain = header.as_ref().map(|header| header.chain).or(head.as_ref().map(|head| head.chain));
+        let Tail {
+            segment,
+            link,
+            header,
+            named,
+            bytes,
+            sound,
+        } = tail;
+        let chain = header
+            .as_ref()
+            .map(|header| header.chain)
+            .or(head.as_ref().map(|head| head.chain));
         let chain = chain.unwrap_or_default();
         let previous = Some(segment.name.clone());
         let Some(head) = head else {
-            return Self { found, chain, link, previous, goes_on: None };
+            return Self {
+                found,
+                chain,
+                link,
+                previous,
+                goes_on: None,
+            };
         };
         let found = match named {
             _ if head.seq > link.seq => FoundSegment::Cut,
@@ -449,9 +522,27 @@ impl SegmentState {
             _ => FoundSegment::Ahead,
         };
         match (found, header) {
-            (FoundSegment::Cut, _) => Self { found, chain: head.chain, link: head.link(), previous, goes_on: None },
-            (FoundSegment::Broken, _) | (_, None) => Self { found, chain, link, previous, goes_on: None },
-            (_, Some(header)) => Self { found, chain, link, previous, goes_on: Some((segment, bytes, header.time)) },
+            (FoundSegment::Cut, _) => Self {
+                found,
+                chain: head.chain,
+                link: head.link(),
+                previous,
+                goes_on: None,
+            },
+            (FoundSegment::Broken, _) | (_, None) => Self {
+                found,
+                chain,
+                link,
+                previous,
+                goes_on: None,
+            },
+            (_, Some(header)) => Self {
+                found,
+                chain,
+                link,
+                previous,
+                goes_on: Some((segment, bytes, header.time)),
+            },
         }
     }
 }
@@ -474,7 +565,10 @@ fn is_complete_now(folder: &Path, key: &AuditKey) -> io::Result<bool> {
     // Read after listing the segments. Segments moved in between are covered by this statement.
     let archived = Archived::read(folder, Some(key)).map_or(0, |archived| archived.link().seq);
     // Archived segments that were copied back need no predecessors.
-    let again = segments.windows(2).take_while(|pair| pair[1].first <= archived + 1).count();
+    let again = segments
+        .windows(2)
+        .take_while(|pair| pair[1].first <= archived + 1)
+        .count();
     let mut before: Option<Segment> = None;
     for segment in segments.into_iter().skip(again) {
         // An unreadable first line is reported elsewhere, as another finding.
@@ -515,8 +609,18 @@ fn tail(folder: &Path, key: &AuditKey, named: Option<u64>) -> io::Result<(Option
 
 fn scan(path: &Path, segment: &Segment, key: &AuditKey, named: Option<u64>) -> io::Result<Tail> {
     let mut lines = Lines::new(BufReader::with_capacity(1 << 20, File::open(path)?));
-    let first = Link { seq: segment.first.saturating_sub(1), hash: Digest([0; 32]) };
-    let mut tail = Tail { segment: segment.clone(), link: first, header: None, named: None, bytes: 0, sound: true };
+    let first = Link {
+        seq: segment.first.saturating_sub(1),
+        hash: Digest([0; 32]),
+    };
+    let mut tail = Tail {
+        segment: segment.clone(),
+        link: first,
+        header: None,
+        named: None,
+        bytes: 0,
+        sound: true,
+    };
     let mut number = 0_u64;
     while let Some(raw) = lines.next()?.filter(|raw| raw.is_whole) {
         number += 1;
@@ -532,12 +636,20 @@ fn scan(path: &Path, segment: &Segment, key: &AuditKey, named: Option<u64>) -> i
                 tail.sound &= header.key == key.id();
             }
         }
-        let follows = line.seq == tail.link.seq + 1 && tail.link.hash.with(line.sealed) == line.hash;
-        tail.sound &= tail.header.is_some() && follows && same(&key.line_mac(&line.hash), &line.mac);
+        let follows =
+            line.seq == tail.link.seq + 1 && tail.link.hash.with(line.sealed) == line.hash;
+        tail.sound &=
+            tail.header.is_some() && follows && same(&key.line_mac(&line.hash), &line.mac);
         // Record numbers only grow, whatever the line claims, so that no number is used twice.
-        tail.link = Link { seq: line.seq.max(tail.link.seq), hash: line.hash };
+        tail.link = Link {
+            seq: line.seq.max(tail.link.seq),
+            hash: line.hash,
+        };
         if Some(line.seq) == named {
-            tail.named = Some(Link { seq: line.seq, hash: line.hash });
+            tail.named = Some(Link {
+                seq: line.seq,
+                hash: line.hash,
+            });
         }
     }
     Ok(tail)

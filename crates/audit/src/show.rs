@@ -110,20 +110,32 @@ impl Filter {
     #[must_use]
     pub fn take(&self, line: &[u8]) -> Option<RecordView> {
         let shown: RecordView = serde_json::from_slice(line).ok()?;
-        let is = |wanted: &Option<String>, there: Option<&str>| wanted.is_none() || wanted.as_deref() == there;
+        let is = |wanted: &Option<String>, there: Option<&str>| {
+            wanted.is_none() || wanted.as_deref() == there
+        };
         let outcome = match self.outcome.as_deref() {
-            Some("failed") => shown.outcome.as_deref().is_some_and(|outcome| outcome != "ok"),
+            Some("failed") => shown
+                .outcome
+                .as_deref()
+                .is_some_and(|outcome| outcome != "ok"),
             _ => is(&self.outcome, shown.outcome.as_deref()),
         };
         let time = Timestamp::parse(shown.time.as_bytes());
-        let timely = self.since.is_none_or(|since| time.is_some_and(|time| time >= since))
-            && self.until.is_none_or(|until| time.is_some_and(|time| time <= until));
+        let timely = self
+            .since
+            .is_none_or(|since| time.is_some_and(|time| time >= since))
+            && self
+                .until
+                .is_none_or(|until| time.is_some_and(|time| time <= until));
         let wanted = is(&self.principal, shown.principal.as_deref())
             && is(&self.app, shown.app.as_deref())
             && is(&self.collection, shown.collection.as_deref())
             && is(&self.method, shown.method.as_deref())
             && is(&self.event, Some(&shown.event))
-            && self.subject.as_ref().is_none_or(|subject| shown.subjects.contains(subject))
+            && self
+                .subject
+                .as_ref()
+                .is_none_or(|subject| shown.subjects.contains(subject))
             && outcome
             && timely;
         wanted.then_some(shown)
@@ -152,7 +164,10 @@ impl Follow {
     pub fn poll(&mut self, visit: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let segments = files::segments(&self.folder)?;
         let first = self.at.as_ref().map_or(0, |(segment, _)| segment.first);
-        for segment in segments.into_iter().filter(|segment| segment.first >= first) {
+        for segment in segments
+            .into_iter()
+            .filter(|segment| segment.first >= first)
+        {
             let from = match &self.at {
                 Some((at, read)) if *at == segment => *read,
                 _ => 0,

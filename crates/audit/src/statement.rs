@@ -24,7 +24,10 @@ impl Archived {
     /// Returns the last record that was moved away.
     #[must_use]
     pub fn last(&self) -> Anchor {
-        Anchor { seq: self.last.seq, hash: self.last.hash }
+        Anchor {
+            seq: self.last.seq,
+            hash: self.last.hash,
+        }
     }
 
     pub(crate) fn link(&self) -> Link {

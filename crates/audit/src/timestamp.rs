@@ -66,12 +66,19 @@ impl Timestamp {
         let number = |at: usize, digits: usize| {
             text[at..at + digits]
                 .iter()
-                .try_fold(0, |number: u64, digit| digit.is_ascii_digit().then(|| number * 10 + u64::from(digit - b'0')))
+                .try_fold(0, |number: u64, digit| {
+                    digit
+                        .is_ascii_digit()
+                        .then(|| number * 10 + u64::from(digit - b'0'))
+                })
         };
         let month = Month::try_from(u8::try_from(number(5, 2)?).ok()?).ok()?;
-        let date =
-            Date::from_calendar_date(i32::try_from(number(0, 4)?).ok()?, month, u8::try_from(number(8, 2)?).ok()?)
-                .ok()?;
+        let date = Date::from_calendar_date(
+            i32::try_from(number(0, 4)?).ok()?,
+            month,
+            u8::try_from(number(8, 2)?).ok()?,
+        )
+        .ok()?;
         let days = u64::try_from((date - EPOCH).whole_days()).ok()?;
         let (hour, minute, second) = (number(11, 2)?, number(14, 2)?, number(17, 2)?);
         let ms = ((hour * 60 + minute) * 60 + second) * 1_000 + number(20, 3)?;

@@ -151,7 +151,9 @@ impl SpaceInputs {
     /// tells more.
     fn is_short(&self, free_bytes: Option<u64>) -> bool {
         // A small folder reserves a tenth of its size.
-        let reserve = self.folder_bytes_max.map_or(self.reserve_bytes, |max| self.reserve_bytes.min(max / 10));
+        let reserve = self
+            .folder_bytes_max
+            .map_or(self.reserve_bytes, |max| self.reserve_bytes.min(max / 10));
         free_bytes.is_some_and(|free| free < reserve)
     }
 }
@@ -185,37 +187,75 @@ impl Trail {
     /// # Errors
     ///
     /// [`JournalError`]: the folder cannot be used.
-    pub fn open(options: TrailOptions, key: AuditKey, observer: Arc<dyn Observer>) -> Result<Self, JournalError> {
+    pub fn open(
+        options: TrailOptions,
+        key: AuditKey,
+        observer: Arc<dyn Observer>,
+    ) -> Result<Self, JournalError> {
         let folder = options.journal.folder.clone();
         let instance = options.journal.instance.clone();
         let folder_bytes_max = options.journal.folder_bytes_max;
-        let room = SpaceInputs { folder: folder.clone(), folder_bytes_max, reserve_bytes: options.reserve_bytes };
+        let room = SpaceInputs {
+            folder: folder.clone(),
+            folder_bytes_max,
+            reserve_bytes: options.reserve_bytes,
+        };
         // A write that waits for the disk must not hold up the thread of a request.
         let shares_writing = !options.journal.sync;
         let mut journal = Journal::open(options.journal, key)?;
         let (found, torn_bytes) = (journal.found(), journal.torn_bytes());
-        let start = Event::Start { version: options.version, found: found.name(), torn_bytes };
+        let start = Event::Start {
+            version: options.version,
+            found: found.name(),
+            torn_bytes,
+        };
         let mut body = Vec::new();
         start.encode(&mut body, Timestamp::now(), &instance);
         let written = journal.append(Timestamp::now(), [&body[..]].into_iter());
         let last = journal.last();
-        let queue = Queue::new(options.on_failure, shares_writing, options.queue_records, options.queue_bytes);
+        let queue = Queue::new(
+            options.on_failure,
+            shares_writing,
+            options.queue_records,
+            options.queue_bytes,
+        );
         match (written, options.on_failure) {
             (Ok(_), _) => (),
-            (Err(source), OnFailure::Reject) => return Err(JournalError::Io { path: folder, source }),
+            (Err(source), OnFailure::Reject) => {
+                return Err(JournalError::Io {
+                    path: folder,
+                    source,
+                });
+            }
             (Err(_), OnFailure::Continue) => drop(queue.push(&body)),
         }
         let (fails, is_short) = (AtomicBool::new(false), AtomicBool::new(false));
         let (last, refusals) = (Mutex::new(last), Mutex::default());
         let free_bytes = AtomicU64::new(UNKNOWN_BYTES);
-        let shared = Arc::new(TrailShared { queue, instance, fails, last, refusals, is_short, free_bytes });
-        let gather = if options.on_failure == OnFailure::Continue { options.gather } else { Duration::ZERO };
+        let shared = Arc::new(TrailShared {
+            queue,
+            instance,
+            fails,
+            last,
+            refusals,
+            is_short,
+            free_bytes,
+        });
+        let gather = if options.on_failure == OnFailure::Continue {
+            options.gather
+        } else {
+            Duration::ZERO
+        };
         let writer = Writer::new(journal, Arc::clone(&shared), observer, options.on_failure);
         let writer = Arc::new(Mutex::new(Some(writer)));
         let (own, state) = (Arc::clone(&writer), Arc::clone(&shared));
-        let thread =
-            thread::Builder::new().name("sealwire-audit".into()).spawn(move || Writer::run(&own, &state, gather));
-        let thread = thread.map_err(|source| JournalError::Io { path: folder, source })?;
+        let thread = thread::Builder::new()
+            .name("sealwire-audit".into())
+            .spawn(move || Writer::run(&own, &state, gather));
+        let thread = thread.map_err(|source| JournalError::Io {
+            path: folder,
+            source,
+        })?;
         Ok(Self {
             shared,
             on_failure: options.on_failure,
@@ -261,7 +301,10 @@ impl Trail {
     /// recorded as counts by [`Trail::settle`]; such a request waits for nothing.
     pub fn refused(&self, record: &Record<'_>) -> WriteAck {
         let is_short = self.shared.is_short.load(Ordering::Relaxed);
-        if self.refusals().take(record, is_short, Instant::now(), Timestamp::now()) {
+        if self
+            .refusals()
+            .take(record, is_short, Instant::now(), Timestamp::now())
+        {
             return self.record(record);
         }
         WriteAck::at_once(Ok(()))
@@ -271,16 +314,22 @@ impl Trail {
     /// each second or so. Counts wait while room is short or the files fail.
     pub fn settle(&self, now: Instant) {
         let free_bytes = self.room.free_bytes();
-        self.shared.free_bytes.store(free_bytes.unwrap_or(UNKNOWN_BYTES), Ordering::Relaxed);
+        self.shared
+            .free_bytes
+            .store(free_bytes.unwrap_or(UNKNOWN_BYTES), Ordering::Relaxed);
         let is_short = self.room.is_short(free_bytes);
         self.shared.is_short.store(is_short, Ordering::Relaxed);
         if !is_short && !self.shared.fails.load(Ordering::Relaxed) {
-            self.refusals().settle(false, now, |event| drop(self.event(event)));
+            self.refusals()
+                .settle(false, now, |event| drop(self.event(event)));
         }
     }
 
     fn refusals(&self) -> MutexGuard<'_, Refusals> {
-        self.shared.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared
+            .refusals
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the record of an engine event. The returned future completes as for [`Trail::record`].
@@ -298,14 +347,20 @@ impl Trail {
             (PushOutcome::WriteSoon(group), _) => WriteAck::writes(group, Arc::clone(&self.writer)),
             (PushOutcome::Queued(group), OnFailure::Reject) => WriteAck::later(group),
             (PushOutcome::Lost, OnFailure::Reject) => WriteAck::at_once(Err(RecordLost)),
-            (PushOutcome::Queued(_) | PushOutcome::Lost, OnFailure::Continue) => WriteAck::at_once(Ok(())),
+            (PushOutcome::Queued(_) | PushOutcome::Lost, OnFailure::Continue) => {
+                WriteAck::at_once(Ok(()))
+            }
         }
     }
 
     /// Returns the present state.
     #[must_use]
     pub fn state(&self) -> TrailState {
-        let (seq, hash) = *self.shared.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (seq, hash) = *self
+            .shared
+            .last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let (waiting, lost) = self.shared.queue.counts();
         let free_bytes = self.shared.free_bytes.load(Ordering::Relaxed);
         TrailState {
@@ -322,7 +377,8 @@ impl Trail {
     pub fn close(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take() {
-            self.refusals().settle(true, Instant::now(), |event| drop(self.event(event)));
+            self.refusals()
+                .settle(true, Instant::now(), |event| drop(self.event(event)));
             drop(self.event(&Event::Stop));
             self.shared.queue.close();
             // A panic of the writer was already printed by its thread.
@@ -339,6 +395,8 @@ impl Drop for Trail {
 
 impl fmt::Debug for Trail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trail").field("found", &self.found).finish_non_exhaustive()
+        f.debug_struct("Trail")
+            .field("found", &self.found)
+            .finish_non_exhaustive()
     }
 }

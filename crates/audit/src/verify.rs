@@ -155,20 +155,32 @@ fn verify_once(
     // segment fails.
     let archived = Archived::read(folder, key);
     if all.is_empty() && matches!(head, Err(NoteError::Missing)) {
-        return Err(VerifyError::Nothing { folder: folder.to_owned() });
+        return Err(VerifyError::Nothing {
+            folder: folder.to_owned(),
+        });
     }
     // Archived segments that were copied back were verified in the archive.
     let floor = archived.as_ref().map_or(0, |archived| archived.last().seq);
-    let again = all.windows(2).take_while(|pair| pair[1].first <= floor + 1).count();
+    let again = all
+        .windows(2)
+        .take_while(|pair| pair[1].first <= floor + 1)
+        .count();
     let segments = within(&all[if range.from.is_none() { again } else { 0 }..], range);
-    let bytes =
-        segments.iter().map(|segment| std::fs::metadata(folder.join(&segment.name)).map_or(0, |meta| meta.len()));
+    let bytes = segments
+        .iter()
+        .map(|segment| std::fs::metadata(folder.join(&segment.name)).map_or(0, |meta| meta.len()));
     let (bytes, mut done, mut said) = (bytes.sum(), 0, 0);
-    let named = head.as_ref().ok().map(|head| Anchor { seq: head.seq, hash: head.hash });
+    let named = head.as_ref().ok().map(|head| Anchor {
+        seq: head.seq,
+        hash: head.hash,
+    });
     let mut check = Check::new(key, anchors, named, archived, range);
     for (index, segment) in segments.iter().enumerate() {
         let path = folder.join(&segment.name);
-        let mut lines = Lines::new(BufReader::with_capacity(1 << 20, File::open(&path).map_err(at(&path))?));
+        let mut lines = Lines::new(BufReader::with_capacity(
+            1 << 20,
+            File::open(&path).map_err(at(&path))?,
+        ));
         check.begin_segment(segment);
         let begin = done;
         while let Some(raw) = lines.next().map_err(at(&path))? {
@@ -187,7 +199,12 @@ fn verify_once(
 
 /// Returns the segments that contain a range.
 fn within(all: &[Segment], range: Range) -> &[Segment] {
-    let begin = range.from.map_or(0, |from| all.partition_point(|segment| segment.first <= from).saturating_sub(1));
-    let end = range.to.map_or(all.len(), |to| all.partition_point(|segment| segment.first <= to));
+    let begin = range.from.map_or(0, |from| {
+        all.partition_point(|segment| segment.first <= from)
+            .saturating_sub(1)
+    });
+    let end = range.to.map_or(all.len(), |to| {
+        all.partition_point(|segment| segment.first <= to)
+    });
     &all[begin..end.max(begin)]
 }

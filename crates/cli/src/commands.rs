@@ -189,10 +189,16 @@ fn run_command() -> ExitCode {
     drop(calls);
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) if sealwire_output::is_closed_output(&*failure) => ExitCode::from(sealwire_output::STATUS_CLOSED),
+        Err(failure) if sealwire_output::is_closed_output(&*failure) => {
+            ExitCode::from(sealwire_output::STATUS_CLOSED)
+        }
         Err(failure) => {
             errln!("{}", failure::report(&*failure, as_json));
-            if failure.is::<ConfigError>() { ExitCode::from(EXIT_CONFIG) } else { ExitCode::FAILURE }
+            if failure.is::<ConfigError>() {
+                ExitCode::from(EXIT_CONFIG)
+            } else {
+                ExitCode::FAILURE
+            }
         }
     }
 }
@@ -200,7 +206,12 @@ fn run_command() -> ExitCode {
 /// Returns the command of the process, and whether it prints JSON. Prints help and invalid arguments, and returns the status.
 fn parse_arguments() -> Result<(Command, bool), ExitCode> {
     let matches = Args::command().try_get_matches();
-    let parsed = matches.and_then(|matches| Ok((Args::from_arg_matches(&matches)?, failure::wants_json(&matches))));
+    let parsed = matches.and_then(|matches| {
+        Ok((
+            Args::from_arg_matches(&matches)?,
+            failure::wants_json(&matches),
+        ))
+    });
     match parsed {
         Ok((arguments, as_json)) => Ok((arguments.command, as_json)),
         Err(error) if error.use_stderr() && env::args_os().any(|argument| argument == "--json") => {
@@ -245,7 +256,11 @@ impl ConfigArgs {
 /// Fails without `--yes`, and says what the command would destroy. A prompt would end scripts that forget it as well, but
 /// later, and a habit answers prompts.
 fn confirmed(yes: bool, loss: &str) -> Result<(), Failure> {
-    if yes { Ok(()) } else { Err(format!("{loss}; add --yes to do it. Nothing was changed").into()) }
+    if yes {
+        Ok(())
+    } else {
+        Err(format!("{loss}; add --yes to do it. Nothing was changed").into())
+    }
 }
 
 fn default_config() -> PathBuf {

@@ -7,7 +7,9 @@ pub(crate) fn forbid() {
     // The resource limit does not apply to dumps that the kernel pipes to a program. This call does, and it keeps
     // debuggers off.
     #[cfg(target_os = "linux")]
-    if rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).is_err() {
+    if rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+        .is_err()
+    {
         tracing::warn!("core dumps that are piped to a program could not be switched off");
     }
 }
@@ -15,7 +17,15 @@ pub(crate) fn forbid() {
 /// Switches core dump files off, and leaves the process open to debuggers and profilers.
 pub(crate) fn forbid_files() {
     use rustix::process::{Resource, Rlimit, setrlimit};
-    if setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).is_err() {
+    if setrlimit(
+        Resource::Core,
+        Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        },
+    )
+    .is_err()
+    {
         tracing::warn!("core dumps could not be switched off");
     }
 }
@@ -24,7 +34,10 @@ pub(crate) fn forbid_files() {
 pub(crate) fn are_forbidden() -> bool {
     use rustix::process::{Resource, getrlimit};
     #[cfg(target_os = "linux")]
-    let dumpable = !matches!(rustix::process::dumpable_behavior(), Ok(rustix::process::DumpableBehavior::NotDumpable));
+    let dumpable = !matches!(
+        rustix::process::dumpable_behavior(),
+        Ok(rustix::process::DumpableBehavior::NotDumpable)
+    );
     #[cfg(not(target_os = "linux"))]
     let dumpable = false;
     !dumpable && getrlimit(Resource::Core).current == Some(0)

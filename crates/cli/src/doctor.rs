@@ -58,7 +58,13 @@ pub(crate) struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { check, what, why, remedy, .. } = self;
+        let Self {
+            check,
+            what,
+            why,
+            remedy,
+            ..
+        } = self;
         write!(f, "{check}: {what}")?;
         if !why.is_empty() {
             write!(f, "; {why}: {remedy}")?;
@@ -77,24 +83,61 @@ pub(crate) struct Report {
 impl Report {
     /// Returns the highest severity among the findings.
     pub(crate) fn worst(&self) -> Level {
-        self.findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Good)
+        self.findings
+            .iter()
+            .map(|finding| finding.level)
+            .max()
+            .unwrap_or(Level::Good)
     }
 
     /// Returns the number of findings of a level.
     pub(crate) fn count(&self, level: Level) -> usize {
-        self.findings.iter().filter(|finding| finding.level == level).count()
+        self.findings
+            .iter()
+            .filter(|finding| finding.level == level)
+            .count()
     }
 
     fn good(&mut self, check: &'static str, what: impl Into<String>) {
-        self.findings.push(Finding { check, level: Level::Good, what: what.into(), why: "", remedy: String::new() });
+        self.findings.push(Finding {
+            check,
+            level: Level::Good,
+            what: what.into(),
+            why: "",
+            remedy: String::new(),
+        });
     }
 
-    fn warn(&mut self, check: &'static str, what: impl Into<String>, why: &'static str, remedy: impl Into<String>) {
-        self.findings.push(Finding { check, level: Level::Warning, what: what.into(), why, remedy: remedy.into() });
+    fn warn(
+        &mut self,
+        check: &'static str,
+        what: impl Into<String>,
+        why: &'static str,
+        remedy: impl Into<String>,
+    ) {
+        self.findings.push(Finding {
+            check,
+            level: Level::Warning,
+            what: what.into(),
+            why,
+            remedy: remedy.into(),
+        });
     }
 
-    fn wrong(&mut self, check: &'static str, what: impl Into<String>, why: &'static str, remedy: impl Into<String>) {
-        self.findings.push(Finding { check, level: Level::Wrong, what: what.into(), why, remedy: remedy.into() });
+    fn wrong(
+        &mut self,
+        check: &'static str,
+        what: impl Into<String>,
+        why: &'static str,
+        remedy: impl Into<String>,
+    ) {
+        self.findings.push(Finding {
+            check,
+            level: Level::Wrong,
+            what: what.into(),
+            why,
+            remedy: remedy.into(),
+        });
     }
 }
 
@@ -120,7 +163,12 @@ pub(crate) async fn examine(file: &Path, environment: &Environment) -> Report {
         Err(error) => {
             for problem in error.problems {
                 let why = "the engine does not start with it";
-                report.wrong("configuration", problem.to_string(), why, "mend it; docs/configuration.md has every key");
+                report.wrong(
+                    "configuration",
+                    problem.to_string(),
+                    why,
+                    "mend it; docs/configuration.md has every key",
+                );
             }
             return report;
         }

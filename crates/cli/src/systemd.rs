@@ -25,8 +25,13 @@ impl Supervisor {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let text = |name| variable(name)?.into_string().ok();
         let for_us = text("WATCHDOG_PID").is_none_or(|pid| pid == std::process::id().to_string());
-        let watchdog = text("WATCHDOG_USEC").filter(|_| for_us).and_then(|micros| micros.parse().ok());
-        Self::at(variable("NOTIFY_SOCKET").as_deref(), watchdog.map(Duration::from_micros))
+        let watchdog = text("WATCHDOG_USEC")
+            .filter(|_| for_us)
+            .and_then(|micros| micros.parse().ok());
+        Self::at(
+            variable("NOTIFY_SOCKET").as_deref(),
+            watchdog.map(Duration::from_micros),
+        )
     }
 
     /// Returns the manager at a socket: a path, or `@` and an abstract name. `watchdog` is the manager's longest wait
@@ -34,14 +39,20 @@ impl Supervisor {
     pub(crate) fn at(socket: Option<&OsStr>, watchdog: Option<Duration>) -> Self {
         let open = |name| Ok::<_, io::Error>((UnixDatagram::unbound()?, address(name)?));
         let manager = socket.and_then(|name| match open(name) {
-            Ok((socket, address)) => socket.set_nonblocking(true).ok().map(|()| (socket, address)),
+            Ok((socket, address)) => socket
+                .set_nonblocking(true)
+                .ok()
+                .map(|()| (socket, address)),
             Err(error) => {
                 tracing::warn!(%error, "NOTIFY_SOCKET: the service manager cannot be told");
                 None
             }
         });
         // Without a watchdog timeout, no watchdog messages are sent.
-        Self { watchdog: watchdog.filter(|longest| manager.is_some() && !longest.is_zero()), manager }
+        Self {
+            watchdog: watchdog.filter(|longest| manager.is_some() && !longest.is_zero()),
+            manager,
+        }
     }
 
     /// Reports that the engine accepts requests.
@@ -78,7 +89,9 @@ impl Supervisor {
     }
 
     fn say(&self, what: &str) {
-        let Some((socket, address)) = &self.manager else { return };
+        let Some((socket, address)) = &self.manager else {
+            return;
+        };
         if let Err(error) = socket.send_to_addr(what.as_bytes(), address) {
             tracing::warn!(%error, "NOTIFY_SOCKET: the service manager was not told");
         }
@@ -126,7 +139,9 @@ mod tests {
     fn manager(folder: &tempfile::TempDir) -> (UnixDatagram, std::path::PathBuf) {
         let path = folder.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
         (socket, path)
     }
 
@@ -150,8 +165,11 @@ mod tests {
     fn a_manager_may_listen_on_a_name_that_is_no_file() {
         use std::os::linux::net::SocketAddrExt as _;
         let name = format!("sealwire-test-{}", std::process::id());
-        let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let socket =
+            UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
         Supervisor::at(Some(OsStr::new(&format!("@{name}"))), None).stopping();
         assert_eq!(heard(&socket), "STOPPING=1\nSTATUS=draining");
     }
@@ -170,17 +188,31 @@ mod tests {
         });
         let socket = socket.await.unwrap();
         drop(alive);
-        assert!(Supervisor::at(Some(path.as_os_str()), None).live().is_none(), "nobody waits");
+        assert!(
+            Supervisor::at(Some(path.as_os_str()), None)
+                .live()
+                .is_none(),
+            "nobody waits"
+        );
         drop(socket);
     }
 
     #[test]
     fn nobody_listening_is_no_failure() {
-        for socket in [None, Some("/nowhere/notify"), Some("@sealwire-nobody"), Some(&*"x".repeat(500))] {
+        for socket in [
+            None,
+            Some("/nowhere/notify"),
+            Some("@sealwire-nobody"),
+            Some(&*"x".repeat(500)),
+        ] {
             let supervisor = Supervisor::at(socket.map(OsStr::new), Some(Duration::from_secs(1)));
             supervisor.ready("");
             supervisor.stopping();
         }
-        assert!(Supervisor::at(None, Some(Duration::from_secs(1))).live().is_none());
+        assert!(
+            Supervisor::at(None, Some(Duration::from_secs(1)))
+                .live()
+                .is_none()
+        );
     }
 }

@@ -88,9 +88,12 @@ where
 
 /// Ends when the newest attempt has taken so long that the next one begins.
 async fn takes_long(newest: Option<watch::Receiver<bool>>) {
-    let Some(mut reached) = newest else { return pending().await };
-    if let Ok(is_reached) =
-        timeout(CONNECT_DELAY, reached.wait_for(|is_reached| *is_reached)).await.map(|is| is.is_ok())
+    let Some(mut reached) = newest else {
+        return pending().await;
+    };
+    if let Ok(is_reached) = timeout(CONNECT_DELAY, reached.wait_for(|is_reached| *is_reached))
+        .await
+        .map(|is| is.is_ok())
     {
         // An attempt that has ended takes no longer.
         if !is_reached {
@@ -159,25 +162,44 @@ mod tests {
             (&[Connects(400), Connects(0)], Ok(()), 250, 2),
             (&[Connects(260), Connects(100)], Ok(()), 260, 2),
             (&[DropsPackets, Connects(5)], Ok(()), 255, 2),
-            (&[DropsPackets, DropsPackets, DropsPackets, Connects(5)], Ok(()), 755, 4),
+            (
+                &[DropsPackets, DropsPackets, DropsPackets, Connects(5)],
+                Ok(()),
+                755,
+                4,
+            ),
             (&[Refuses(10), Connects(5)], Ok(()), 15, 2),
             (&[DropsPackets, Refuses(10), Connects(5)], Ok(()), 265, 3),
             (&[Hangs, Connects(5)], Ok(()), 1_505, 2),
             // A busy server does not get twice the handshakes.
             (&[Handshakes(1_400), Handshakes(0)], Ok(()), 1_400, 1),
             (&[RejectsCertificate, Connects(5)], Ok(()), 5, 2),
-            (&[RejectsCertificate, Refuses(5)], Err(io::ErrorKind::InvalidData), 5, 2),
-            (&[Refuses(5), Refuses(5)], Err(io::ErrorKind::ConnectionRefused), 10, 2),
+            (
+                &[RejectsCertificate, Refuses(5)],
+                Err(io::ErrorKind::InvalidData),
+                5,
+                2,
+            ),
+            (
+                &[Refuses(5), Refuses(5)],
+                Err(io::ErrorKind::ConnectionRefused),
+                10,
+                2,
+            ),
             (&[], Err(io::ErrorKind::NotFound), 0, 0),
         ] {
-            let addresses: Vec<SocketAddr> = (0..peers.len()).map(|at| ([127, 0, 0, 1], at as u16).into()).collect();
+            let addresses: Vec<SocketAddr> = (0..peers.len())
+                .map(|at| ([127, 0, 0, 1], at as u16).into())
+                .collect();
             let begun = Arc::new(Mutex::new(0));
             let attempt = |address: SocketAddr, reached| {
                 *begun.lock().unwrap() += 1;
                 connect(peers[usize::from(address.port())], reached)
             };
             let started = Instant::now();
-            let raced = timeout(Duration::from_secs(60), race(&addresses, attempt)).await.expect("ends");
+            let raced = timeout(Duration::from_secs(60), race(&addresses, attempt))
+                .await
+                .expect("ends");
             let took = started.elapsed().as_millis();
             assert_eq!(raced.map_err(|error| error.kind()), expected, "{ms} ms");
             assert!((ms..=ms + 4).contains(&took), "{took} ms instead of {ms}");
@@ -189,7 +211,11 @@ mod tests {
     fn many_addresses_of_a_family_hide_none_of_the_other() {
         let family = |is_v6: bool, count: u16| {
             (0..count).map(move |port| -> SocketAddr {
-                if is_v6 { ([0, 0, 0, 0, 0, 0, 0, 1], port).into() } else { ([127, 0, 0, 1], port).into() }
+                if is_v6 {
+                    ([0, 0, 0, 0, 0, 0, 0, 1], port).into()
+                } else {
+                    ([127, 0, 0, 1], port).into()
+                }
             })
         };
         for (first_is_v6, same, other, same_left, other_left) in [
@@ -200,10 +226,22 @@ mod tests {
             (false, 3, 60, 3, 13),
         ] {
             let ordered = interleave(family(first_is_v6, same).chain(family(!first_is_v6, other)));
-            let kept = |is_v6| ordered.iter().filter(|address| address.is_ipv6() == is_v6).count();
+            let kept = |is_v6| {
+                ordered
+                    .iter()
+                    .filter(|address| address.is_ipv6() == is_v6)
+                    .count()
+            };
             let left = (kept(first_is_v6), kept(!first_is_v6));
-            assert_eq!(left, (same_left, other_left), "{first_is_v6} {same} {other}");
-            assert!(other == 0 || ordered[1].is_ipv6() != first_is_v6, "{ordered:?}");
+            assert_eq!(
+                left,
+                (same_left, other_left),
+                "{first_is_v6} {same} {other}"
+            );
+            assert!(
+                other == 0 || ordered[1].is_ipv6() != first_is_v6,
+                "{ordered:?}"
+            );
         }
     }
 
@@ -214,11 +252,19 @@ mod tests {
                 &["[::1]:1", "[::2]:1", "1.1.1.1:1", "2.2.2.2:1"][..],
                 &["[::1]:1", "1.1.1.1:1", "[::2]:1", "2.2.2.2:1"][..],
             ),
-            (&["1.1.1.1:1", "2.2.2.2:1", "[::1]:1"], &["1.1.1.1:1", "[::1]:1", "2.2.2.2:1"]),
+            (
+                &["1.1.1.1:1", "2.2.2.2:1", "[::1]:1"],
+                &["1.1.1.1:1", "[::1]:1", "2.2.2.2:1"],
+            ),
             (&["1.1.1.1:1", "2.2.2.2:1"], &["1.1.1.1:1", "2.2.2.2:1"]),
             (&[], &[]),
         ] {
-            let parse = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<SocketAddr>>();
+            let parse = |texts: &[&str]| {
+                texts
+                    .iter()
+                    .map(|text| text.parse().unwrap())
+                    .collect::<Vec<SocketAddr>>()
+            };
             assert_eq!(interleave(parse(given)), parse(expected));
         }
     }

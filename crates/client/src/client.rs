@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sealwire_wire::{
-    DEADLINE_MS_MAX, Decrypt, Detokenize, DocumentCall, Encrypt, ErrorCode, FieldError, Health, Info, Inspect,
-    Inspection, Malformed, Mask, Rewrap, Tokenize, TokenizeOptions, request,
+    DEADLINE_MS_MAX, Decrypt, Detokenize, DocumentCall, Encrypt, ErrorCode, FieldError, Health,
+    Info, Inspect, Inspection, Malformed, Mask, Rewrap, Tokenize, TokenizeOptions, request,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -112,7 +112,9 @@ struct ClientState {
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Client").field("deadline", &self.deadline).finish_non_exhaustive()
+        f.debug_struct("Client")
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
     }
 }
 
@@ -128,7 +130,12 @@ impl Client {
         let client = tokio::task::spawn_blocking(|| Self::lazy(config)).await;
         let client = client.map_err(|panicked| Error::Config(panicked.to_string().into()))??;
         match client.health().await {
-            Err(Error::Rpc(error)) if matches!(error.code, ErrorCode::Forbidden | ErrorCode::Unauthenticated) => {
+            Err(Error::Rpc(error))
+                if matches!(
+                    error.code,
+                    ErrorCode::Forbidden | ErrorCode::Unauthenticated
+                ) =>
+            {
                 Err(Error::Rpc(error))
             }
             Ok(_) | Err(Error::Rpc(_)) => Ok(client),
@@ -149,7 +156,10 @@ impl Client {
             Box::new(move || Box::pin(Arc::clone(&dialer).renewed()))
         });
         let status = Arc::clone(&dialer);
-        let bounds = Bounds { request_bytes_max: config.request_bytes_max, reply_bytes_max: config.reply_bytes_max };
+        let bounds = Bounds {
+            request_bytes_max: config.request_bytes_max,
+            reply_bytes_max: config.reply_bytes_max,
+        };
         let connector: Connector = Box::new(move |endpoint| {
             let dialer = Arc::clone(&dialer);
             Box::pin(async move { Ok(Connection::start(dialer.dial(endpoint).await?, bounds)) })
@@ -162,11 +172,22 @@ impl Client {
     }
 
     /// Creates a client with connections from the given connector.
-    pub(crate) fn over(config: &ClientConfig, connector: Connector, renewals: Option<Renewals>) -> Self {
+    pub(crate) fn over(
+        config: &ClientConfig,
+        connector: Connector,
+        renewals: Option<Renewals>,
+    ) -> Self {
         let pool = Pool::new(config, connector, renewals);
-        let shared =
-            ClientState { pool, renewal_status: None, retries: Retries::new(config), attempts: AtomicU64::new(0) };
-        Self { shared: Arc::new(shared), deadline: config.deadline }
+        let shared = ClientState {
+            pool,
+            renewal_status: None,
+            retries: Retries::new(config),
+            attempts: AtomicU64::new(0),
+        };
+        Self {
+            shared: Arc::new(shared),
+            deadline: config.deadline,
+        }
     }
 
     /// Encrypts a document.
@@ -174,7 +195,8 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Value`.
     pub async fn encrypt(&self, call: Encrypt<'_>) -> Result<Document, Error> {
-        self.document(call, Course::default(), request::encrypt).await
+        self.document(call, Course::default(), request::encrypt)
+            .await
     }
 
     /// Decrypts a document.
@@ -182,7 +204,8 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Value`.
     pub async fn decrypt(&self, call: Decrypt<'_>) -> Result<Document, Error> {
-        self.document(call, Course::default(), request::decrypt).await
+        self.document(call, Course::default(), request::decrypt)
+            .await
     }
 
     /// Opens every envelope of a document and seals its plaintext again with the app's newest key.
@@ -190,7 +213,8 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Value`.
     pub async fn rewrap(&self, call: Rewrap<'_>) -> Result<Document, Error> {
-        self.document(call, Course::default(), request::rewrap).await
+        self.document(call, Course::default(), request::rewrap)
+            .await
     }
 
     /// Replaces the leaves of a document by tokens. Unless the call names an idempotency key it gets one, drawn at
@@ -202,11 +226,21 @@ impl Client {
     /// Any [`Error`] but `Value`.
     pub async fn tokenize(&self, call: Tokenize<'_>) -> Result<Document, Error> {
         if call.writing.idempotency_key.is_some() || !self.shared.retries.repeats_sent() {
-            return self.document(call, Course::on_tokens(), request::tokenize).await;
+            return self
+                .document(call, Course::on_tokens(), request::tokenize)
+                .await;
         }
         let key: [u8; 16] = random()?;
-        let writing = TokenizeOptions { idempotency_key: Some(&key), ..call.writing.clone() };
-        self.document(Tokenize { writing, ..call }, Course::on_tokens(), request::tokenize).await
+        let writing = TokenizeOptions {
+            idempotency_key: Some(&key),
+            ..call.writing.clone()
+        };
+        self.document(
+            Tokenize { writing, ..call },
+            Course::on_tokens(),
+            request::tokenize,
+        )
+        .await
     }
 
     /// Replaces the tokens in a document by their values.
@@ -214,7 +248,8 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Value`.
     pub async fn detokenize(&self, call: Detokenize<'_>) -> Result<Document, Error> {
-        self.document(call, Course::on_tokens(), request::detokenize).await
+        self.document(call, Course::on_tokens(), request::detokenize)
+            .await
     }
 
     /// Masks the fields of a document by rules. Safe to repeat: equal calls have equal answers, but for functions that
@@ -235,7 +270,14 @@ impl Client {
         request::check_payload(call.payload).map_err(Error::Payload)?;
         let deadline = self.deadline_of(call.deadline_ms);
         let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
-            encode(out, msgid, &DocumentCall { deadline_ms: Some(left_ms), ..call.clone() });
+            encode(
+                out,
+                msgid,
+                &DocumentCall {
+                    deadline_ms: Some(left_ms),
+                    ..call.clone()
+                },
+            );
         };
         let result = self.call(deadline, course, encode).await?;
         Document::decode(&result).map_err(Error::Protocol)
@@ -245,7 +287,11 @@ impl Client {
     ///
     /// # Errors
     /// Any [`Error`].
-    pub async fn encrypt_value<T: Serialize + ?Sized>(&self, app: &str, value: &T) -> Result<Document, Error> {
+    pub async fn encrypt_value<T: Serialize + ?Sized>(
+        &self,
+        app: &str,
+        value: &T,
+    ) -> Result<Document, Error> {
         let payload = to_payload(value)?;
         self.encrypt(Encrypt::new(app, &payload)).await
     }
@@ -254,7 +300,11 @@ impl Client {
     ///
     /// # Errors
     /// Any [`Error`].
-    pub async fn decrypt_value<T: DeserializeOwned>(&self, app: &str, payload: &[u8]) -> Result<T, Error> {
+    pub async fn decrypt_value<T: DeserializeOwned>(
+        &self,
+        app: &str,
+        payload: &[u8],
+    ) -> Result<T, Error> {
         self.decrypt(Decrypt::new(app, payload)).await?.to_value()
     }
 
@@ -263,8 +313,11 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
     pub async fn inspect(&self, call: Inspect<'_>) -> Result<Inspection, Error> {
-        let result =
-            self.call(self.deadline, Course::immediate(), |out, msgid, _| request::inspect(out, msgid, &call)).await?;
+        let result = self
+            .call(self.deadline, Course::immediate(), |out, msgid, _| {
+                request::inspect(out, msgid, &call)
+            })
+            .await?;
         Inspection::decode(&result).map_err(Error::Protocol)
     }
 
@@ -273,7 +326,11 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
     pub async fn info(&self) -> Result<Info, Error> {
-        let result = self.call(self.deadline, Course::immediate(), |out, msgid, _| request::info(out, msgid)).await?;
+        let result = self
+            .call(self.deadline, Course::immediate(), |out, msgid, _| {
+                request::info(out, msgid)
+            })
+            .await?;
         Info::decode(&result).map_err(Error::Protocol)
     }
 
@@ -282,13 +339,22 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`.
     pub async fn health(&self) -> Result<Health, Error> {
-        let result = self.call(self.deadline, Course::immediate(), |out, msgid, _| request::health(out, msgid)).await?;
+        let result = self
+            .call(self.deadline, Course::immediate(), |out, msgid, _| {
+                request::health(out, msgid)
+            })
+            .await?;
         Health::decode(&result).map_err(Error::Protocol)
     }
 
     /// Returns the counters of this client and its clones.
     pub fn stats(&self) -> Stats {
-        let ClientState { pool, retries, attempts, .. } = &*self.shared;
+        let ClientState {
+            pool,
+            retries,
+            attempts,
+            ..
+        } = &*self.shared;
         Stats {
             attempts: attempts.load(Ordering::Relaxed),
             retries: retries.retries.load(Ordering::Relaxed),
@@ -302,8 +368,15 @@ impl Client {
     /// connection, and every ten seconds while requests are made.
     #[must_use]
     pub fn renewal_error(&self) -> Option<Arc<str>> {
-        let ClientState { pool, renewal_status, .. } = &*self.shared;
-        renewal_status.as_ref().and_then(|status| status()).or_else(|| pool.renewal_error())
+        let ClientState {
+            pool,
+            renewal_status,
+            ..
+        } = &*self.shared;
+        renewal_status
+            .as_ref()
+            .and_then(|status| status())
+            .or_else(|| pool.renewal_error())
     }
 
     /// Returns the number of free permits, and the number of requests that connections count as in flight.
@@ -320,7 +393,9 @@ impl Client {
 
     /// Returns the deadline of a request: its own if it names one, otherwise the client's.
     pub fn deadline_of(&self, deadline_ms: Option<u32>) -> Duration {
-        deadline_ms.map_or(self.deadline, |deadline_ms| Duration::from_millis(u64::from(deadline_ms)))
+        deadline_ms.map_or(self.deadline, |deadline_ms| {
+            Duration::from_millis(u64::from(deadline_ms))
+        })
     }
 
     /// Performs one request: repeats attempts until there is a result or a retry is pointless.
@@ -338,7 +413,9 @@ impl Client {
                 Ok(result) => return Ok(result),
                 Err(setback) => setback,
             };
-            if let Some(at) = retries.next(&mut course, setback, deadline, |wants| pool.has_other(wants))? {
+            if let Some(at) = retries.next(&mut course, setback, deadline, |wants| {
+                pool.has_other(wants)
+            })? {
                 sleep_until(at).await;
             }
         }
@@ -351,11 +428,18 @@ impl Client {
         course: &mut Course,
         encode: &impl Fn(&mut Vec<u8>, u32, u32),
     ) -> Result<Bytes, Setback> {
-        let unplaced = |error| Setback { error, endpoint: None, sent: false, is_last: false };
+        let unplaced = |error| Setback {
+            error,
+            endpoint: None,
+            sent: false,
+            is_last: false,
+        };
         let mut lease = loop {
             let lease = timeout_at(deadline, self.shared.pool.lease(course.wants())).await;
             let paused_until = match &lease {
-                Ok(Ok(lease)) => course.paused_until(lease.endpoint()).filter(|until| *until > Instant::now()),
+                Ok(Ok(lease)) => course
+                    .paused_until(lease.endpoint())
+                    .filter(|until| *until > Instant::now()),
                 Ok(Err(_)) | Err(_) => None,
             };
             match (lease, paused_until) {
@@ -366,7 +450,12 @@ impl Client {
                     sleep_until(until).await;
                 }
                 // An earlier error says more than the deadline that passed after it.
-                _ => return Err(Setback { is_last: true, ..unplaced(course.last.take().unwrap_or(Error::Deadline)) }),
+                _ => {
+                    return Err(Setback {
+                        is_last: true,
+                        ..unplaced(course.last.take().unwrap_or(Error::Deadline))
+                    });
+                }
             }
         };
         self.shared.attempts.fetch_add(1, Ordering::Relaxed);
@@ -374,7 +463,10 @@ impl Client {
         let answer = lease.connection().call(deadline, encode_now).await;
         lease.report(&answer, course);
         answer.map_err(|failure| Setback {
-            sent: !matches!(failure, Failure::NotSent | Failure::Rejected { sent: false, .. }),
+            sent: !matches!(
+                failure,
+                Failure::NotSent | Failure::Rejected { sent: false, .. }
+            ),
             error: lease.connection().error(failure),
             endpoint: Some(lease.endpoint()),
             is_last: false,
@@ -386,14 +478,21 @@ impl Client {
 fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     let provider = rustls::crypto::aws_lc_rs::default_provider();
-    provider.secure_random.fill(&mut bytes).map_err(|error| Error::Tls(Arc::new(error.into())))?;
+    provider
+        .secure_random
+        .fill(&mut bytes)
+        .map_err(|error| Error::Tls(Arc::new(error.into())))?;
     Ok(bytes)
 }
 
 /// Returns the time until `deadline` in whole milliseconds, at least 1 and at most the limit of the wire.
 fn left_ms(deadline: Instant) -> u32 {
-    let left = deadline.saturating_duration_since(Instant::now()).as_millis();
-    u32::try_from(left).unwrap_or(u32::MAX).clamp(1, DEADLINE_MS_MAX)
+    let left = deadline
+        .saturating_duration_since(Instant::now())
+        .as_millis();
+    u32::try_from(left)
+        .unwrap_or(u32::MAX)
+        .clamp(1, DEADLINE_MS_MAX)
 }
 
 impl Connection {
@@ -402,11 +501,15 @@ impl Connection {
         match failure {
             Failure::Rpc(error) if error.code == ErrorCode::DeadlineExceeded => Error::Deadline,
             Failure::Rpc(error) => Error::Rpc(printable(error)),
-            Failure::NotSent => Error::Disconnected { why: "each connection ended before it took the request".into() },
+            Failure::NotSent => Error::Disconnected {
+                why: "each connection ended before it took the request".into(),
+            },
             Failure::Disconnected(why) => Error::Disconnected { why },
             Failure::Rejected { alert, .. } => rejected_certificate(alert),
             Failure::Deadline => Error::Deadline,
-            Failure::TooLong => Error::RequestTooLong { max: self.bounds().request_bytes_max },
+            Failure::TooLong => Error::RequestTooLong {
+                max: self.bounds().request_bytes_max,
+            },
             Failure::Refused(error) => Error::ReplyRefused(error),
             Failure::Protocol(malformed) => Error::Protocol(malformed),
         }

@@ -42,10 +42,14 @@ impl Pem {
         let bytes = path.as_os_str().as_encoded_bytes();
         let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=".contains(byte);
         let is_long = |part: &[u8]| part.len() > NAME_BYTES_MAX;
-        bytes.windows(PEM_HEADER.len()).any(|part| part == PEM_HEADER)
+        bytes
+            .windows(PEM_HEADER.len())
+            .any(|part| part == PEM_HEADER)
             || bytes.iter().any(u8::is_ascii_control)
             || (bytes.len() == KEY_DIGITS && bytes.iter().all(u8::is_ascii_hexdigit))
-            || (bytes.len() >= KEY_BASE64_MIN && bytes[0] == DER_SEQUENCE && bytes.iter().all(is_base64))
+            || (bytes.len() >= KEY_BASE64_MIN
+                && bytes[0] == DER_SEQUENCE
+                && bytes.iter().all(is_base64))
             || bytes.split(|byte| *byte == b'/').any(is_long)
     }
 }
@@ -74,7 +78,10 @@ pub struct Endpoint {
 impl Endpoint {
     /// Creates an endpoint.
     pub fn new(address: impl Into<String>, server_name: impl Into<String>) -> Self {
-        Self { address: address.into(), server_name: server_name.into() }
+        Self {
+            address: address.into(),
+            server_name: server_name.into(),
+        }
     }
 }
 
@@ -196,22 +203,72 @@ impl ClientConfig {
         let millisecond = Duration::from_millis(1);
         let hour = Duration::from_secs(3_600);
         let rules = [
-            ((1..=Self::ENDPOINTS_MAX).contains(&self.endpoints.len()), "endpoints must be 1 to 128"),
-            (self.endpoints.iter().all(|endpoint| !endpoint.address.is_empty()), "address must be host:port"),
-            ((1..=1_024).contains(&self.connections), "connections must be in 1..=1024"),
-            (AGES.contains(&self.connection_age_max), "connection_age_max must be from 10 s to 30 days"),
-            ((1..=65_536).contains(&self.in_flight_max), "in_flight_max must be in 1..=65536"),
-            (self.connect_timeout >= millisecond, "connect_timeout must be at least 1 ms"),
-            ((millisecond..=hour).contains(&self.deadline), "deadline must be from 1 ms to 1 hour"),
-            (self.backoff_min >= millisecond, "backoff_min must be at least 1 ms"),
-            (self.backoff_max >= self.backoff_min, "backoff_max must be at least backoff_min"),
-            ((1..=100).contains(&self.attempts_max), "attempts_max must be in 1..=100"),
-            (self.retry_percent <= 100, "retry_percent must be in 0..=100"),
-            ((1..=1_000).contains(&self.eject_after), "eject_after must be in 1..=1000"),
-            (self.ejection_min >= millisecond, "ejection_min must be at least 1 ms"),
-            (self.ejection_max >= self.ejection_min, "ejection_max must be at least ejection_min"),
-            (self.request_bytes_max >= 1_024, "request_bytes_max must be at least 1024"),
-            (self.reply_bytes_max >= 1_024, "reply_bytes_max must be at least 1024"),
+            (
+                (1..=Self::ENDPOINTS_MAX).contains(&self.endpoints.len()),
+                "endpoints must be 1 to 128",
+            ),
+            (
+                self.endpoints
+                    .iter()
+                    .all(|endpoint| !endpoint.address.is_empty()),
+                "address must be host:port",
+            ),
+            (
+                (1..=1_024).contains(&self.connections),
+                "connections must be in 1..=1024",
+            ),
+            (
+                AGES.contains(&self.connection_age_max),
+                "connection_age_max must be from 10 s to 30 days",
+            ),
+            (
+                (1..=65_536).contains(&self.in_flight_max),
+                "in_flight_max must be in 1..=65536",
+            ),
+            (
+                self.connect_timeout >= millisecond,
+                "connect_timeout must be at least 1 ms",
+            ),
+            (
+                (millisecond..=hour).contains(&self.deadline),
+                "deadline must be from 1 ms to 1 hour",
+            ),
+            (
+                self.backoff_min >= millisecond,
+                "backoff_min must be at least 1 ms",
+            ),
+            (
+                self.backoff_max >= self.backoff_min,
+                "backoff_max must be at least backoff_min",
+            ),
+            (
+                (1..=100).contains(&self.attempts_max),
+                "attempts_max must be in 1..=100",
+            ),
+            (
+                self.retry_percent <= 100,
+                "retry_percent must be in 0..=100",
+            ),
+            (
+                (1..=1_000).contains(&self.eject_after),
+                "eject_after must be in 1..=1000",
+            ),
+            (
+                self.ejection_min >= millisecond,
+                "ejection_min must be at least 1 ms",
+            ),
+            (
+                self.ejection_max >= self.ejection_min,
+                "ejection_max must be at least ejection_min",
+            ),
+            (
+                self.request_bytes_max >= 1_024,
+                "request_bytes_max must be at least 1024",
+            ),
+            (
+                self.reply_bytes_max >= 1_024,
+                "reply_bytes_max must be at least 1024",
+            ),
         ];
         match rules.iter().find(|(holds, _)| !holds) {
             Some((_, rule)) => Err(Error::Config(Arc::from(*rule))),

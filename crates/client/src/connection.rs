@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use sealwire_wire::{
-    Disposition, ErrorCode, Limits, MessageHeader, Notification, Reply, Scan, Scanner, decode_protocol_error,
+    Disposition, ErrorCode, Limits, MessageHeader, Notification, Reply, Scan, Scanner,
+    decode_protocol_error,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
@@ -62,11 +63,24 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Starts the driver task on a stream whose TLS handshake is complete.
-    pub(crate) fn start(stream: impl AsyncRead + AsyncWrite + Send + 'static, bounds: Bounds) -> Self {
+    pub(crate) fn start(
+        stream: impl AsyncRead + AsyncWrite + Send + 'static,
+        bounds: Bounds,
+    ) -> Self {
         let state = Arc::new(State::new());
         let farewell = Arc::new(Notify::new());
-        tokio::spawn(drive(stream, Arc::clone(&state), Arc::clone(&farewell), bounds));
-        Self { state, bounds, farewell, in_flight: AtomicUsize::new(0) }
+        tokio::spawn(drive(
+            stream,
+            Arc::clone(&state),
+            Arc::clone(&farewell),
+            bounds,
+        ));
+        Self {
+            state,
+            bounds,
+            farewell,
+            in_flight: AtomicUsize::new(0),
+        }
     }
 
     /// Returns true if it accepts new requests.
@@ -79,7 +93,9 @@ impl Connection {
         let why = match self.state.close_reason() {
             Some(CloseReason::Rejected(alert)) => return rejected_certificate(alert),
             Some(CloseReason::Ended(why)) => why,
-            None if self.state.is_retired() => "the server does not accept this certificate any more".into(),
+            None if self.state.is_retired() => {
+                "the server does not accept this certificate any more".into()
+            }
             None => "the server went silent".into(),
         };
         Error::Disconnected { why }
@@ -126,14 +142,19 @@ impl Connection {
         };
         match Reply::decode(&message) {
             Ok(reply) => {
-                if matches!(&reply.outcome, Err(error) if error.code == ErrorCode::Unauthenticated) {
+                if matches!(&reply.outcome, Err(error) if error.code == ErrorCode::Unauthenticated)
+                {
                     // The certificate is expired or revoked. Requests in flight are still completed.
                     self.state.retire();
                 }
-                reply.outcome.map(|result| message.slice_ref(result)).map_err(Failure::Rpc)
+                reply
+                    .outcome
+                    .map(|result| message.slice_ref(result))
+                    .map_err(Failure::Rpc)
             }
             Err(malformed) => {
-                self.state.close("the server sent a malformed response".into());
+                self.state
+                    .close("the server sent a malformed response".into());
                 self.farewell.notify_one();
                 Err(Failure::Protocol(malformed))
             }
@@ -153,7 +174,12 @@ impl Drop for Connection {
 }
 
 /// Runs a connection until the peer closes it, an error occurs, or the last handle is dropped.
-async fn drive(stream: impl AsyncRead + AsyncWrite, state: Arc<State>, farewell: Arc<Notify>, bounds: Bounds) {
+async fn drive(
+    stream: impl AsyncRead + AsyncWrite,
+    state: Arc<State>,
+    farewell: Arc<Notify>,
+    bounds: Bounds,
+) {
     let (reader, mut writer) = tokio::io::split(Box::pin(stream));
     let mut reading = pin!(read_answers(reader, &state, bounds.limits()));
     let reason = tokio::select! {
@@ -198,10 +224,15 @@ async fn write_requests(writer: &mut (impl AsyncWrite + Unpin), state: &State) -
 
 /// Returns the reason of a connection that ended with this error.
 fn io_reason(error: &io::Error) -> CloseReason {
-    certificate_alert(error).map_or_else(|| error.to_string().as_str().into(), CloseReason::Rejected)
+    certificate_alert(error)
+        .map_or_else(|| error.to_string().as_str().into(), CloseReason::Rejected)
 }
 
-async fn read_answers(mut reader: impl AsyncRead + Unpin, state: &State, limits: Limits) -> CloseReason {
+async fn read_answers(
+    mut reader: impl AsyncRead + Unpin,
+    state: &State,
+    limits: Limits,
+) -> CloseReason {
     let mut scanner = Scanner::for_replies(limits);
     let mut buffer = BytesMut::new();
     loop {
@@ -230,7 +261,9 @@ fn hand_out(scanner: &mut Scanner, buffer: &mut BytesMut, state: &State) -> Resu
                 let message = take(buffer, boundary.bytes);
                 match boundary.head {
                     MessageHeader::Response { msgid } => state.answer(msgid, Ok(message)),
-                    MessageHeader::Notification { notice: Some(Notification::Error) } => {
+                    MessageHeader::Notification {
+                        notice: Some(Notification::Error),
+                    } => {
                         return Err(match decode_protocol_error(&message) {
                             Ok(error) => format!("the server said {}", printable(error)),
                             Err(_) => "the server sent a malformed error notification".to_owned(),

@@ -4,9 +4,10 @@
 //! is therefore retried only if no server can have seen the request, or if it was rejected with a retry time.
 
 use sealwire_wire::control::{
-    AppCall, AppChanged, Apps, Census, CensusCall, CheckCall, Checked, CollectionCall, CollectionChanged, Collections,
-    Control, Instances, MigrateCall, MigratedObjects, Page, PrincipalCall, PrincipalChanged, Principals, PublicKeys,
-    PublicKeysCall, Records, RewrapRowsCall, RewrappedRows, RoleCall, RoleChanged, Roles, RootOperation, RootState,
+    AppCall, AppChanged, Apps, Census, CensusCall, CheckCall, Checked, CollectionCall,
+    CollectionChanged, Collections, Control, Instances, MigrateCall, MigratedObjects, Page,
+    PrincipalCall, PrincipalChanged, Principals, PublicKeys, PublicKeysCall, Records,
+    RewrapRowsCall, RewrappedRows, RoleCall, RoleChanged, Roles, RootOperation, RootState,
 };
 use sealwire_wire::{Malformed, request};
 
@@ -23,7 +24,8 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`; so for every method here.
     pub async fn apps(&self, page: Page<'_>) -> Result<Apps, Error> {
-        self.control(Control::Apps(page), Course::default(), Apps::decode).await
+        self.control(Control::Apps(page), Course::default(), Apps::decode)
+            .await
     }
 
     /// Returns a page of the control state as stored. Pages of different generations do not belong together.
@@ -31,7 +33,8 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn export(&self, page: Page<'_>) -> Result<Records, Error> {
-        self.control(Control::Export(page), Course::default(), Records::decode).await
+        self.control(Control::Export(page), Course::default(), Records::decode)
+            .await
     }
 
     /// Changes an app.
@@ -39,7 +42,8 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn change_app(&self, call: AppCall<'_>) -> Result<AppChanged, Error> {
-        self.control(Control::App(call), Course::once(), AppChanged::decode).await
+        self.control(Control::App(call), Course::once(), AppChanged::decode)
+            .await
     }
 
     /// Returns a page of an app's collections.
@@ -47,15 +51,28 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn collections(&self, app: &str, page: Page<'_>) -> Result<Collections, Error> {
-        self.control(Control::Collections { app, page }, Course::default(), Collections::decode).await
+        self.control(
+            Control::Collections { app, page },
+            Course::default(),
+            Collections::decode,
+        )
+        .await
     }
 
     /// Changes a collection.
     ///
     /// # Errors
     /// As above.
-    pub async fn change_collection(&self, call: CollectionCall<'_>) -> Result<CollectionChanged, Error> {
-        self.control(Control::Collection(call), Course::once(), CollectionChanged::decode).await
+    pub async fn change_collection(
+        &self,
+        call: CollectionCall<'_>,
+    ) -> Result<CollectionChanged, Error> {
+        self.control(
+            Control::Collection(call),
+            Course::once(),
+            CollectionChanged::decode,
+        )
+        .await
     }
 
     /// Returns a page of the count of an app's rows by key version. A `conflict` with a retry time says that not every engine
@@ -64,7 +81,8 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn keys_census(&self, call: CensusCall<'_>) -> Result<Census, Error> {
-        self.control(Control::Census(call), Course::default(), Census::decode).await
+        self.control(Control::Census(call), Course::default(), Census::decode)
+            .await
     }
 
     /// Seals a page of an app's rows again, under its newest key versions. Can be repeated without harm.
@@ -72,7 +90,12 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn keys_rewrap(&self, call: RewrapRowsCall<'_>) -> Result<RewrappedRows, Error> {
-        self.control(Control::RewrapRows(call), Course::default(), RewrappedRows::decode).await
+        self.control(
+            Control::RewrapRows(call),
+            Course::default(),
+            RewrappedRows::decode,
+        )
+        .await
     }
 
     /// Seals a page of a collection's old records again, in the authenticated format. Can be repeated without harm. A `conflict`
@@ -80,8 +103,16 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn collections_migrate(&self, call: MigrateCall<'_>) -> Result<MigratedObjects, Error> {
-        self.control(Control::Migrate(call), Course::default(), MigratedObjects::decode).await
+    pub async fn collections_migrate(
+        &self,
+        call: MigrateCall<'_>,
+    ) -> Result<MigratedObjects, Error> {
+        self.control(
+            Control::Migrate(call),
+            Course::default(),
+            MigratedObjects::decode,
+        )
+        .await
     }
 
     /// Returns the engines that serve this control state.
@@ -89,7 +120,8 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn instances(&self) -> Result<Instances, Error> {
-        self.control(Control::Instances, Course::default(), Instances::decode).await
+        self.control(Control::Instances, Course::default(), Instances::decode)
+            .await
     }
 
     /// Runs an operation on the store's root key. A `conflict` with a retry time says that a rotation waits for live
@@ -102,7 +134,8 @@ impl Client {
             RootOperation::Status | RootOperation::Verify => Course::default(),
             _ => Course::once(),
         };
-        self.control(Control::Root(operation), course, RootState::decode).await
+        self.control(Control::Root(operation), course, RootState::decode)
+            .await
     }
 
     /// Returns a page of the roles.
@@ -110,7 +143,8 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn roles(&self, page: Page<'_>) -> Result<Roles, Error> {
-        self.control(Control::Roles(page), Course::default(), Roles::decode).await
+        self.control(Control::Roles(page), Course::default(), Roles::decode)
+            .await
     }
 
     /// Creates, changes or removes a role.
@@ -118,7 +152,8 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn change_role(&self, call: RoleCall<'_>) -> Result<RoleChanged, Error> {
-        self.control(Control::Role(call), Course::once(), RoleChanged::decode).await
+        self.control(Control::Role(call), Course::once(), RoleChanged::decode)
+            .await
     }
 
     /// Returns a page of the principals that have a role.
@@ -126,15 +161,28 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn principals(&self, page: Page<'_>) -> Result<Principals, Error> {
-        self.control(Control::Principals(page), Course::default(), Principals::decode).await
+        self.control(
+            Control::Principals(page),
+            Course::default(),
+            Principals::decode,
+        )
+        .await
     }
 
     /// Grants a role to a principal, or revokes it.
     ///
     /// # Errors
     /// As above.
-    pub async fn change_principal(&self, call: PrincipalCall<'_>) -> Result<PrincipalChanged, Error> {
-        self.control(Control::Principal(call), Course::once(), PrincipalChanged::decode).await
+    pub async fn change_principal(
+        &self,
+        call: PrincipalCall<'_>,
+    ) -> Result<PrincipalChanged, Error> {
+        self.control(
+            Control::Principal(call),
+            Course::once(),
+            PrincipalChanged::decode,
+        )
+        .await
     }
 
     /// Checks whether a principal is permitted to do something, and by which role.
@@ -142,7 +190,8 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn check(&self, call: CheckCall<'_>) -> Result<Checked, Error> {
-        self.control(Control::Check(call), Course::default(), Checked::decode).await
+        self.control(Control::Check(call), Course::default(), Checked::decode)
+            .await
     }
 
     /// Returns the public keys to which others seal for an app, as they came. Both listeners answer it.
@@ -150,7 +199,12 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn public_keys(&self, call: PublicKeysCall<'_>) -> Result<PublicKeys, Error> {
-        self.control(Control::PublicKeys(call), Course::default(), PublicKeys::decode).await
+        self.control(
+            Control::PublicKeys(call),
+            Course::default(),
+            PublicKeys::decode,
+        )
+        .await
     }
 
     /// Returns the public keys to which others seal for an app. Check them with
@@ -159,11 +213,23 @@ impl Client {
     /// # Errors
     /// As above.
     #[cfg(feature = "public-keys")]
-    pub async fn signed_public_keys(&self, call: PublicKeysCall<'_>) -> Result<public_keys::Signed, Error> {
-        let PublicKeys { keys, signature, signer, .. } = self.public_keys(call).await?;
-        let malformed =
-            |_| Malformed::Expected { expected: "a signature and its key in base64", found: "another text" };
-        public_keys::Signed::from_base64(keys, &signature, &signer).map_err(malformed).map_err(Error::Protocol)
+    pub async fn signed_public_keys(
+        &self,
+        call: PublicKeysCall<'_>,
+    ) -> Result<public_keys::Signed, Error> {
+        let PublicKeys {
+            keys,
+            signature,
+            signer,
+            ..
+        } = self.public_keys(call).await?;
+        let malformed = |_| Malformed::Expected {
+            expected: "a signature and its key in base64",
+            found: "another text",
+        };
+        public_keys::Signed::from_base64(keys, &signature, &signer)
+            .map_err(malformed)
+            .map_err(Error::Protocol)
     }
 
     async fn control<T>(

@@ -75,18 +75,23 @@ impl ChosenEndpoint {
     }
 
     pub(crate) fn is_connecting(&self) -> bool {
-        self.slots.iter().any(|slot| matches!(slot, Slot::Connecting(_)))
+        self.slots
+            .iter()
+            .any(|slot| matches!(slot, Slot::Connecting(_)))
     }
 
     /// Returns true if the endpoint is on probation and has a request in flight.
     pub(crate) fn is_on_trial(&self) -> bool {
         let mut connections = self.connections();
-        self.health.is_on_probation() && connections.any(|one| one.in_flight().load(Ordering::Relaxed) > 0)
+        self.health.is_on_probation()
+            && connections.any(|one| one.in_flight().load(Ordering::Relaxed) > 0)
     }
 
     /// Returns the connection with the fewest requests in flight, and their number.
     pub(crate) fn least_busy(&self) -> Option<(usize, Arc<Connection>)> {
-        let loads = self.connections().map(|connection| (connection.in_flight().load(Ordering::Relaxed), connection));
+        let loads = self
+            .connections()
+            .map(|connection| (connection.in_flight().load(Ordering::Relaxed), connection));
         let (load, connection) = loads.min_by_key(|(load, _)| *load)?;
         Some((load, Arc::clone(connection)))
     }
@@ -112,15 +117,27 @@ impl EndpointTable {
     /// Returns the last failure that can pass by itself. If every endpoint fails because of a certificate, returns the last
     /// failure of any.
     pub(crate) fn last_failure(&self) -> Option<&(u64, Error)> {
-        let failures = self.targets.iter().map(|target| target.last_failure.as_ref());
-        let are_final = failures.clone().all(|last| last.is_some_and(|(_, error)| error.is_about_certificates()));
-        let shown = failures.flatten().filter(|(_, error)| are_final || !error.is_about_certificates());
+        let failures = self
+            .targets
+            .iter()
+            .map(|target| target.last_failure.as_ref());
+        let are_final = failures
+            .clone()
+            .all(|last| last.is_some_and(|(_, error)| error.is_about_certificates()));
+        let shown = failures
+            .flatten()
+            .filter(|(_, error)| are_final || !error.is_about_certificates());
         shown.max_by_key(|(number, _)| *number)
     }
 
     /// Chooses the less busy of two random endpoints. Only endpoints of the best non-empty rank are considered that
     /// have a connection with a free permit.
-    pub(crate) fn choose(&self, wants: EndpointPreferences, in_flight_max: usize, now: Instant) -> Option<usize> {
+    pub(crate) fn choose(
+        &self,
+        wants: EndpointPreferences,
+        in_flight_max: usize,
+        now: Instant,
+    ) -> Option<usize> {
         const EJECTED: u8 = 3;
         let panics = self.panics();
         let mut group = [(0, 0); ClientConfig::ENDPOINTS_MAX];
@@ -158,6 +175,10 @@ impl EndpointTable {
         }
         let one = jitter::below(count);
         let two = (one + 1 + jitter::below(count - 1)) % count;
-        Some(if group[two].0 < group[one].0 { group[two].1 } else { group[one].1 })
+        Some(if group[two].0 < group[one].0 {
+            group[two].1
+        } else {
+            group[one].1
+        })
     }
 }

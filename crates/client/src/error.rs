@@ -69,7 +69,10 @@ pub(crate) fn printable(error: RpcError) -> RpcError {
                 message.push(character);
             }
         }
-        return RpcError { message: message.into(), ..error };
+        return RpcError {
+            message: message.into(),
+            ..error
+        };
     }
     error
 }
@@ -94,7 +97,9 @@ impl Error {
 /// Returns the alert by which a server rejected this client's certificate, if that is the error.
 pub(crate) fn certificate_alert(error: &io::Error) -> Option<AlertDescription> {
     let tls_error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
-    let rustls::Error::AlertReceived(alert) = tls_error else { return None };
+    let rustls::Error::AlertReceived(alert) = tls_error else {
+        return None;
+    };
     certificate_advice(*alert).map(|_| *alert)
 }
 

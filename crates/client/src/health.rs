@@ -46,7 +46,10 @@ pub(crate) struct WorkCounts {
 impl WorkCounts {
     fn since(self, before: Self) -> Self {
         // The counters are not read at once.
-        Self { worked: self.worked.saturating_sub(before.worked), missed: self.missed.saturating_sub(before.missed) }
+        Self {
+            worked: self.worked.saturating_sub(before.worked),
+            missed: self.missed.saturating_sub(before.missed),
+        }
     }
 
     /// Returns true if these endpoints did enough work for their missed deadlines, beside one that did none.
@@ -131,7 +134,10 @@ impl Health {
     }
 
     pub(crate) fn is_fit(&self) -> bool {
-        matches!(self.standing, EndpointStanding::Fit | EndpointStanding::Probation)
+        matches!(
+            self.standing,
+            EndpointStanding::Fit | EndpointStanding::Probation
+        )
     }
 
     /// Returns true if the endpoint should get one request at a time.
@@ -169,7 +175,9 @@ impl Health {
 
     /// Pauses the endpoint for token requests, at most [`PAUSE_MAX`].
     pub(crate) fn pause_tokens(&mut self, now: Instant, length: Duration) {
-        self.tokens_paused_until = self.tokens_paused_until.max(Some(now + length.min(PAUSE_MAX)));
+        self.tokens_paused_until = self
+            .tokens_paused_until
+            .max(Some(now + length.min(PAUSE_MAX)));
     }
 
     /// Records a normal response to a request from the given term.
@@ -204,7 +212,13 @@ impl Health {
     }
 
     /// Records a missed deadline of a request from the given term.
-    pub(crate) fn missed(&mut self, term: u32, request: &MissedRequest, now: Instant, policy: &Policy) -> Miss {
+    pub(crate) fn missed(
+        &mut self,
+        term: u32,
+        request: &MissedRequest,
+        now: Instant,
+        policy: &Policy,
+    ) -> Miss {
         if term != self.term || !self.is_fit() {
             return Miss::Ignored;
         }
@@ -222,7 +236,9 @@ impl Health {
             self.others_before = request.others_before;
         }
         self.missed = self.missed.saturating_add(1);
-        let Some(after) = policy.after else { return Miss::Counted };
+        let Some(after) = policy.after else {
+            return Miss::Counted;
+        };
 
         let others = request.others.since(self.others_before);
         let is_outlier = if self.is_on_probation() {
@@ -238,7 +254,10 @@ impl Health {
             return Miss::Counted;
         }
         let was_on_probation = self.is_on_probation();
-        Miss::Ejected { length: self.eject_again(now, policy), was_on_probation }
+        Miss::Ejected {
+            length: self.eject_again(now, policy),
+            was_on_probation,
+        }
     }
 
     /// Records the failure of a request or connection attempt from the given term. Returns the length of the resulting
@@ -271,7 +290,12 @@ impl Health {
     }
 
     /// Records the result of the probe. Returns the length of the next ejection if the probe failed.
-    pub(crate) fn probed(&mut self, passed: bool, now: Instant, policy: &Policy) -> Option<Duration> {
+    pub(crate) fn probed(
+        &mut self,
+        passed: bool,
+        now: Instant,
+        policy: &Policy,
+    ) -> Option<Duration> {
         if !passed {
             return Some(self.eject(now, policy));
         }
@@ -289,7 +313,9 @@ impl Health {
         self.term = self.term.wrapping_add(1);
         let whole = policy.min.saturating_mul(self.ejections).min(policy.max);
         let length = whole + crate::jitter::part_of(whole / 4);
-        self.standing = EndpointStanding::Ejected { until: now + length };
+        self.standing = EndpointStanding::Ejected {
+            until: now + length,
+        };
         length
     }
 }
@@ -325,37 +351,72 @@ pub(crate) struct AttemptOutcome {
 }
 
 impl AttemptOutcome {
-    const NOTHING: Self =
-        Self { answered: false, worked: false, missed: false, failed: false, pause: None, pause_tokens: None };
-    pub(crate) const ANSWERED: Self = Self { answered: true, ..Self::NOTHING };
-    const WORKED: Self = Self { worked: true, ..Self::ANSWERED };
+    const NOTHING: Self = Self {
+        answered: false,
+        worked: false,
+        missed: false,
+        failed: false,
+        pause: None,
+        pause_tokens: None,
+    };
+    pub(crate) const ANSWERED: Self = Self {
+        answered: true,
+        ..Self::NOTHING
+    };
+    const WORKED: Self = Self {
+        worked: true,
+        ..Self::ANSWERED
+    };
     /// The request was not answered in time.
-    const MISSED: Self = Self { missed: true, ..Self::NOTHING };
-    const FAILED: Self = Self { failed: true, ..Self::NOTHING };
+    const MISSED: Self = Self {
+        missed: true,
+        ..Self::NOTHING
+    };
+    const FAILED: Self = Self {
+        failed: true,
+        ..Self::NOTHING
+    };
 
     /// Returns what a response says. With `uses_store`, its request was one on tokens or objects.
     pub(crate) fn of(answer: &Answer, uses_store: bool) -> Self {
         match answer {
             Err(Failure::Rpc(error)) if shows_work(error, uses_store) => Self::WORKED,
             Err(Failure::Rpc(error)) => {
-                let pause = error.retry_after_ms.map(|ms| Duration::from_millis(ms.into()));
+                let pause = error
+                    .retry_after_ms
+                    .map(|ms| Duration::from_millis(ms.into()));
                 match error.code {
-                    ErrorCode::Overloaded => Self { pause: Some(pause), ..Self::ANSWERED },
+                    ErrorCode::Overloaded => Self {
+                        pause: Some(pause),
+                        ..Self::ANSWERED
+                    },
                     // Only the store is down; requests without tokens are served normally. A server in shutdown names
                     // no retry time.
-                    ErrorCode::Unavailable if pause.is_some() => Self { pause_tokens: pause, ..Self::ANSWERED },
-                    ErrorCode::Unavailable => Self { pause: Some(None), ..Self::FAILED },
+                    ErrorCode::Unavailable if pause.is_some() => Self {
+                        pause_tokens: pause,
+                        ..Self::ANSWERED
+                    },
+                    ErrorCode::Unavailable => Self {
+                        pause: Some(None),
+                        ..Self::FAILED
+                    },
                     ErrorCode::Internal => Self::FAILED,
-                    ErrorCode::DeadlineExceeded => Self { missed: true, ..Self::ANSWERED },
+                    ErrorCode::DeadlineExceeded => Self {
+                        missed: true,
+                        ..Self::ANSWERED
+                    },
                     _ => Self::ANSWERED,
                 }
             }
             Err(Failure::Protocol(_)) => Self::FAILED,
             Err(Failure::Deadline) => Self::MISSED,
             // The pool itself detects the consequences of an ended connection.
-            Err(Failure::Disconnected(_) | Failure::NotSent | Failure::Rejected { .. } | Failure::TooLong) => {
-                Self::NOTHING
-            }
+            Err(
+                Failure::Disconnected(_)
+                | Failure::NotSent
+                | Failure::Rejected { .. }
+                | Failure::TooLong,
+            ) => Self::NOTHING,
             Ok(_) | Err(Failure::Refused(_)) => Self::WORKED,
         }
     }
@@ -371,7 +432,10 @@ fn shows_work(error: &RpcError, uses_store: bool) -> bool {
         | ErrorCode::TooLarge
         | ErrorCode::Forbidden
         | ErrorCode::NotFound
-        | ErrorCode::Conflict => error.details.iter().any(|detail| PAYLOAD_DETAILS.contains(&&*detail.key)),
+        | ErrorCode::Conflict => error
+            .details
+            .iter()
+            .any(|detail| PAYLOAD_DETAILS.contains(&&*detail.key)),
         ErrorCode::Unauthenticated
         | ErrorCode::Cancelled
         | ErrorCode::DeadlineExceeded
@@ -390,25 +454,61 @@ mod tests {
     #[test]
     fn errors_that_show_work_end_probation_and_rows_of_missed_deadlines() {
         let says = |code| RpcError::new(code, "why");
-        let item = ItemError { path: "$[0]".into(), code: ErrorCode::Conflict, message: "why".into() };
+        let item = ItemError {
+            path: "$[0]".into(),
+            code: ErrorCode::Conflict,
+            message: "why".into(),
+        };
         for (error, uses_store, worked) in [
             (says(ErrorCode::CannotOpen), false, true),
             (says(ErrorCode::BadRequest), false, false),
-            (says(ErrorCode::BadRequest).with(Detail::text("path", "$.a")), false, true),
-            (says(ErrorCode::BadRequest).with(Detail::number("unmatched", 0)), false, true),
-            (says(ErrorCode::BadRequest).with(Detail::text("reason", "x")), true, false),
-            (says(ErrorCode::TooLarge).with(Detail::text("path", "$.a")), false, true),
-            (says(ErrorCode::Conflict).with(Detail::errors(vec![item])), true, true),
+            (
+                says(ErrorCode::BadRequest).with(Detail::text("path", "$.a")),
+                false,
+                true,
+            ),
+            (
+                says(ErrorCode::BadRequest).with(Detail::number("unmatched", 0)),
+                false,
+                true,
+            ),
+            (
+                says(ErrorCode::BadRequest).with(Detail::text("reason", "x")),
+                true,
+                false,
+            ),
+            (
+                says(ErrorCode::TooLarge).with(Detail::text("path", "$.a")),
+                false,
+                true,
+            ),
+            (
+                says(ErrorCode::Conflict).with(Detail::errors(vec![item])),
+                true,
+                true,
+            ),
             (says(ErrorCode::NotFound), true, true),
             (says(ErrorCode::NotFound), false, false),
-            (says(ErrorCode::NotFound).with(Detail::text("path", "$.a")), false, true),
+            (
+                says(ErrorCode::NotFound).with(Detail::text("path", "$.a")),
+                false,
+                true,
+            ),
             (says(ErrorCode::Conflict), true, true),
             (says(ErrorCode::Conflict), false, false),
             (says(ErrorCode::Conflict).retry_after_ms(5), true, false),
             (says(ErrorCode::Forbidden), true, false),
             (says(ErrorCode::Unauthenticated), true, false),
-            (says(ErrorCode::Cancelled).with(Detail::text("path", "$.a")), true, false),
-            (says(ErrorCode::DeadlineExceeded).with(Detail::text("path", "$.a")), true, false),
+            (
+                says(ErrorCode::Cancelled).with(Detail::text("path", "$.a")),
+                true,
+                false,
+            ),
+            (
+                says(ErrorCode::DeadlineExceeded).with(Detail::text("path", "$.a")),
+                true,
+                false,
+            ),
             (says(ErrorCode::Overloaded).retry_after_ms(5), true, false),
             (says(ErrorCode::Unavailable), true, false),
             (says(ErrorCode::Internal), true, false),
@@ -418,7 +518,11 @@ mod tests {
         }
     }
 
-    const POLICY: Policy = Policy { after: Some(3), min: Duration::from_secs(1), max: Duration::from_secs(4) };
+    const POLICY: Policy = Policy {
+        after: Some(3),
+        min: Duration::from_secs(1),
+        max: Duration::from_secs(4),
+    };
 
     /// Every ejection of an endpoint that does what the letters say, a second after each other: `f` fails, `a` works on a
     /// request, `r` rejects one, `m` misses a deadline, `w` is the work of another endpoint, `o` fails as an older term's call,
@@ -475,7 +579,11 @@ mod tests {
                 }
                 'm' | 'd' | 'D' | 's' => {
                     let request = MissedRequest {
-                        sent_at: if letter == 'D' { started_at } else { now - Duration::from_millis(999) },
+                        sent_at: if letter == 'D' {
+                            started_at
+                        } else {
+                            now - Duration::from_millis(999)
+                        },
                         is_dropped: matches!(letter, 'd' | 'D'),
                         has_worked: letter == 's',
                         others_before: std::mem::replace(&mut others_before, others),
@@ -491,8 +599,14 @@ mod tests {
                 }
                 'p' | 'n' => {
                     now = health.probe_at().expect("ejected").max(now);
-                    assert!(!health.begin_probe(now - Duration::from_millis(1)), "too early");
-                    assert!(health.begin_probe(now) && !health.begin_probe(now), "one probe");
+                    assert!(
+                        !health.begin_probe(now - Duration::from_millis(1)),
+                        "too early"
+                    );
+                    assert!(
+                        health.begin_probe(now) && !health.begin_probe(now),
+                        "one probe"
+                    );
                     assert!(!health.is_fit());
                     health.probed(letter == 'p', now, policy)
                 }
@@ -506,7 +620,10 @@ mod tests {
                 let until = health.probe_at().unwrap() - now;
                 assert_eq!(until, length);
                 seen.push((length.as_secs_f64() * 4.0 / 5.0).ceil() as u64);
-                assert!(length >= Duration::from_secs(*seen.last().unwrap()), "{length:?} in {story}");
+                assert!(
+                    length >= Duration::from_secs(*seen.last().unwrap()),
+                    "{length:?} in {story}"
+                );
             }
         }
         seen
@@ -523,16 +640,16 @@ mod tests {
             ("fff", &[1]),
             ("ffaffaff", &[]),
             ("ffooooo", &[]),
-            ("fffff", &[1]),                   // what still fails while it is ejected counts no more
-            ("fffn", &[1, 2]),                 // the probe failed
+            ("fffff", &[1]),   // what still fails while it is ejected counts no more
+            ("fffn", &[1, 2]), // the probe failed
             ("fffnnnnn", &[1, 2, 3, 4, 4, 4]), // up to the maximum
-            ("fffpf", &[1, 2]),                // on probation one failure is enough
-            ("fffpo", &[1]),                   // unless the call is from before
-            ("fffpaff", &[1]),                 // an answer ends the probation
-            ("fffpafff", &[1, 2]),             // ejected again soon
-            ("fffpa.fff", &[1, 1]),            // long after
-            ("fffpr.f", &[1, 2]),              // a rejection is no work, so the probation lasts
-            ("mmmmmmmm", &[]),                 // no other endpoint does better
+            ("fffpf", &[1, 2]), // on probation one failure is enough
+            ("fffpo", &[1]),   // unless the call is from before
+            ("fffpaff", &[1]), // an answer ends the probation
+            ("fffpafff", &[1, 2]), // ejected again soon
+            ("fffpa.fff", &[1, 1]), // long after
+            ("fffpr.f", &[1, 2]), // a rejection is no work, so the probation lasts
+            ("mmmmmmmm", &[]), // no other endpoint does better
             ("mmmmwwmmm", &[]),
             ("mmmmwwwm", &[1]),
             ("wmwmwm", &[1]),
@@ -549,7 +666,7 @@ mod tests {
             ("wmwmxwm", &[1]),
             ("wmiwmiwm", &[]),       // and lose as many as they work on
             ("wwwwmiwwwwmwm", &[1]), // or few
-            ("wmwmewmwm", &[]),      // after the ejection of another endpoint the comparison begins anew
+            ("wmwmewmwm", &[]), // after the ejection of another endpoint the comparison begins anew
             ("wmwmewmwmwm", &[1]),
             ("fffpxm", &[1]),        // on probation, while others miss, too
             ("fffpxmmmwm", &[1, 2]), // and once they do better
@@ -563,7 +680,16 @@ mod tests {
         ] {
             assert_eq!(ejections(story, &POLICY), expect, "{story}");
         }
-        assert!(ejections("ffffffff", &Policy { after: None, ..POLICY }).is_empty());
+        assert!(
+            ejections(
+                "ffffffff",
+                &Policy {
+                    after: None,
+                    ..POLICY
+                }
+            )
+            .is_empty()
+        );
     }
 
     #[test]
@@ -573,12 +699,28 @@ mod tests {
         assert!(!health.is_paused(now, true));
         health.pause(now, Duration::from_millis(800));
         health.pause(now, Duration::from_millis(400));
-        for (ms, paused) in [(0, true), (400, true), (799, true), (800, false), (1_000, false)] {
-            assert_eq!(health.is_paused(now + Duration::from_millis(ms), false), paused, "{ms}");
+        for (ms, paused) in [
+            (0, true),
+            (400, true),
+            (799, true),
+            (800, false),
+            (1_000, false),
+        ] {
+            assert_eq!(
+                health.is_paused(now + Duration::from_millis(ms), false),
+                paused,
+                "{ms}"
+            );
         }
         health.pause_tokens(now, Duration::from_secs(60));
-        for (ms, on_tokens, paused) in [(900, false, false), (900, true, true), (1_000, true, false)] {
-            assert_eq!(health.is_paused(now + Duration::from_millis(ms), on_tokens), paused, "{ms} {on_tokens}");
+        for (ms, on_tokens, paused) in
+            [(900, false, false), (900, true, true), (1_000, true, false)]
+        {
+            assert_eq!(
+                health.is_paused(now + Duration::from_millis(ms), on_tokens),
+                paused,
+                "{ms} {on_tokens}"
+            );
         }
         assert!(health.is_fit());
     }

@@ -19,7 +19,8 @@ pub(crate) fn part_of(whole: Duration) -> Duration {
 
 /// Returns a pause that doubles from `min` with each failure after the first, up to `max`.
 pub(crate) fn doubled(min: Duration, max: Duration, failures: u32) -> Duration {
-    min.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(max)
+    min.saturating_mul(1 << failures.saturating_sub(1).min(20))
+        .min(max)
 }
 
 /// Lets a test choose the random numbers of its thread, so that it can be repeated.
@@ -60,13 +61,24 @@ mod tests {
         let whole = Duration::from_millis(100);
         let parts: Vec<Duration> = (0..1_000).map(|_| part_of(whole)).collect();
         assert!(parts.iter().all(|part| *part <= whole));
-        assert!(parts.iter().any(|part| *part < whole / 10) && parts.iter().any(|part| *part > whole * 9 / 10));
+        assert!(
+            parts.iter().any(|part| *part < whole / 10)
+                && parts.iter().any(|part| *part > whole * 9 / 10)
+        );
     }
 
     #[test]
     fn a_pause_doubles_up_to_its_maximum() {
         let (min, max) = (Duration::from_millis(50), Duration::from_secs(2));
-        for (failures, ms) in [(0, 50), (1, 50), (2, 100), (3, 200), (6, 1_600), (7, 2_000), (u32::MAX, 2_000)] {
+        for (failures, ms) in [
+            (0, 50),
+            (1, 50),
+            (2, 100),
+            (3, 200),
+            (6, 1_600),
+            (7, 2_000),
+            (u32::MAX, 2_000),
+        ] {
             assert_eq!(doubled(min, max, failures).as_millis(), ms, "{failures}");
         }
     }

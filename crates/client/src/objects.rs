@@ -5,8 +5,9 @@
 
 use bytes::Bytes;
 use sealwire_wire::{
-    AddObjects, Counted, Objects, ObjectsCall, ObjectsChanged, ObjectsOperation, PropertyDisclosure, SubjectErased,
-    SubjectExport, SubjectFound, SubjectTarget, SubjectsCall, SubjectsOperation, Sweep, TokenMap, request,
+    AddObjects, Counted, Objects, ObjectsCall, ObjectsChanged, ObjectsOperation,
+    PropertyDisclosure, SubjectErased, SubjectExport, SubjectFound, SubjectTarget, SubjectsCall,
+    SubjectsOperation, Sweep, TokenMap, request,
 };
 
 use crate::client::Client;
@@ -33,10 +34,20 @@ impl Client {
     ///
     /// # Errors
     /// Any [`Error`] but `Value`; so for every method here.
-    pub async fn objects_add(&self, map: TokenMap<'_>, add: AddObjects<'_>) -> Result<ObjectsChanged, Error> {
+    pub async fn objects_add(
+        &self,
+        map: TokenMap<'_>,
+        add: AddObjects<'_>,
+    ) -> Result<ObjectsChanged, Error> {
         request::check_payload(add.objects).map_err(Error::Payload)?;
-        let course = if add.idempotency_key.is_some() { Course::on_tokens() } else { Course::once_on_tokens() };
-        let result = self.objects(map, ObjectsOperation::Add(add), course).await?;
+        let course = if add.idempotency_key.is_some() {
+            Course::on_tokens()
+        } else {
+            Course::once_on_tokens()
+        };
+        let result = self
+            .objects(map, ObjectsOperation::Add(add), course)
+            .await?;
         ObjectsChanged::decode(&result).map_err(Error::Protocol)
     }
 
@@ -50,17 +61,31 @@ impl Client {
         ids: &[&str],
         disclosure: PropertyDisclosure<'_>,
     ) -> Result<Objects, Error> {
-        let ask = ObjectsOperation::Get { ids: ids.to_vec(), disclosure };
-        Objects::decode(&self.objects(map, ask, Course::on_tokens()).await?).map_err(Error::Protocol)
+        let ask = ObjectsOperation::Get {
+            ids: ids.to_vec(),
+            disclosure,
+        };
+        Objects::decode(&self.objects(map, ask, Course::on_tokens()).await?)
+            .map_err(Error::Protocol)
     }
 
     /// Changes objects: all of them or none. `changes` is a MessagePack array of maps `{id, set, if_version?}`.
     ///
     /// # Errors
     /// As above.
-    pub async fn objects_update(&self, map: TokenMap<'_>, changes: &[u8]) -> Result<ObjectsChanged, Error> {
+    pub async fn objects_update(
+        &self,
+        map: TokenMap<'_>,
+        changes: &[u8],
+    ) -> Result<ObjectsChanged, Error> {
         request::check_payload(changes).map_err(Error::Payload)?;
-        let result = self.objects(map, ObjectsOperation::Update { changes }, Course::once_on_tokens()).await?;
+        let result = self
+            .objects(
+                map,
+                ObjectsOperation::Update { changes },
+                Course::once_on_tokens(),
+            )
+            .await?;
         ObjectsChanged::decode(&result).map_err(Error::Protocol)
     }
 
@@ -74,8 +99,12 @@ impl Client {
         ids: &[&str],
         versions: Option<Vec<u64>>,
     ) -> Result<Counted, Error> {
-        let ask = ObjectsOperation::Delete { ids: ids.to_vec(), versions };
-        Counted::decode(&self.objects(map, ask, Course::once_on_tokens()).await?).map_err(Error::Protocol)
+        let ask = ObjectsOperation::Delete {
+            ids: ids.to_vec(),
+            versions,
+        };
+        Counted::decode(&self.objects(map, ask, Course::once_on_tokens()).await?)
+            .map_err(Error::Protocol)
     }
 
     /// Returns a page of the objects for which all clauses hold. `clauses` is a MessagePack array of maps `{property, eq |
@@ -92,8 +121,14 @@ impl Client {
         limit: Option<u32>,
     ) -> Result<Objects, Error> {
         request::check_payload(clauses).map_err(Error::Payload)?;
-        let ask = ObjectsOperation::Query { clauses, disclosure, after, limit };
-        Objects::decode(&self.objects(map, ask, Course::on_tokens()).await?).map_err(Error::Protocol)
+        let ask = ObjectsOperation::Query {
+            clauses,
+            disclosure,
+            after,
+            limit,
+        };
+        Objects::decode(&self.objects(map, ask, Course::on_tokens()).await?)
+            .map_err(Error::Protocol)
     }
 
     /// Returns a page of a collection's objects.
@@ -106,9 +141,23 @@ impl Client {
         listing: ObjectListing<'_>,
         disclosure: PropertyDisclosure<'_>,
     ) -> Result<Objects, Error> {
-        let ObjectListing { tag, expired_before, archived, after, limit } = listing;
-        let ask = ObjectsOperation::List { tag, expired_before, archived, disclosure, after, limit };
-        Objects::decode(&self.objects(map, ask, Course::on_tokens()).await?).map_err(Error::Protocol)
+        let ObjectListing {
+            tag,
+            expired_before,
+            archived,
+            after,
+            limit,
+        } = listing;
+        let ask = ObjectsOperation::List {
+            tag,
+            expired_before,
+            archived,
+            disclosure,
+            after,
+            limit,
+        };
+        Objects::decode(&self.objects(map, ask, Course::on_tokens()).await?)
+            .map_err(Error::Protocol)
     }
 
     /// Sets when objects expire, in seconds from now; `None` removes the expiry.
@@ -121,16 +170,26 @@ impl Client {
         ids: &[&str],
         expires_s: Option<u64>,
     ) -> Result<Counted, Error> {
-        let ask = ObjectsOperation::Expire { ids: ids.to_vec(), expires_s };
-        Counted::decode(&self.objects(map, ask, Course::on_tokens()).await?).map_err(Error::Protocol)
+        let ask = ObjectsOperation::Expire {
+            ids: ids.to_vec(),
+            expires_s,
+        };
+        Counted::decode(&self.objects(map, ask, Course::on_tokens()).await?)
+            .map_err(Error::Protocol)
     }
 
     /// Runs one step of archiving expired objects.
     ///
     /// # Errors
     /// As above.
-    pub async fn objects_archive(&self, map: TokenMap<'_>, sweep: Sweep<'_>) -> Result<Counted, Error> {
-        let result = self.objects(map, ObjectsOperation::Archive(sweep), Course::on_tokens()).await?;
+    pub async fn objects_archive(
+        &self,
+        map: TokenMap<'_>,
+        sweep: Sweep<'_>,
+    ) -> Result<Counted, Error> {
+        let result = self
+            .objects(map, ObjectsOperation::Archive(sweep), Course::on_tokens())
+            .await?;
         Counted::decode(&result).map_err(Error::Protocol)
     }
 
@@ -138,8 +197,14 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn objects_prune(&self, map: TokenMap<'_>, sweep: Sweep<'_>) -> Result<Counted, Error> {
-        let result = self.objects(map, ObjectsOperation::Prune(sweep), Course::on_tokens()).await?;
+    pub async fn objects_prune(
+        &self,
+        map: TokenMap<'_>,
+        sweep: Sweep<'_>,
+    ) -> Result<Counted, Error> {
+        let result = self
+            .objects(map, ObjectsOperation::Prune(sweep), Course::on_tokens())
+            .await?;
         Counted::decode(&result).map_err(Error::Protocol)
     }
 
@@ -148,8 +213,12 @@ impl Client {
     /// # Errors
     /// As above.
     pub async fn subjects_find(&self, target: SubjectTarget<'_>) -> Result<SubjectFound, Error> {
-        SubjectFound::decode(&self.subjects(target, SubjectsOperation::Find, Course::on_tokens()).await?)
-            .map_err(Error::Protocol)
+        SubjectFound::decode(
+            &self
+                .subjects(target, SubjectsOperation::Find, Course::on_tokens())
+                .await?,
+        )
+        .map_err(Error::Protocol)
     }
 
     /// Returns a page of the objects of a data subject, all of one collection. `after`: the `next` of the page before.
@@ -162,7 +231,13 @@ impl Client {
         after: Option<&str>,
         limit: Option<u32>,
     ) -> Result<SubjectExport, Error> {
-        let result = self.subjects(target, SubjectsOperation::Export { after, limit }, Course::on_tokens()).await?;
+        let result = self
+            .subjects(
+                target,
+                SubjectsOperation::Export { after, limit },
+                Course::on_tokens(),
+            )
+            .await?;
         SubjectExport::decode(&result).map_err(Error::Protocol)
     }
 
@@ -179,8 +254,18 @@ impl Client {
         created: Option<u64>,
     ) -> Result<SubjectErased, Error> {
         // A repeated request without a version could remove a key that was made meanwhile.
-        let course = if version.is_some() { Course::on_tokens() } else { Course::once_on_tokens() };
-        let result = self.subjects(target, SubjectsOperation::Erase { version, created }, course).await?;
+        let course = if version.is_some() {
+            Course::on_tokens()
+        } else {
+            Course::once_on_tokens()
+        };
+        let result = self
+            .subjects(
+                target,
+                SubjectsOperation::Erase { version, created },
+                course,
+            )
+            .await?;
         SubjectErased::decode(&result).map_err(Error::Protocol)
     }
 
@@ -192,17 +277,35 @@ impl Client {
     ) -> Result<Bytes, Error> {
         let deadline = self.deadline_of(target.deadline_ms);
         let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
-            let target = SubjectTarget { deadline_ms: Some(left_ms), ..target };
+            let target = SubjectTarget {
+                deadline_ms: Some(left_ms),
+                ..target
+            };
             request::subjects(out, msgid, &SubjectsCall { target, ask });
         };
         self.call(deadline, course, encode).await
     }
 
-    async fn objects(&self, map: TokenMap<'_>, ask: ObjectsOperation<'_>, course: Course) -> Result<Bytes, Error> {
+    async fn objects(
+        &self,
+        map: TokenMap<'_>,
+        ask: ObjectsOperation<'_>,
+        course: Course,
+    ) -> Result<Bytes, Error> {
         let deadline = self.deadline_of(map.deadline_ms);
         let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
-            let map = TokenMap { deadline_ms: Some(left_ms), ..map };
-            request::objects(out, msgid, &ObjectsCall { map, ask: ask.clone() });
+            let map = TokenMap {
+                deadline_ms: Some(left_ms),
+                ..map
+            };
+            request::objects(
+                out,
+                msgid,
+                &ObjectsCall {
+                    map,
+                    ask: ask.clone(),
+                },
+            );
         };
         self.call(deadline, course, encode).await
     }

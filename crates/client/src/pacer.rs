@@ -51,7 +51,11 @@ pub struct RetryLimits {
 
 impl RetryLimits {
     fn total(self) -> Duration {
-        if self.retry_timeout.is_zero() { self.deadline } else { self.retry_timeout }
+        if self.retry_timeout.is_zero() {
+            self.deadline
+        } else {
+            self.retry_timeout
+        }
     }
 
     /// Returns the time that an attempt has until `deadline`.
@@ -59,7 +63,9 @@ impl RetryLimits {
         let left = deadline.saturating_duration_since(Instant::now());
         let time = left.min(self.deadline);
         AttemptTime {
-            ms: u32::try_from(time.as_millis()).unwrap_or(u32::MAX).clamp(1, DEADLINE_MS_MAX),
+            ms: u32::try_from(time.as_millis())
+                .unwrap_or(u32::MAX)
+                .clamp(1, DEADLINE_MS_MAX),
             // A first attempt has a little less than an equal retry time: what its permit took.
             is_cut: !self.retry_timeout.is_zero() && left < self.deadline - self.deadline / 8,
         }
@@ -95,12 +101,14 @@ struct RequestTime {
 
 impl RequestTime {
     fn deadline(&self, pacer: &Pacer) -> Instant {
-        self.deadline.unwrap_or_else(|| pacer.last_success(self.began) + self.limits.total())
+        self.deadline
+            .unwrap_or_else(|| pacer.last_success(self.began) + self.limits.total())
     }
 
     /// Returns until when the request waits in a pause of the job. Half of the time that is left is kept for the attempt.
     fn pause_end(&self, pacer: &Pacer) -> Instant {
-        self.pause_end.unwrap_or_else(|| pacer.last_success(self.began) + self.limits.retry_timeout / 2)
+        self.pause_end
+            .unwrap_or_else(|| pacer.last_success(self.began) + self.limits.retry_timeout / 2)
     }
 }
 
@@ -142,7 +150,11 @@ impl PacerState {
     /// Returns the last round trip, or the average if that is less: one request that took long says little about the next
     /// ones. A job that sends one at a time with pauses has too few for an average.
     fn typical_round_trip(&self) -> Duration {
-        if self.limit < 1.0 { self.round_trip } else { self.round_trip.min(self.smoothed) }
+        if self.limit < 1.0 {
+            self.round_trip
+        } else {
+            self.round_trip.min(self.smoothed)
+        }
     }
 }
 
@@ -220,7 +232,12 @@ impl Pacer {
         mut request: impl FnMut(u32) -> F,
         mut waits: impl FnMut(&Error, Duration),
     ) -> Result<T, Error> {
-        let mut time = RequestTime { began: Instant::now(), limits, deadline: None, pause_end: None };
+        let mut time = RequestTime {
+            began: Instant::now(),
+            limits,
+            deadline: None,
+            pause_end: None,
+        };
         let mut permit = self.acquire(&time).await.ok_or(Error::Deadline)?;
         let deadline = time.deadline(self);
         time.deadline = Some(deadline);
@@ -253,7 +270,11 @@ impl Pacer {
             drop(permit);
             let first_failed_at = *failed_at.get_or_insert(now);
             // The deadline that passed at last says less than the error for which the request was repeated.
-            let error = if matches!(error, Error::Deadline) { earlier.take().unwrap_or(error) } else { error };
+            let error = if matches!(error, Error::Deadline) {
+                earlier.take().unwrap_or(error)
+            } else {
+                error
+            };
 
             let again_at = fitted(again_at, now + passing.pause.named(), deadline);
             let next = if limits.retry_timeout.is_zero() || again_at >= deadline {
@@ -277,7 +298,10 @@ impl Pacer {
     #[must_use]
     pub fn stats(&self) -> PacerStats {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        PacerStats { retries: count(&self.retries), waited_ms: count(&self.waited_ms) }
+        PacerStats {
+            retries: count(&self.retries),
+            waited_ms: count(&self.waited_ms),
+        }
     }
 
     /// Waits for a permit, and until no pause of the job holds. Returns `None` once the request's time is over, or if the
@@ -293,15 +317,24 @@ impl Pacer {
                 let mut state = self.state();
                 if state.in_flight < state.limit.ceil() as usize {
                     state.in_flight += 1;
-                    break Permit { pacer: self, decreases: state.decreases };
+                    break Permit {
+                        pacer: self,
+                        decreases: state.decreases,
+                    };
                 }
             }
-            if timeout_at(time.deadline(self), returned).await.is_err() && time.deadline(self) <= Instant::now() {
+            if timeout_at(time.deadline(self), returned).await.is_err()
+                && time.deadline(self) <= Instant::now()
+            {
                 return None;
             }
         };
 
-        let delay = self.delay().min(time.pause_end(self).saturating_duration_since(Instant::now()) / 2);
+        let delay = self.delay().min(
+            time.pause_end(self)
+                .saturating_duration_since(Instant::now())
+                / 2,
+        );
         if delay >= TIMER {
             sleep(delay).await;
             while self.pause(time).await? {}
@@ -311,7 +344,9 @@ impl Pacer {
 
     /// Waits for the end of the job's pause. Returns false if none holds, and `None` if the request's time ends before it.
     async fn pause(&self, time: &RequestTime) -> Option<bool> {
-        let Some(until) = self.paused_until(time.pause_end(self)) else { return Some(false) };
+        let Some(until) = self.paused_until(time.pause_end(self)) else {
+            return Some(false);
+        };
         if until >= time.deadline(self) {
             return None;
         }
@@ -327,7 +362,10 @@ impl Pacer {
     /// Returns the end of the pause, if one holds. A request waits for it until `patience` at most.
     fn paused_until(&self, patience: Instant) -> Option<Instant> {
         let now = Instant::now();
-        self.state().paused_until.map(|until| until.min(patience)).filter(|until| *until > now)
+        self.state()
+            .paused_until
+            .map(|until| until.min(patience))
+            .filter(|until| *until > now)
     }
 
     /// Returns how long a request waits with its permit. The permits are a whole number, and the delay makes up for the
@@ -336,7 +374,9 @@ impl Pacer {
     fn delay(&self) -> Duration {
         let state = self.state();
         let round_trip = state.typical_round_trip();
-        let rest = round_trip.mul_f64(state.limit.ceil() / state.limit - 1.0).min(PAUSE_MAX);
+        let rest = round_trip
+            .mul_f64(state.limit.ceil() / state.limit - 1.0)
+            .min(PAUSE_MAX);
         let at_server = round_trip.saturating_sub(state.round_trip_min);
         around(rest) + jitter::part_of(at_server / 4)
     }
@@ -345,13 +385,18 @@ impl Pacer {
         let mut state = self.state();
         (state.unreachable, state.round_trip) = (0, round_trip);
         state.succeeded_at = Some(Instant::now());
-        state.smoothed = state.smoothed.mul_f64(1.0 - ROUND_TRIP_GAIN) + round_trip.mul_f64(ROUND_TRIP_GAIN);
+        state.smoothed =
+            state.smoothed.mul_f64(1.0 - ROUND_TRIP_GAIN) + round_trip.mul_f64(ROUND_TRIP_GAIN);
         state.round_trip_min = state.round_trip_min.min(round_trip);
         // A limit that is not used would say nothing about the server.
         if state.in_flight as f64 >= state.limit / 2.0 {
             let doubled = state.limit + state.limit.min(1.0);
             let grown = state.limit + GROWTH / state.limit.max(1.0);
-            state.limit = if doubled <= state.doubles_to { doubled } else { grown.min(self.limit_max) };
+            state.limit = if doubled <= state.doubles_to {
+                doubled
+            } else {
+                grown.min(self.limit_max)
+            };
         }
     }
 
@@ -367,7 +412,11 @@ impl Pacer {
                 state.limit = (state.limit / 2.0).max(LIMIT_MIN);
                 state.doubles_to = state.limit;
                 if state.limit < 1.0 {
-                    let longer = state.round_trip.div_f64(state.limit).max(pause).min(PAUSE_MAX);
+                    let longer = state
+                        .round_trip
+                        .div_f64(state.limit)
+                        .max(pause)
+                        .min(PAUSE_MAX);
                     state.paused_until = Some(now + around(longer));
                 }
             } else {
@@ -384,7 +433,8 @@ impl Pacer {
 
     fn record(&self, failed_at: Option<Instant>) {
         if let Some(at) = failed_at {
-            self.waited_ms.fetch_add(at.elapsed().as_millis() as u64, Ordering::Relaxed);
+            self.waited_ms
+                .fetch_add(at.elapsed().as_millis() as u64, Ordering::Relaxed);
         }
     }
 
@@ -472,7 +522,10 @@ fn passing(error: &Error) -> Option<Passing> {
         _ => return None,
     };
     let pause = match error {
-        Error::Rpc(RpcError { retry_after_ms: Some(ms), .. }) => Pause::Named(Duration::from_millis((*ms).into())),
+        Error::Rpc(RpcError {
+            retry_after_ms: Some(ms),
+            ..
+        }) => Pause::Named(Duration::from_millis((*ms).into())),
         _ => Pause::Unnamed,
     };
     Some(Passing { pause, slows })

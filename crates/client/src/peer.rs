@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use sealwire_wire::{Call, FrameLayout, Limits, MessageHeader, Scan, Scanner, decode_cancel, reply};
+use sealwire_wire::{
+    Call, FrameLayout, Limits, MessageHeader, Scan, Scanner, decode_cancel, reply,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::timeout;
 
@@ -10,9 +12,16 @@ use tokio::time::timeout;
 #[derive(Debug, PartialEq)]
 pub(crate) enum PeerMessage {
     /// A document request: its msgid, payload and deadline.
-    Call { msgid: u32, payload: Vec<u8>, deadline_ms: Option<u32> },
+    Call {
+        msgid: u32,
+        payload: Vec<u8>,
+        deadline_ms: Option<u32>,
+    },
     /// A `tokenize` request and its idempotency key.
-    Tokenize { msgid: u32, idempotency_key: Option<Vec<u8>> },
+    Tokenize {
+        msgid: u32,
+        idempotency_key: Option<Vec<u8>>,
+    },
     /// A token request without a document, or a control request.
     Small(u32),
     /// A cancel of this msgid.
@@ -31,13 +40,19 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) fn new(stream: DuplexStream) -> Self {
-        Self { stream, scanner: Scanner::for_requests(Limits::default()), buffer: Vec::new() }
+        Self {
+            stream,
+            scanner: Scanner::for_requests(Limits::default()),
+            buffer: Vec::new(),
+        }
     }
 
     /// Returns the next message, which must arrive within a minute. With paused time, a missing message fails the test
     /// instead of hanging it.
     pub(crate) async fn hear(&mut self) -> PeerMessage {
-        timeout(Duration::from_secs(60), self.next()).await.expect("nothing came for a minute")
+        timeout(Duration::from_secs(60), self.next())
+            .await
+            .expect("nothing came for a minute")
     }
 
     /// Returns the next message, without a time limit.
@@ -89,15 +104,20 @@ impl Peer {
 fn heard(boundary: &FrameLayout, message: &[u8]) -> PeerMessage {
     match boundary.head {
         MessageHeader::Request { msgid, .. } => match Call::decode(message, boundary).unwrap() {
-            Call::Encrypt(call) | Call::Rewrap(call) => {
-                PeerMessage::Call { msgid, payload: call.payload.to_vec(), deadline_ms: call.deadline_ms }
-            }
-            Call::Decrypt(call) => {
-                PeerMessage::Call { msgid, payload: call.payload.to_vec(), deadline_ms: call.deadline_ms }
-            }
-            Call::Tokenize(call) => {
-                PeerMessage::Tokenize { msgid, idempotency_key: call.writing.idempotency_key.map(<[u8]>::to_vec) }
-            }
+            Call::Encrypt(call) | Call::Rewrap(call) => PeerMessage::Call {
+                msgid,
+                payload: call.payload.to_vec(),
+                deadline_ms: call.deadline_ms,
+            },
+            Call::Decrypt(call) => PeerMessage::Call {
+                msgid,
+                payload: call.payload.to_vec(),
+                deadline_ms: call.deadline_ms,
+            },
+            Call::Tokenize(call) => PeerMessage::Tokenize {
+                msgid,
+                idempotency_key: call.writing.idempotency_key.map(<[u8]>::to_vec),
+            },
             Call::Tokens(_) | Call::Control(_) => PeerMessage::Small(msgid),
             Call::Health => PeerMessage::Health(msgid),
             other => panic!("{other:?}"),

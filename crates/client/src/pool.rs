@@ -29,11 +29,13 @@ pub(crate) use lease::Lease;
 use lease::WorkCounters;
 
 /// Opens one connection to the endpoint with this index.
-pub(crate) type Connector =
-    Box<dyn Fn(usize) -> Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>> + Send + Sync>;
+pub(crate) type Connector = Box<
+    dyn Fn(usize) -> Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>> + Send + Sync,
+>;
 
 /// Checks the certificate files. Returns the time of their last change, if they ever changed.
-pub(crate) type Renewals = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Option<Instant>> + Send>> + Send + Sync>;
+pub(crate) type Renewals =
+    Box<dyn Fn() -> Pin<Box<dyn Future<Output = Option<Instant>> + Send>> + Send + Sync>;
 
 struct Inner {
     connector: Connector,
@@ -63,11 +65,17 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(config: &ClientConfig, connector: Connector, renewals: Option<Renewals>) -> Self {
+    pub(crate) fn new(
+        config: &ClientConfig,
+        connector: Connector,
+        renewals: Option<Renewals>,
+    ) -> Self {
         let now = Instant::now();
         let target = |address: &str| ChosenEndpoint {
             address: address.to_owned(),
-            slots: std::iter::repeat_with(|| Slot::Empty).take(config.connections).collect(),
+            slots: std::iter::repeat_with(|| Slot::Empty)
+                .take(config.connections)
+                .collect(),
             health: Health::new(now),
             failures: 0,
             last_failure: None,
@@ -75,7 +83,11 @@ impl Pool {
             attempts: 0,
             keep_old_until: now,
         };
-        let targets: Vec<_> = config.endpoints.iter().map(|endpoint| target(&endpoint.address)).collect();
+        let targets: Vec<_> = config
+            .endpoints
+            .iter()
+            .map(|endpoint| target(&endpoint.address))
+            .collect();
         let several = targets.len() > 1;
         let inner = Inner {
             connector,
@@ -94,7 +106,9 @@ impl Pool {
             work: WorkCounters::new(targets.len()),
             ejections: AtomicU64::new(0),
             renewal_error: Mutex::new(None),
-            room: Arc::new(Semaphore::new(targets.len() * config.connections * config.in_flight_max)),
+            room: Arc::new(Semaphore::new(
+                targets.len() * config.connections * config.in_flight_max,
+            )),
             table: Mutex::new(EndpointTable {
                 targets,
                 failed: 0,
@@ -103,7 +117,9 @@ impl Pool {
             }),
             changed: Notify::new(),
         };
-        Self { inner: Arc::new(inner) }
+        Self {
+            inner: Arc::new(inner),
+        }
     }
 
     /// Waits for room and for a connection, rather as the call wants it. Cancel-safe: a dropped wait leaves its place
@@ -123,11 +139,23 @@ impl Pool {
             // Changes between this point and the wait below are not missed.
             changed.as_mut().enable();
             match inner.pick(failed_before, wants)? {
-                Pick::Connection { connection, endpoint, term } => {
-                    return Ok(Lease::new(Arc::clone(inner), room, connection, endpoint, term));
+                Pick::Connection {
+                    connection,
+                    endpoint,
+                    term,
+                } => {
+                    return Ok(Lease::new(
+                        Arc::clone(inner),
+                        room,
+                        connection,
+                        endpoint,
+                        term,
+                    ));
                 }
                 Pick::Wait { until: None } => changed.await,
-                Pick::Wait { until: Some(instant) } => {
+                Pick::Wait {
+                    until: Some(instant),
+                } => {
                     tokio::select! {
                         () = changed => {}
                         () = sleep_until(instant) => {}
@@ -141,18 +169,28 @@ impl Pool {
     pub(crate) fn has_other(&self, wants: EndpointPreferences) -> bool {
         let table = self.inner.table();
         let now = Instant::now();
-        let mut others = table.targets.iter().enumerate().filter(|(index, _)| !wants.avoid.has(*index));
+        let mut others = table
+            .targets
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| !wants.avoid.has(*index));
         others.any(|(_, target)| {
             target.health.is_fit()
                 && !target.is_on_trial()
                 && !target.health.is_paused(now, wants.tokens)
-                && target.connections().any(|connection| connection.is_usable())
+                && target
+                    .connections()
+                    .any(|connection| connection.is_usable())
         })
     }
 
     /// Returns why renewed certificates are not in use everywhere.
     pub(crate) fn renewal_error(&self) -> Option<Arc<str>> {
-        self.inner.renewal_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.inner
+            .renewal_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Returns the number of ejections so far.
@@ -163,7 +201,12 @@ impl Pool {
     /// Returns the number of endpoints that are ejected now.
     #[cfg(test)]
     pub(crate) fn ejected_now(&self) -> usize {
-        self.inner.table().targets.iter().filter(|target| !target.health.is_fit()).count()
+        self.inner
+            .table()
+            .targets
+            .iter()
+            .filter(|target| !target.health.is_fit())
+            .count()
     }
 
     /// Returns the number of free permits, and the number of requests that connections count as in flight.
@@ -171,14 +214,20 @@ impl Pool {
     pub(crate) fn at_rest(&self) -> (usize, usize) {
         let table = self.inner.table();
         let connections = table.targets.iter().flat_map(ChosenEndpoint::connections);
-        let in_flight = connections.map(|connection| connection.in_flight().load(Ordering::Relaxed)).sum();
+        let in_flight = connections
+            .map(|connection| connection.in_flight().load(Ordering::Relaxed))
+            .sum();
         (self.inner.room.available_permits(), in_flight)
     }
 }
 
 enum Pick {
     /// The connection already counts the request as in flight.
-    Connection { connection: Arc<Connection>, endpoint: usize, term: u32 },
+    Connection {
+        connection: Arc<Connection>,
+        endpoint: usize,
+        term: u32,
+    },
     /// No connection is available. Retry after a change or at the given time.
     Wait { until: Option<Instant> },
 }
@@ -188,7 +237,11 @@ impl Inner {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pick(self: &Arc<Self>, failed_before: u64, wants: EndpointPreferences) -> Result<Pick, Error> {
+    fn pick(
+        self: &Arc<Self>,
+        failed_before: u64,
+        wants: EndpointPreferences,
+    ) -> Result<Pick, Error> {
         let mut table = self.table();
         let now = Instant::now();
         self.tend(&mut table, now);
@@ -199,12 +252,18 @@ impl Inner {
                 if load > 0 {
                     self.open(endpoint, target, now);
                 }
-                return Ok(Pick::Connection { connection, endpoint, term: target.health.term() });
+                return Ok(Pick::Connection {
+                    connection,
+                    endpoint,
+                    term: target.health.term(),
+                });
             }
         }
         let any = |is: fn(&ChosenEndpoint) -> bool| table.targets.iter().any(is);
-        let (connected, connecting) =
-            (any(|target| target.connections().next().is_some()), any(ChosenEndpoint::is_connecting));
+        let (connected, connecting) = (
+            any(|target| target.connections().next().is_some()),
+            any(ChosenEndpoint::is_connecting),
+        );
         // No server accepts this client's certificate until it is replaced, which the next attempt will show.
         let last_failure = table.last_failure();
         if let Some((_, failure @ Error::Tls(_))) = last_failure
@@ -219,11 +278,18 @@ impl Inner {
         let in_vain = failures > 0 && (!connecting || failures >= table.targets.len() as u64);
         match last_failure {
             // A failure from before the request may be over.
-            Some((number, failure)) if !connected && in_vain && *number > failed_before => Err(failure.clone()),
+            Some((number, failure)) if !connected && in_vain && *number > failed_before => {
+                Err(failure.clone())
+            }
             // The end of a running attempt signals a change; pauses need a timer.
             _ => {
-                let times = table.targets.iter().flat_map(|target| [Some(target.retry_at), target.health.probe_at()]);
-                Ok(Pick::Wait { until: times.flatten().filter(|at| *at > now).min() })
+                let times = table
+                    .targets
+                    .iter()
+                    .flat_map(|target| [Some(target.retry_at), target.health.probe_at()]);
+                Ok(Pick::Wait {
+                    until: times.flatten().filter(|at| *at > now).min(),
+                })
             }
         }
     }
@@ -246,10 +312,17 @@ impl Inner {
     /// Frees the slots of ended connections. A short-lived connection counts as a failed attempt. Otherwise, a server
     /// that accepts and closes at once would be contacted without a pause.
     fn clear_broken(&self, table: &mut EndpointTable, now: Instant) {
-        let EndpointTable { targets, failed, .. } = table;
+        let EndpointTable {
+            targets, failed, ..
+        } = table;
         for (endpoint, target) in targets.iter_mut().enumerate() {
             for index in 0..target.slots.len() {
-                let Slot::Taken { connection, since, .. } = &target.slots[index] else { continue };
+                let Slot::Taken {
+                    connection, since, ..
+                } = &target.slots[index]
+                else {
+                    continue;
+                };
                 if connection.is_usable() {
                     continue;
                 }
@@ -278,7 +351,13 @@ impl Inner {
         if target.retry_at > now || target.is_connecting() {
             return;
         }
-        let Some(slot) = target.slots.iter_mut().find(|slot| matches!(slot, Slot::Empty)) else { return };
+        let Some(slot) = target
+            .slots
+            .iter_mut()
+            .find(|slot| matches!(slot, Slot::Empty))
+        else {
+            return;
+        };
         let attempt = target.attempts;
         *slot = Slot::Connecting(attempt);
         target.attempts += 1;
@@ -286,7 +365,11 @@ impl Inner {
         tokio::spawn(async move {
             let outcome = timeout(inner.connect_timeout, (inner.connector)(endpoint)).await;
             let timed_out = || Error::Connect(Arc::new(std::io::ErrorKind::TimedOut.into()));
-            inner.opened(endpoint, attempt, outcome.unwrap_or_else(|_| Err(timed_out())));
+            inner.opened(
+                endpoint,
+                attempt,
+                outcome.unwrap_or_else(|_| Err(timed_out())),
+            );
         });
     }
 
@@ -318,7 +401,11 @@ impl Inner {
     fn taken(&self, connection: Connection, now: Instant) -> Slot {
         let age_max = self.connection_age_max;
         let old_at = now + age_max - jitter::part_of(age_max / 4);
-        Slot::Taken { connection: Arc::new(connection), since: now, old_at }
+        Slot::Taken {
+            connection: Arc::new(connection),
+            since: now,
+            old_at,
+        }
     }
 
     /// Opens a connection to an endpoint and checks it with a `health` request. Returns the connection if the endpoint
@@ -326,8 +413,12 @@ impl Inner {
     async fn proven(&self, endpoint: usize) -> Option<Connection> {
         let asking = async {
             let connection = (self.connector)(endpoint).await.ok()?;
-            let answer = connection.call(Instant::now() + self.connect_timeout, request::health).await;
-            AttemptOutcome::of(&answer, false).answered.then_some(connection)
+            let answer = connection
+                .call(Instant::now() + self.connect_timeout, request::health)
+                .await;
+            AttemptOutcome::of(&answer, false)
+                .answered
+                .then_some(connection)
         };
         timeout(self.connect_timeout, asking).await.ok().flatten()
     }
@@ -338,7 +429,9 @@ impl Inner {
         let now = Instant::now();
         let target = &mut table.targets[endpoint];
         let mine = |slot: &&mut Slot| matches!(slot, Slot::Connecting(by) if *by == attempt);
-        let Some(slot) = target.slots.iter_mut().find(mine) else { return };
+        let Some(slot) = target.slots.iter_mut().find(mine) else {
+            return;
+        };
         match outcome {
             Ok(connection) => {
                 *slot = self.taken(connection, now);
@@ -369,7 +462,11 @@ impl Inner {
 
     fn ejected(&self, address: &str, length: Duration) {
         self.ejections.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(address, seconds = length.as_secs_f32(), "endpoint is ejected");
+        tracing::warn!(
+            address,
+            seconds = length.as_secs_f32(),
+            "endpoint is ejected"
+        );
     }
 
     /// Returns a backoff that doubles with each failure up to the maximum, then reduced by a random part of up to one

@@ -60,8 +60,16 @@ impl Budget {
         let mut paid_at = self.paid_at.lock().unwrap_or_else(PoisonError::into_inner);
         let passed_ms = now.saturating_duration_since(*paid_at).as_millis() as u64;
         *paid_at += Duration::from_millis(passed_ms);
-        let spend = |tokens: u64| tokens.saturating_add(passed_ms).min(self.max).checked_sub(RETRY);
-        let paid = self.tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok();
+        let spend = |tokens: u64| {
+            tokens
+                .saturating_add(passed_ms)
+                .min(self.max)
+                .checked_sub(RETRY)
+        };
+        let paid = self
+            .tokens
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend)
+            .is_ok();
         if !paid {
             self.tokens.fetch_add(passed_ms, Ordering::Relaxed);
         }
@@ -103,17 +111,27 @@ pub(crate) struct Course {
 impl Course {
     /// Returns the history of a request that must not happen twice.
     pub(crate) fn once() -> Self {
-        Self { once: true, ..Self::default() }
+        Self {
+            once: true,
+            ..Self::default()
+        }
     }
 
     /// Returns the history of a request on tokens or objects that must not happen twice.
     pub(crate) fn once_on_tokens() -> Self {
-        Self { once: true, tokens: true, ..Self::default() }
+        Self {
+            once: true,
+            tokens: true,
+            ..Self::default()
+        }
     }
 
     /// Returns the history of a request that needs no work: `health`, `info` or `inspect`.
     pub(crate) fn immediate() -> Self {
-        Self { immediate: true, ..Self::default() }
+        Self {
+            immediate: true,
+            ..Self::default()
+        }
     }
 
     pub(crate) fn is_immediate(&self) -> bool {
@@ -122,12 +140,18 @@ impl Course {
 
     /// Returns the history of a request on tokens or objects.
     pub(crate) fn on_tokens() -> Self {
-        Self { tokens: true, ..Self::default() }
+        Self {
+            tokens: true,
+            ..Self::default()
+        }
     }
 
     /// Returns the end of the pause that an endpoint named, if it did.
     pub(crate) fn paused_until(&self, endpoint: usize) -> Option<Instant> {
-        self.paused.iter().find(|(paused, _)| *paused == endpoint).map(|(_, until)| *until)
+        self.paused
+            .iter()
+            .find(|(paused, _)| *paused == endpoint)
+            .map(|(_, until)| *until)
     }
 
     fn pause(&mut self, endpoint: usize, until: Instant) {
@@ -145,7 +169,10 @@ impl Course {
 
     /// Returns the endpoint preferences of the next attempt.
     pub(crate) fn wants(&self) -> EndpointPreferences {
-        EndpointPreferences { avoid: self.tried, tokens: self.tokens }
+        EndpointPreferences {
+            avoid: self.tried,
+            tokens: self.tokens,
+        }
     }
 }
 
@@ -191,7 +218,9 @@ impl Retries {
 
     fn kind(&self, setback: &Setback, once: bool) -> RetryKind {
         match &setback.error {
-            Error::Tls(_) if setback.endpoint.is_some() && (!setback.sent || (self.repeat_sent && !once)) => {
+            Error::Tls(_)
+                if setback.endpoint.is_some() && (!setback.sent || (self.repeat_sent && !once)) =>
+            {
                 RetryKind::Elsewhere
             }
             error if error.is_about_certificates() => RetryKind::Final,
@@ -199,14 +228,20 @@ impl Retries {
             Error::Disconnected { .. } if !setback.sent => RetryKind::Unseen,
             // The connection's certificate is not accepted any more; another connection shows the one in the files. It
             // costs no server work, and attempts have their bound.
-            Error::Rpc(error) if error.code == ErrorCode::Unauthenticated && self.repeat_sent && !once => {
+            Error::Rpc(error)
+                if error.code == ErrorCode::Unauthenticated && self.repeat_sent && !once =>
+            {
                 RetryKind::Unseen
             }
-            Error::Disconnected { .. } if self.repeat_sent && !once => RetryKind::Seen { pause: None },
+            Error::Disconnected { .. } if self.repeat_sent && !once => {
+                RetryKind::Seen { pause: None }
+            }
             // The store may have applied the change before it stopped responding.
             Error::Rpc(error) if error.code == ErrorCode::Unavailable && once => RetryKind::Final,
             Error::Rpc(error) if error.code.is_retryable() => {
-                let pause = error.retry_after_ms.map(|ms| Duration::from_millis(ms.into()));
+                let pause = error
+                    .retry_after_ms
+                    .map(|ms| Duration::from_millis(ms.into()));
                 // A conflict without a retry time is permanent.
                 if error.code == ErrorCode::Conflict && pause.is_none() {
                     RetryKind::Final
@@ -239,15 +274,22 @@ impl Retries {
         let again_at = match kind {
             RetryKind::Final => return Err(setback.error),
             RetryKind::Elsewhere if !has_other(course.wants()) => return Err(setback.error),
-            RetryKind::Unseen | RetryKind::Elsewhere if now >= deadline => return Err(setback.error),
+            RetryKind::Unseen | RetryKind::Elsewhere if now >= deadline => {
+                return Err(setback.error);
+            }
             RetryKind::Unseen | RetryKind::Elsewhere => None,
             RetryKind::Seen { pause } => {
                 if let (Some(endpoint), Some(pause)) = (setback.endpoint, pause) {
                     course.pause(endpoint, now + pause);
                 }
                 let whole = || jitter::doubled(self.backoff_min, self.backoff_max, course.attempts);
-                let pause = pause.map_or_else(|| jitter::part_of(whole()), |pause| pause + jitter::part_of(pause / 2));
-                let ready_at = course.ready_at.map_or(now + pause, |at| at.min(now + pause));
+                let pause = pause.map_or_else(
+                    || jitter::part_of(whole()),
+                    |pause| pause + jitter::part_of(pause / 2),
+                );
+                let ready_at = course
+                    .ready_at
+                    .map_or(now + pause, |at| at.min(now + pause));
                 let again_at = (!has_other(course.wants())).then_some(ready_at);
                 if again_at.unwrap_or(now) >= deadline {
                     return Err(setback.error);
@@ -281,11 +323,22 @@ mod tests {
 
     #[test]
     fn a_budget_starts_full_and_as_large_as_an_endpoints_connections() {
-        for (connections, in_flight_max, expect) in
-            [(1, 1, 10), (1, 10, 10), (2, 64, 128), (1, 1_000, 1_000), (1_024, 65_536, 1_000)]
-        {
+        for (connections, in_flight_max, expect) in [
+            (1, 1, 10),
+            (1, 10, 10),
+            (2, 64, 128),
+            (1, 1_000, 1_000),
+            (1_024, 65_536, 1_000),
+        ] {
             let now = Instant::now();
-            let budget = Budget::new(&ClientConfig { connections, in_flight_max, ..config() }, now);
+            let budget = Budget::new(
+                &ClientConfig {
+                    connections,
+                    in_flight_max,
+                    ..config()
+                },
+                now,
+            );
             let taken = (0..5_000).filter(|_| budget.withdraw(now)).count();
             assert_eq!(taken, expect, "{connections} x {in_flight_max}");
         }
@@ -307,16 +360,31 @@ mod tests {
             (0, 0, u64::from(u32::MAX), 128),
         ] {
             let start = Instant::now();
-            let budget = Budget::new(&ClientConfig { retry_percent: percent, ..config() }, start);
+            let budget = Budget::new(
+                &ClientConfig {
+                    retry_percent: percent,
+                    ..config()
+                },
+                start,
+            );
             while budget.withdraw(start) {}
             (0..calls).for_each(|_| budget.deposit());
             // Failed withdrawals in the meantime lose no deposit.
             let now = start + Duration::from_millis(ms);
-            let early = (1..5).filter(|part| budget.withdraw(start + Duration::from_millis(ms) * *part / 5)).count();
+            let early = (1..5)
+                .filter(|part| budget.withdraw(start + Duration::from_millis(ms) * *part / 5))
+                .count();
             let taken = early + (0..5_000).filter(|_| budget.withdraw(now)).count();
             // If retries are taken earlier, less is lost to a full bucket.
-            let most = if ms > 128_000 { expect + 4 * 128 } else { expect };
-            assert!((expect..=most).contains(&taken), "{percent} % of {calls} calls, {ms} ms: {taken}");
+            let most = if ms > 128_000 {
+                expect + 4 * 128
+            } else {
+                expect
+            };
+            assert!(
+                (expect..=most).contains(&taken),
+                "{percent} % of {calls} calls, {ms} ms: {taken}"
+            );
         }
     }
 }

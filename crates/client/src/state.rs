@@ -103,7 +103,10 @@ impl Books {
                 Failure::Disconnected(rejected_certificate(*alert).to_string().into())
             }
             CloseReason::Rejected(_) if self.has_heard => Failure::NotSent,
-            CloseReason::Rejected(alert) => Failure::Rejected { alert: *alert, sent },
+            CloseReason::Rejected(alert) => Failure::Rejected {
+                alert: *alert,
+                sent,
+            },
             CloseReason::Ended(why) if sent => Failure::Disconnected(Arc::clone(why)),
             CloseReason::Ended(_) => Failure::NotSent,
         }
@@ -169,8 +172,21 @@ impl State {
         let msgid = books.next_msgid;
         books.next_msgid = msgid.wrapping_add(1);
         let (answer, receiver) = oneshot::channel();
-        books.waiting.insert(msgid, Waiter { answer, sent: false });
-        Ok((InFlight { state: Arc::clone(self), msgid, settled: false }, receiver))
+        books.waiting.insert(
+            msgid,
+            Waiter {
+                answer,
+                sent: false,
+            },
+        );
+        Ok((
+            InFlight {
+                state: Arc::clone(self),
+                msgid,
+                settled: false,
+            },
+            receiver,
+        ))
     }
 
     /// Queues the encoded request. If the connection has closed since, the request was already completed with an error.
@@ -206,7 +222,9 @@ impl State {
             if !alone && batch.len() + request.len() > BATCH_BYTES {
                 break;
             }
-            let Some((msgid, request)) = books.queue.pop_front() else { break };
+            let Some((msgid, request)) = books.queue.pop_front() else {
+                break;
+            };
             if let Some(waiter) = books.waiting.get_mut(&msgid) {
                 waiter.sent = true;
             }
@@ -249,7 +267,11 @@ impl State {
         if books.end().is_some() && !self.is_silent() {
             return None;
         }
-        [books.cancelled_at, books.stalled_at].into_iter().flatten().min().map(|since| since + GRACE)
+        [books.cancelled_at, books.stalled_at]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|since| since + GRACE)
     }
 
     /// Returns true if the peer was found silent.
@@ -313,7 +335,11 @@ impl State {
         let unsent = books.failure(&reason, false);
         drop(books);
         for waiter in waiting.into_values() {
-            let _ = waiter.answer.send(Err(if waiter.sent { sent.clone() } else { unsent.clone() }));
+            let _ = waiter.answer.send(Err(if waiter.sent {
+                sent.clone()
+            } else {
+                unsent.clone()
+            }));
         }
     }
 
@@ -334,7 +360,9 @@ impl State {
     /// Abandons a request: removes an unsent request, or queues a cancel for a sent one.
     fn give_up(&self, msgid: u32) {
         let mut books = self.books();
-        let Some(waiter) = books.waiting.remove(&msgid) else { return };
+        let Some(waiter) = books.waiting.remove(&msgid) else {
+            return;
+        };
         if waiter.sent {
             books.cancels.push(msgid);
             drop(books);

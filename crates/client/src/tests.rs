@@ -25,11 +25,18 @@ mod renewals;
 mod retries;
 mod schedules;
 
-const BOUNDS: Bounds = Bounds { request_bytes_max: 8 << 20, reply_bytes_max: 1 << 20 };
+const BOUNDS: Bounds = Bounds {
+    request_bytes_max: 8 << 20,
+    reply_bytes_max: 1 << 20,
+};
 
 fn config() -> ClientConfig {
     let none = || Pem::Bytes(Vec::new());
-    ClientConfig { connections: 1, attempts_max: 1, ..ClientConfig::new("peer:1", "peer", none(), none(), none()) }
+    ClientConfig {
+        connections: 1,
+        attempts_max: 1,
+        ..ClientConfig::new("peer:1", "peer", none(), none(), none())
+    }
 }
 
 /// Creates a client, and a channel that yields the peer of every connection. Each stream buffers `stream_bytes`.
@@ -48,7 +55,10 @@ fn client(config: &ClientConfig, stream_bytes: usize) -> (Client, mpsc::Unbounde
 
 /// Returns the peer of the next connection that the client opens.
 async fn next_peer(peers: &mut mpsc::UnboundedReceiver<Peer>) -> Peer {
-    timeout(Duration::from_secs(60), peers.recv()).await.expect("no connection for a minute").unwrap()
+    timeout(Duration::from_secs(60), peers.recv())
+        .await
+        .expect("no connection for a minute")
+        .unwrap()
 }
 
 /// Starts a request in its own task, with this byte as payload.
@@ -68,12 +78,19 @@ fn connection(stream_bytes: usize) -> (Arc<Connection>, Peer) {
 }
 
 /// Starts an `encrypt` request with `payload` on a single connection.
-fn call_on(connection: &Arc<Connection>, payload: Vec<u8>) -> JoinHandle<Result<bytes::Bytes, Failure>> {
+fn call_on(
+    connection: &Arc<Connection>,
+    payload: Vec<u8>,
+) -> JoinHandle<Result<bytes::Bytes, Failure>> {
     let connection = Arc::clone(connection);
     tokio::spawn(async move {
         let deadline = Instant::now() + Duration::from_secs(30);
         let call = Encrypt::new("a", &payload);
-        connection.call(deadline, |out, msgid| sealwire_wire::request::encrypt(out, msgid, &call)).await
+        connection
+            .call(deadline, |out, msgid| {
+                sealwire_wire::request::encrypt(out, msgid, &call)
+            })
+            .await
     })
 }
 
@@ -95,7 +112,11 @@ async fn answers_find_their_calls_in_any_order() {
     let (client, mut peers) = client(&config(), 1 << 16);
     let calls: Vec<_> = (1..=3).map(|byte| call(&client, byte)).collect();
     let mut peer = next_peer(&mut peers).await;
-    let mut heard = vec![peer.hear_call().await, peer.hear_call().await, peer.hear_call().await];
+    let mut heard = vec![
+        peer.hear_call().await,
+        peer.hear_call().await,
+        peer.hear_call().await,
+    ];
     heard.sort_by_key(|(_, payload)| std::cmp::Reverse(payload[0]));
     for (msgid, payload) in heard {
         peer.answer(msgid, &[payload[0] + 100]).await;
@@ -160,10 +181,22 @@ async fn a_deadline_is_sent_kept_and_cancels() {
     let started = Instant::now();
     let short = {
         let client = client.clone();
-        tokio::spawn(async move { client.encrypt(Encrypt { deadline_ms: Some(700), ..Encrypt::new("a", &[1]) }).await })
+        tokio::spawn(async move {
+            client
+                .encrypt(Encrypt {
+                    deadline_ms: Some(700),
+                    ..Encrypt::new("a", &[1])
+                })
+                .await
+        })
     };
     let mut peer = next_peer(&mut peers).await;
-    let PeerMessage::Call { msgid, deadline_ms, .. } = peer.hear().await else { panic!("no call") };
+    let PeerMessage::Call {
+        msgid, deadline_ms, ..
+    } = peer.hear().await
+    else {
+        panic!("no call")
+    };
     assert_eq!(deadline_ms, Some(700));
     assert!(matches!(short.await.unwrap(), Err(Error::Deadline)));
     assert_eq!(started.elapsed().as_millis(), 700);
@@ -173,11 +206,23 @@ async fn a_deadline_is_sent_kept_and_cancels() {
     sleep(GRACE + Duration::from_millis(2)).await;
     let next = call(&client, 2);
     let mut other = next_peer(&mut peers).await;
-    let PeerMessage::Call { msgid, deadline_ms, .. } = other.hear().await else { panic!("no call") };
-    assert!(deadline_ms.is_some_and(|ms| (29_000..=30_000).contains(&ms)), "{deadline_ms:?}");
+    let PeerMessage::Call {
+        msgid, deadline_ms, ..
+    } = other.hear().await
+    else {
+        panic!("no call")
+    };
+    assert!(
+        deadline_ms.is_some_and(|ms| (29_000..=30_000).contains(&ms)),
+        "{deadline_ms:?}"
+    );
     other.answer(msgid, &[2]).await;
     assert_eq!(payload(next.await), [2]);
-    assert_eq!(peer.hear().await, PeerMessage::Closed, "the silent one is closed once it is empty");
+    assert_eq!(
+        peer.hear().await,
+        PeerMessage::Closed,
+        "the silent one is closed once it is empty"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,7 +254,11 @@ async fn a_cancel_that_its_answer_overtook_is_not_written() {
     settle().await;
     answered.abort();
     settle().await;
-    assert_eq!(connection.state().sizes(), (1, 0, 1), "it waits behind the large one");
+    assert_eq!(
+        connection.state().sizes(),
+        (1, 0, 1),
+        "it waits behind the large one"
+    );
     peer.answer(msgid, &[1]).await;
     settle().await;
     assert_eq!(connection.state().sizes(), (1, 0, 0));
@@ -232,7 +281,9 @@ async fn a_late_answer_does_not_cost_a_connection_that_speaks() {
     peer.answer(msgid, &[2]).await;
     assert_eq!(payload(quick.await), [2]);
     assert!(matches!(slow.await.unwrap(), Err(Error::Deadline)));
-    let PeerMessage::Cancel(_) = peer.hear().await else { panic!("no cancel") };
+    let PeerMessage::Cancel(_) = peer.hear().await else {
+        panic!("no cancel")
+    };
     let again = call(&client, 3);
     let (msgid, _) = peer.hear_call().await;
     peer.answer(msgid, &[3]).await;
@@ -250,7 +301,12 @@ async fn the_servers_deadline_is_a_deadline_and_other_errors_come_whole() {
         let (msgid, payload) = peer.hear_call().await;
         let late = RpcError::new(ErrorCode::DeadlineExceeded, "late");
         let mut out = Vec::new();
-        reply::error(&mut out, msgid, if payload == [1] { &late } else { &overloaded }, ErrorFormat::Map);
+        reply::error(
+            &mut out,
+            msgid,
+            if payload == [1] { &late } else { &overloaded },
+            ErrorFormat::Map,
+        );
         peer.say(&out).await;
     }
     assert!(matches!(late.await.unwrap(), Err(Error::Deadline)));
@@ -275,9 +331,16 @@ async fn a_message_of_a_server_has_no_control_characters() {
         };
         let (msgid, _) = peer.hear_call().await;
         let mut out = Vec::new();
-        reply::error(&mut out, msgid, &RpcError::new(ErrorCode::Internal, said.to_owned()), ErrorFormat::Map);
+        reply::error(
+            &mut out,
+            msgid,
+            &RpcError::new(ErrorCode::Internal, said.to_owned()),
+            ErrorFormat::Map,
+        );
         peer.say(&out).await;
-        let Err(Error::Rpc(error)) = call.await.unwrap() else { panic!("no error") };
+        let Err(Error::Rpc(error)) = call.await.unwrap() else {
+            panic!("no error")
+        };
         assert_eq!(error.message, shown);
         drop(peer);
     }
@@ -285,18 +348,29 @@ async fn a_message_of_a_server_has_no_control_characters() {
 
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_goes_away_fails_what_it_may_have_seen_and_nothing_else() {
-    let config = ClientConfig { attempts_max: 2, repeat_sent: false, ..config() };
+    let config = ClientConfig {
+        attempts_max: 2,
+        repeat_sent: false,
+        ..config()
+    };
     let (client, mut peers) = client(&config, 64);
     let large = {
         let client = client.clone();
-        tokio::spawn(async move { client.encrypt(Encrypt::new("a", &long_payload(200_000))).await })
+        tokio::spawn(async move {
+            client
+                .encrypt(Encrypt::new("a", &long_payload(200_000)))
+                .await
+        })
     };
     let peer = next_peer(&mut peers).await;
     settle().await;
     let unsent = call(&client, 2);
     settle().await;
     drop(peer);
-    assert!(matches!(large.await.unwrap(), Err(Error::Disconnected { .. })), "half of it was sent");
+    assert!(
+        matches!(large.await.unwrap(), Err(Error::Disconnected { .. })),
+        "half of it was sent"
+    );
     let mut other = next_peer(&mut peers).await;
     let (msgid, sent) = other.hear_call().await;
     assert_eq!(sent, [2], "never written, so it is sent again");
@@ -315,7 +389,9 @@ async fn a_connection_takes_no_requests_after_a_write_failed() {
     let sent = call_on(&connection, vec![1]);
     settle().await;
     assert!(!connection.is_usable());
-    assert!(matches!(connection.end_error(), Error::Disconnected { why } if !why.contains("certificate")));
+    assert!(
+        matches!(connection.end_error(), Error::Disconnected { why } if !why.contains("certificate"))
+    );
     let begun = Instant::now();
     let unsent = call_on(&connection, vec![2]).await.unwrap();
     assert!(matches!(unsent, Err(Failure::NotSent)), "{unsent:?}");
@@ -336,9 +412,14 @@ async fn the_server_says_why_it_closes() {
     let mut peer = next_peer(&mut peers).await;
     peer.hear_call().await;
     let mut out = Vec::new();
-    reply::protocol_error(&mut out, &RpcError::new(ErrorCode::BadRequest, "reserved marker 0xc1"));
+    reply::protocol_error(
+        &mut out,
+        &RpcError::new(ErrorCode::BadRequest, "reserved marker 0xc1"),
+    );
     peer.say(&out).await;
-    let Err(Error::Disconnected { why }) = call.await.unwrap() else { panic!("no disconnect") };
+    let Err(Error::Disconnected { why }) = call.await.unwrap() else {
+        panic!("no disconnect")
+    };
     assert_eq!(&*why, "the server said bad_request: reserved marker 0xc1");
 }
 
@@ -350,7 +431,9 @@ async fn a_reply_beyond_the_limit_fails_its_call_alone() {
     let (second, _) = peer.hear_call().await;
     peer.answer(first, &long_payload(3 << 20)).await;
     peer.answer(second, &[2]).await;
-    let refused = ScanError::TooLong { max: BOUNDS.reply_bytes_max as u64 };
+    let refused = ScanError::TooLong {
+        max: BOUNDS.reply_bytes_max as u64,
+    };
     assert!(matches!(large.await.unwrap(), Err(Failure::Refused(error)) if error == refused));
     assert!(small.await.unwrap().is_ok());
 }
@@ -362,8 +445,8 @@ async fn what_is_no_answer_ends_the_connection() {
         (b"\x94\x00\x00\xa4info\x90", true),                  // a request
         (b"HTTP/1.1 400 Bad Request\r\n", true),
         (b"\xc1", true),
-        (b"\x94\x01\x00\x07\xc0", true),   // an error that is a number
-        (b"\x94\x01\x63\xc0\xc0", false),  // an answer to nobody
+        (b"\x94\x01\x00\x07\xc0", true),  // an error that is a number
+        (b"\x94\x01\x63\xc0\xc0", false), // an answer to nobody
         (b"\x93\x02\xa5hello\x90", false), // an unknown notification
     ] {
         let (connection, mut peer) = connection(1 << 16);
@@ -380,7 +463,10 @@ async fn what_is_no_answer_ends_the_connection() {
         } else {
             peer.answer(0, &[0]).await;
             peer.answer(1, &[0]).await;
-            assert!(first.await.unwrap().is_ok() && second.await.unwrap().is_ok(), "{nonsense:02x?}");
+            assert!(
+                first.await.unwrap().is_ok() && second.await.unwrap().is_ok(),
+                "{nonsense:02x?}"
+            );
         }
         assert_eq!(connection.state().sizes(), (0, 0, 0));
     }
@@ -410,7 +496,10 @@ async fn a_large_request_and_reply_are_flushed() {
     // A stream that buffers data until it is flushed, as TLS can.
     let (near, far) = duplex(4 << 10);
     let buffered: BufWriter<DuplexStream> = BufWriter::with_capacity(16 << 20, near);
-    let bounds = Bounds { reply_bytes_max: 8 << 20, ..BOUNDS };
+    let bounds = Bounds {
+        reply_bytes_max: 8 << 20,
+        ..BOUNDS
+    };
     let connection = Arc::new(Connection::start(buffered, bounds));
     let mut peer = Peer::new(far);
     for bytes in [10, 300 << 10, 5 << 20] {
@@ -439,7 +528,11 @@ async fn a_payload_that_is_not_one_value_is_not_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn calls_spread_over_connections_and_wait_for_room() {
-    let config = ClientConfig { connections: 2, in_flight_max: 2, ..config() };
+    let config = ClientConfig {
+        connections: 2,
+        in_flight_max: 2,
+        ..config()
+    };
     let (client, mut peers) = client(&config, 1 << 16);
     let first = call(&client, 1);
     let mut one = next_peer(&mut peers).await;
@@ -476,7 +569,11 @@ fn unreachable(config: &ClientConfig) -> (Client, Arc<AtomicUsize>) {
     let counted = Arc::clone(&attempts);
     let connector: Connector = Box::new(move |_| {
         counted.fetch_add(1, Ordering::Relaxed);
-        Box::pin(async { Err(Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into()))) })
+        Box::pin(async {
+            Err(Error::Connect(Arc::new(
+                io::ErrorKind::ConnectionRefused.into(),
+            )))
+        })
     });
     (Client::over(config, connector, None), attempts)
 }
@@ -488,10 +585,17 @@ async fn attempts_to_connect_back_off_and_are_shared() {
     for call in calls {
         assert!(matches!(call.await.unwrap(), Err(Error::Connect(_))));
     }
-    assert_eq!(attempts.load(Ordering::Relaxed), 1, "fifty calls, one attempt");
+    assert_eq!(
+        attempts.load(Ordering::Relaxed),
+        1,
+        "fifty calls, one attempt"
+    );
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(60) {
-        assert!(matches!(call(&client, 1).await.unwrap(), Err(Error::Connect(_))));
+        assert!(matches!(
+            call(&client, 1).await.unwrap(),
+            Err(Error::Connect(_))
+        ));
     }
     // Pauses of 25-50, 50-100, .. 1,000-2,000 ms: 30 to 66 attempts per minute once the pauses are long.
     let attempts = attempts.load(Ordering::Relaxed);
@@ -500,14 +604,23 @@ async fn attempts_to_connect_back_off_and_are_shared() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_covers_the_wait_for_a_connection() {
-    let config = ClientConfig { deadline: Duration::from_secs(3), ..config() };
+    let config = ClientConfig {
+        deadline: Duration::from_secs(3),
+        ..config()
+    };
     let connector: Connector = Box::new(|_| Box::pin(std::future::pending()));
     let client = Client::over(&config, connector, None);
     let started = Instant::now();
-    assert!(matches!(call(&client, 1).await.unwrap(), Err(Error::Deadline)));
+    assert!(matches!(
+        call(&client, 1).await.unwrap(),
+        Err(Error::Deadline)
+    ));
     assert_eq!(started.elapsed(), Duration::from_secs(3));
     // The attempt continues without the request and ends at its own timeout.
-    assert!(matches!(call(&client, 1).await.unwrap(), Err(Error::Connect(_))));
+    assert!(matches!(
+        call(&client, 1).await.unwrap(),
+        Err(Error::Connect(_))
+    ));
     assert_eq!(started.elapsed(), Duration::from_secs(5));
 }
 
@@ -525,11 +638,17 @@ async fn a_server_that_accepts_and_closes_is_not_hammered() {
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(60) {
         let failed = call(&client, 1).await.unwrap();
-        assert!(matches!(failed, Err(Error::Disconnected { .. })), "{failed:?}");
+        assert!(
+            matches!(failed, Err(Error::Disconnected { .. })),
+            "{failed:?}"
+        );
     }
     drop(client);
     let connections = hang_up.await.unwrap();
-    assert!((25..=80).contains(&connections), "{connections} connections in a minute");
+    assert!(
+        (25..=80).contains(&connections),
+        "{connections} connections in a minute"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -540,7 +659,10 @@ async fn values_make_the_round_trip() {
         year: u16,
     }
     let (client, mut peers) = client(&config(), 1 << 16);
-    let card = Card { number: "4242".to_owned(), year: 2031 };
+    let card = Card {
+        number: "4242".to_owned(),
+        year: 2031,
+    };
     let echo = tokio::spawn(async move {
         let mut peer = next_peer(&mut peers).await;
         for _ in 0..2 {
@@ -553,7 +675,13 @@ async fn values_make_the_round_trip() {
     });
     let document = client.encrypt_value("a", &card).await.unwrap();
     assert_eq!(document.to_value::<Card>().unwrap(), card);
-    assert_eq!(client.decrypt_value::<Card>("a", &document.payload).await.unwrap(), card);
+    assert_eq!(
+        client
+            .decrypt_value::<Card>("a", &document.payload)
+            .await
+            .unwrap(),
+        card
+    );
     let other = client.decrypt_value::<Card>("a", &[0xc0]).await;
     assert!(matches!(other, Err(Error::Value(_))), "{other:?}");
     echo.await.unwrap();
@@ -565,33 +693,97 @@ fn a_configuration_out_of_range_is_refused_by_name() {
         let mut config = config();
         change(&mut config);
         let refused = config.check().map_err(|error| error.to_string());
-        let expect = if expect.is_empty() { Ok(()) } else { Err(format!("configuration: {expect}")) };
+        let expect = if expect.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("configuration: {expect}"))
+        };
         assert_eq!(refused, expect);
     };
     check(|_| (), "");
-    check(|config| config.endpoints.clear(), "endpoints must be 1 to 128");
-    check(|config| config.endpoints = vec![Endpoint::new("peer:1", "peer"); 129], "endpoints must be 1 to 128");
-    check(|config| config.endpoints[0].address.clear(), "address must be host:port");
-    check(|config| config.connections = 0, "connections must be in 1..=1024");
-    check(|config| config.connections = 1_025, "connections must be in 1..=1024");
+    check(
+        |config| config.endpoints.clear(),
+        "endpoints must be 1 to 128",
+    );
+    check(
+        |config| config.endpoints = vec![Endpoint::new("peer:1", "peer"); 129],
+        "endpoints must be 1 to 128",
+    );
+    check(
+        |config| config.endpoints[0].address.clear(),
+        "address must be host:port",
+    );
+    check(
+        |config| config.connections = 0,
+        "connections must be in 1..=1024",
+    );
+    check(
+        |config| config.connections = 1_025,
+        "connections must be in 1..=1024",
+    );
     for age in [Duration::from_secs(9), Duration::MAX] {
         let mut config = config();
         config.connection_age_max = age;
         let refused = config.check().map_err(|error| error.to_string());
-        assert_eq!(refused, Err("configuration: connection_age_max must be from 10 s to 30 days".to_owned()));
+        assert_eq!(
+            refused,
+            Err("configuration: connection_age_max must be from 10 s to 30 days".to_owned())
+        );
     }
-    check(|config| config.in_flight_max = 0, "in_flight_max must be in 1..=65536");
-    check(|config| config.connect_timeout = Duration::ZERO, "connect_timeout must be at least 1 ms");
-    check(|config| config.deadline = Duration::from_secs(3_601), "deadline must be from 1 ms to 1 hour");
-    check(|config| config.backoff_min = Duration::ZERO, "backoff_min must be at least 1 ms");
-    check(|config| config.backoff_max = Duration::ZERO, "backoff_max must be at least backoff_min");
-    check(|config| config.attempts_max = 0, "attempts_max must be in 1..=100");
-    check(|config| config.attempts_max = 101, "attempts_max must be in 1..=100");
-    check(|config| config.retry_percent = 101, "retry_percent must be in 0..=100");
-    check(|config| config.eject_after = 0, "eject_after must be in 1..=1000");
-    check(|config| config.eject_after = 1_001, "eject_after must be in 1..=1000");
-    check(|config| config.ejection_min = Duration::ZERO, "ejection_min must be at least 1 ms");
-    check(|config| config.ejection_max = Duration::ZERO, "ejection_max must be at least ejection_min");
-    check(|config| config.request_bytes_max = 0, "request_bytes_max must be at least 1024");
-    check(|config| config.reply_bytes_max = 0, "reply_bytes_max must be at least 1024");
+    check(
+        |config| config.in_flight_max = 0,
+        "in_flight_max must be in 1..=65536",
+    );
+    check(
+        |config| config.connect_timeout = Duration::ZERO,
+        "connect_timeout must be at least 1 ms",
+    );
+    check(
+        |config| config.deadline = Duration::from_secs(3_601),
+        "deadline must be from 1 ms to 1 hour",
+    );
+    check(
+        |config| config.backoff_min = Duration::ZERO,
+        "backoff_min must be at least 1 ms",
+    );
+    check(
+        |config| config.backoff_max = Duration::ZERO,
+        "backoff_max must be at least backoff_min",
+    );
+    check(
+        |config| config.attempts_max = 0,
+        "attempts_max must be in 1..=100",
+    );
+    check(
+        |config| config.attempts_max = 101,
+        "attempts_max must be in 1..=100",
+    );
+    check(
+        |config| config.retry_percent = 101,
+        "retry_percent must be in 0..=100",
+    );
+    check(
+        |config| config.eject_after = 0,
+        "eject_after must be in 1..=1000",
+    );
+    check(
+        |config| config.eject_after = 1_001,
+        "eject_after must be in 1..=1000",
+    );
+    check(
+        |config| config.ejection_min = Duration::ZERO,
+        "ejection_min must be at least 1 ms",
+    );
+    check(
+        |config| config.ejection_max = Duration::ZERO,
+        "ejection_max must be at least ejection_min",
+    );
+    check(
+        |config| config.request_bytes_max = 0,
+        "request_bytes_max must be at least 1024",
+    );
+    check(
+        |config| config.reply_bytes_max = 0,
+        "reply_bytes_max must be at least 1024",
+    );
 }

@@ -46,15 +46,33 @@ struct Current {
 impl Dialer {
     /// Reads and checks the certificates and the key. Blocks on file access.
     pub(crate) fn new(config: &ClientConfig) -> Result<Self, Error> {
-        let pems = [config.ca.clone(), config.certificate.clone(), config.key.clone()];
+        let pems = [
+            config.ca.clone(),
+            config.certificate.clone(),
+            config.key.clone(),
+        ];
         let named = |endpoint: &Endpoint| {
-            let name = ServerName::try_from(endpoint.server_name.clone())
-                .map_err(|_| Error::Config("server_name must be a DNS name or an IP address".into()))?;
+            let name = ServerName::try_from(endpoint.server_name.clone()).map_err(|_| {
+                Error::Config("server_name must be a DNS name or an IP address".into())
+            })?;
             Ok((endpoint.address.clone(), name))
         };
-        let endpoints = config.endpoints.iter().map(named).collect::<Result<_, Error>>()?;
-        let current = Mutex::new(Current { stamps: stamps(&pems)?, config: load(&pems)?, since: None, error: None });
-        Ok(Self { endpoints, pems, current })
+        let endpoints = config
+            .endpoints
+            .iter()
+            .map(named)
+            .collect::<Result<_, Error>>()?;
+        let current = Mutex::new(Current {
+            stamps: stamps(&pems)?,
+            config: load(&pems)?,
+            since: None,
+            error: None,
+        });
+        Ok(Self {
+            endpoints,
+            pems,
+            current,
+        })
     }
 
     /// Returns true if the TLS settings can change.
@@ -72,8 +90,13 @@ impl Dialer {
     }
 
     /// Opens one connection to the endpoint with this index. Dropping the future closes the socket.
-    pub(crate) async fn dial(self: &Arc<Self>, endpoint: usize) -> Result<TlsStream<TcpStream>, Error> {
-        let found = lookup_host(&self.endpoints[endpoint].0).await.map_err(connect)?;
+    pub(crate) async fn dial(
+        self: &Arc<Self>,
+        endpoint: usize,
+    ) -> Result<TlsStream<TcpStream>, Error> {
+        let found = lookup_host(&self.endpoints[endpoint].0)
+            .await
+            .map_err(connect)?;
         self.dial_any(endpoint, interleave(found)).await
     }
 
@@ -111,16 +134,21 @@ impl Dialer {
                 current.error = None;
                 return Arc::clone(&current.config);
             }
-            Ok(stamps) => {
-                load(&self.pems).map(|config| Current { stamps, config, since: Some(Instant::now()), error: None })
-            }
+            Ok(stamps) => load(&self.pems).map(|config| Current {
+                stamps,
+                config,
+                since: Some(Instant::now()),
+                error: None,
+            }),
             Err(error) => Err(error),
         };
         match loaded {
             Ok(loaded) => *current = loaded,
             Err(error) => {
                 tracing::warn!(%error, "certificate files do not load; those from before stay in use");
-                let text = format!("the certificate files do not load, and those from before stay in use: {error}");
+                let text = format!(
+                    "the certificate files do not load, and those from before stay in use: {error}"
+                );
                 current.error = Some(text.into());
             }
         }
@@ -192,7 +220,9 @@ fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text(pem)?).collect();
     match found {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => Err(Error::Config(format!("{pem:?}: no certificate in PEM").into())),
+        _ => Err(Error::Config(
+            format!("{pem:?}: no certificate in PEM").into(),
+        )),
     }
 }
 
@@ -230,15 +260,25 @@ mod tests {
 
     fn party_of(authority_name: &str) -> TestAuthority {
         let mut authority = CertificateParams::new(Vec::new()).unwrap();
-        authority.distinguished_name.push(rcgen::DnType::CommonName, authority_name);
+        authority
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, authority_name);
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority_key = KeyPair::generate().unwrap();
         let ca = authority.self_signed(&authority_key).unwrap().pem();
         let authority_text = authority_key.serialize_pem();
         let issuer = Issuer::new(authority, authority_key);
         let key = KeyPair::generate().unwrap();
-        let leaf = CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
-        TestAuthority { ca, leaf: leaf.pem(), key: key.serialize_pem(), authority_key: authority_text }
+        let leaf = CertificateParams::new(vec!["localhost".to_owned()])
+            .unwrap()
+            .signed_by(&key, &issuer)
+            .unwrap();
+        TestAuthority {
+            ca,
+            leaf: leaf.pem(),
+            key: key.serialize_pem(),
+            authority_key: authority_text,
+        }
     }
 
     fn pem(text: &str) -> Pem {
@@ -246,7 +286,13 @@ mod tests {
     }
 
     fn config(address: &str, server_name: &str, ca: &str, client: &TestAuthority) -> ClientConfig {
-        let mut config = ClientConfig::new(address, server_name, pem(ca), pem(&client.leaf), pem(&client.key));
+        let mut config = ClientConfig::new(
+            address,
+            server_name,
+            pem(ca),
+            pem(&client.leaf),
+            pem(&client.key),
+        );
         config.deadline = Duration::from_secs(10);
         config
     }
@@ -269,9 +315,13 @@ mod tests {
     ) -> (String, Arc<AtomicUsize>) {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut roots = RootCertStore::empty();
-        roots.add(certificates(&pem(&clients.ca)).unwrap().remove(0)).unwrap();
+        roots
+            .add(certificates(&pem(&clients.ca)).unwrap().remove(0))
+            .unwrap();
         let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build().unwrap();
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+                .build()
+                .unwrap();
         let config = rustls::ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[version])
             .unwrap()
@@ -291,7 +341,9 @@ mod tests {
                 counted.fetch_add(1, Ordering::Relaxed);
                 let handshake = acceptor.accept(socket);
                 tokio::spawn(async move {
-                    let Ok(mut stream) = handshake.await else { return };
+                    let Ok(mut stream) = handshake.await else {
+                        return;
+                    };
                     let mut request = [0; 64];
                     if stream.read(&mut request).await.is_ok() {
                         let mut out = Vec::new();
@@ -316,10 +368,18 @@ mod tests {
 
         let refused = async |address: &str, name: &str, ca: &str, why: &str| {
             let outcome = Client::connect(config(address, name, ca, &client)).await;
-            let Err(Error::Connect(error)) = outcome else { panic!("{outcome:?}") };
+            let Err(Error::Connect(error)) = outcome else {
+                panic!("{outcome:?}")
+            };
             assert!(error.to_string().contains(why), "{error}");
         };
-        refused(&address, "localhost", &client.ca, "invalid peer certificate").await;
+        refused(
+            &address,
+            "localhost",
+            &client.ca,
+            "invalid peer certificate",
+        )
+        .await;
         refused(&address, "example.com", &server.ca, "not valid for name").await;
         // In TLS 1.3, the client handshake completes before the server checks the certificate, so the first request
         // reports the error.
@@ -350,10 +410,22 @@ mod tests {
         let (server, clients) = (party(), party());
         let (address, accepted) = serve_counted(&server, &clients, &version::TLS13).await;
         for (client, says) in [
-            (unusable_leaf(&clients, Some(2001)), "because it has expired"),
-            (unusable_leaf(&clients, Some(2900)), "install a new certificate and its key"),
-            (unusable_leaf(&clients, None), "does not trust the issuer of this client's certificate"),
-            (party_of("Other authority"), "does not trust the issuer of this client's certificate"),
+            (
+                unusable_leaf(&clients, Some(2001)),
+                "because it has expired",
+            ),
+            (
+                unusable_leaf(&clients, Some(2900)),
+                "install a new certificate and its key",
+            ),
+            (
+                unusable_leaf(&clients, None),
+                "does not trust the issuer of this client's certificate",
+            ),
+            (
+                party_of("Other authority"),
+                "does not trust the issuer of this client's certificate",
+            ),
         ] {
             let before = accepted.load(Ordering::Relaxed);
             let client = Client::lazy(config(&address, "localhost", &server.ca, &client)).unwrap();
@@ -364,9 +436,14 @@ mod tests {
             });
             for outcome in callers.collect::<Vec<_>>() {
                 let outcome = outcome.await.unwrap();
-                let Err(error @ Error::Tls(_)) = outcome else { panic!("{outcome:?}") };
+                let Err(error @ Error::Tls(_)) = outcome else {
+                    panic!("{outcome:?}")
+                };
                 assert!(error.to_string().contains(says), "{error}");
-                assert!(std::error::Error::source(&error).is_some_and(|source| source.to_string().contains("alert")));
+                assert!(
+                    std::error::Error::source(&error)
+                        .is_some_and(|source| source.to_string().contains("alert"))
+                );
             }
             let attempts = accepted.load(Ordering::Relaxed) - before;
             assert!(attempts <= 4, "{attempts} attempts to connect for {says}");
@@ -377,7 +454,10 @@ mod tests {
     #[tokio::test]
     async fn an_address_that_drops_packets_does_not_hide_the_next_one() {
         let (server, client) = (party(), party());
-        let address: std::net::SocketAddr = serve(&server, &client, &version::TLS13).await.parse().unwrap();
+        let address: std::net::SocketAddr = serve(&server, &client, &version::TLS13)
+            .await
+            .parse()
+            .unwrap();
         // A queue of connections that is full drops further ones.
         let silent = tokio::net::TcpSocket::new_v4().unwrap();
         silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -387,9 +467,18 @@ mod tests {
         for _ in 0..8 {
             fills.push(tokio::spawn(TcpStream::connect(silent_address)));
         }
-        let dialer = Arc::new(Dialer::new(&config("localhost:1", "localhost", &server.ca, &client)).unwrap());
-        let stream = timeout(Duration::from_secs(60), dialer.dial_any(0, vec![silent_address, address])).await;
-        assert_eq!(stream.unwrap().unwrap().get_ref().0.peer_addr().unwrap(), address);
+        let dialer = Arc::new(
+            Dialer::new(&config("localhost:1", "localhost", &server.ca, &client)).unwrap(),
+        );
+        let stream = timeout(
+            Duration::from_secs(60),
+            dialer.dial_any(0, vec![silent_address, address]),
+        )
+        .await;
+        assert_eq!(
+            stream.unwrap().unwrap().get_ref().0.peer_addr().unwrap(),
+            address
+        );
     }
 
     #[test]
@@ -398,21 +487,51 @@ mod tests {
         let check = |change: &dyn Fn(&mut ClientConfig), expect: &str| {
             let mut config = config("localhost:1", "localhost", &party.ca, &party);
             change(&mut config);
-            let error = Client::lazy(config).err().map_or_else(String::new, |error| error.to_string());
-            assert!(error.contains(expect) && error.is_empty() == expect.is_empty(), "{error:?}");
+            let error = Client::lazy(config)
+                .err()
+                .map_or_else(String::new, |error| error.to_string());
+            assert!(
+                error.contains(expect) && error.is_empty() == expect.is_empty(),
+                "{error:?}"
+            );
             let secret = party.key.lines().nth(1).unwrap();
             assert!(!error.contains(secret));
         };
         check(&|_| (), "");
-        check(&|config| config.endpoints[0].server_name = "not a name".to_owned(), "server_name must be");
-        check(&|config| config.ca = pem("nothing"), "Bytes(7 bytes): no certificate in PEM");
-        check(&|config| config.ca = pem(&party.key), "no certificate in PEM");
-        check(&|config| config.certificate = pem(""), "Bytes(0 bytes): no certificate in PEM");
-        check(&|config| config.key = pem(&party.leaf), "no private key in PEM");
-        check(&|config| config.key = pem(&party.key.replace('M', "!")), "no private key in PEM");
-        check(&|config| config.key = Pem::File("/nonexistent/key".into()), "File(/nonexistent/key): ");
+        check(
+            &|config| config.endpoints[0].server_name = "not a name".to_owned(),
+            "server_name must be",
+        );
+        check(
+            &|config| config.ca = pem("nothing"),
+            "Bytes(7 bytes): no certificate in PEM",
+        );
+        check(
+            &|config| config.ca = pem(&party.key),
+            "no certificate in PEM",
+        );
+        check(
+            &|config| config.certificate = pem(""),
+            "Bytes(0 bytes): no certificate in PEM",
+        );
+        check(
+            &|config| config.key = pem(&party.leaf),
+            "no private key in PEM",
+        );
+        check(
+            &|config| config.key = pem(&party.key.replace('M', "!")),
+            "no private key in PEM",
+        );
+        check(
+            &|config| config.key = Pem::File("/nonexistent/key".into()),
+            "File(/nonexistent/key): ",
+        );
         // Text in place of a path: whole, without its last line break, on one line, a single line of it, and its middle.
-        let body: String = party.key.lines().filter(|line| !line.starts_with("---")).collect();
+        let body: String = party
+            .key
+            .lines()
+            .filter(|line| !line.starts_with("---"))
+            .collect();
         for text in [
             party.key.clone(),
             party.key.trim().to_owned(),
@@ -431,7 +550,10 @@ mod tests {
             );
             assert_eq!(format!("{:?}", Pem::File(text.into())), "File(not a path)");
         }
-        check(&|config| config.certificate = pem(&super::tests::party().leaf), "TLS set-up");
+        check(
+            &|config| config.certificate = pem(&super::tests::party().leaf),
+            "TLS set-up",
+        );
     }
 
     #[test]
@@ -459,13 +581,21 @@ mod tests {
         assert_eq!(dialer.renewal_error(), None);
         fs::write(&certificate, old.leaf.clone() + "\n\n").unwrap();
         assert!(Arc::ptr_eq(&second, &dialer.refreshed()));
-        assert!(dialer.renewal_error().is_some_and(|error| error.contains("TLS set-up")));
+        assert!(
+            dialer
+                .renewal_error()
+                .is_some_and(|error| error.contains("TLS set-up"))
+        );
         fs::write(&key, old.key.clone() + "\n\n").unwrap();
         let third = dialer.refreshed();
         assert!(!Arc::ptr_eq(&second, &third));
         assert_eq!(dialer.renewal_error(), None);
         fs::remove_dir_all(&folder).unwrap();
         assert!(Arc::ptr_eq(&third, &dialer.refreshed()));
-        assert!(dialer.renewal_error().is_some_and(|error| error.contains("No such file")));
+        assert!(
+            dialer
+                .renewal_error()
+                .is_some_and(|error| error.contains("No such file"))
+        );
     }
 }

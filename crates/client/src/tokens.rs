@@ -1,7 +1,8 @@
 //! The token requests without a document. All are safe to repeat.
 
 use sealwire_wire::{
-    Counted, Found, Listing, Sweep, TokenMap, TokenSearch, Tokens, TokensCall, TokensOperation, request,
+    Counted, Found, Listing, Sweep, TokenMap, TokenSearch, Tokens, TokensCall, TokensOperation,
+    request,
 };
 
 use crate::client::Client;
@@ -14,7 +15,9 @@ impl Client {
     /// # Errors
     /// Any [`Error`] but `Payload` and `Value`; so for every method here.
     pub async fn tokens_get(&self, map: TokenMap<'_>, tokens: &[&str]) -> Result<Tokens, Error> {
-        let result = self.tokens(map, TokensOperation::Get(tokens.to_vec())).await?;
+        let result = self
+            .tokens(map, TokensOperation::Get(tokens.to_vec()))
+            .await?;
         Tokens::decode(&result).map_err(Error::Protocol)
     }
 
@@ -22,7 +25,11 @@ impl Client {
     ///
     /// # Errors
     /// As above, and [`Error::Payload`].
-    pub async fn tokens_find(&self, map: TokenMap<'_>, search: TokenSearch<'_>) -> Result<Found, Error> {
+    pub async fn tokens_find(
+        &self,
+        map: TokenMap<'_>,
+        search: TokenSearch<'_>,
+    ) -> Result<Found, Error> {
         request::check_payload(search.value).map_err(Error::Payload)?;
         let result = self.tokens(map, TokensOperation::Find(search)).await?;
         Found::decode(&result).map_err(Error::Protocol)
@@ -32,7 +39,11 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn tokens_list(&self, map: TokenMap<'_>, listing: Listing<'_>) -> Result<Tokens, Error> {
+    pub async fn tokens_list(
+        &self,
+        map: TokenMap<'_>,
+        listing: Listing<'_>,
+    ) -> Result<Tokens, Error> {
         let result = self.tokens(map, TokensOperation::List(listing)).await?;
         Tokens::decode(&result).map_err(Error::Protocol)
     }
@@ -42,8 +53,13 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn tokens_delete(&self, map: TokenMap<'_>, tokens: &[&str]) -> Result<Counted, Error> {
-        self.counted(map, TokensOperation::Delete(tokens.to_vec())).await
+    pub async fn tokens_delete(
+        &self,
+        map: TokenMap<'_>,
+        tokens: &[&str],
+    ) -> Result<Counted, Error> {
+        self.counted(map, TokensOperation::Delete(tokens.to_vec()))
+            .await
     }
 
     /// Sets when tokens expire, in seconds from now; `None` removes the expiry.
@@ -56,14 +72,25 @@ impl Client {
         tokens: &[&str],
         expires_s: Option<u64>,
     ) -> Result<Counted, Error> {
-        self.counted(map, TokensOperation::Expire { tokens: tokens.to_vec(), expires_s }).await
+        self.counted(
+            map,
+            TokensOperation::Expire {
+                tokens: tokens.to_vec(),
+                expires_s,
+            },
+        )
+        .await
     }
 
     /// Runs one step of archiving expired tokens.
     ///
     /// # Errors
     /// As above.
-    pub async fn tokens_archive(&self, map: TokenMap<'_>, sweep: Sweep<'_>) -> Result<Counted, Error> {
+    pub async fn tokens_archive(
+        &self,
+        map: TokenMap<'_>,
+        sweep: Sweep<'_>,
+    ) -> Result<Counted, Error> {
         self.counted(map, TokensOperation::Archive(sweep)).await
     }
 
@@ -71,7 +98,11 @@ impl Client {
     ///
     /// # Errors
     /// As above.
-    pub async fn tokens_prune(&self, map: TokenMap<'_>, sweep: Sweep<'_>) -> Result<Counted, Error> {
+    pub async fn tokens_prune(
+        &self,
+        map: TokenMap<'_>,
+        sweep: Sweep<'_>,
+    ) -> Result<Counted, Error> {
         self.counted(map, TokensOperation::Prune(sweep)).await
     }
 
@@ -80,11 +111,25 @@ impl Client {
         Counted::decode(&result).map_err(Error::Protocol)
     }
 
-    async fn tokens(&self, map: TokenMap<'_>, ask: TokensOperation<'_>) -> Result<bytes::Bytes, Error> {
+    async fn tokens(
+        &self,
+        map: TokenMap<'_>,
+        ask: TokensOperation<'_>,
+    ) -> Result<bytes::Bytes, Error> {
         let deadline = self.deadline_of(map.deadline_ms);
         let encode = |out: &mut Vec<u8>, msgid: u32, left_ms: u32| {
-            let map = TokenMap { deadline_ms: Some(left_ms), ..map };
-            request::tokens(out, msgid, &TokensCall { map, ask: ask.clone() });
+            let map = TokenMap {
+                deadline_ms: Some(left_ms),
+                ..map
+            };
+            request::tokens(
+                out,
+                msgid,
+                &TokensCall {
+                    map,
+                    ask: ask.clone(),
+                },
+            );
         };
         self.call(deadline, Course::on_tokens(), encode).await
     }

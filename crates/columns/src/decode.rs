@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use arrow_array::builder::{
-    BinaryViewBuilder, BooleanBuilder, FixedSizeBinaryBuilder, GenericBinaryBuilder, GenericStringBuilder,
-    PrimitiveBuilder, StringViewBuilder,
+    BinaryViewBuilder, BooleanBuilder, FixedSizeBinaryBuilder, GenericBinaryBuilder,
+    GenericStringBuilder, PrimitiveBuilder, StringViewBuilder,
 };
 use arrow_array::types::{
-    ArrowPrimitiveType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
-    Int64Type, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
-    UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    ArrowPrimitiveType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type,
+    Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{ArrayRef, OffsetSizeTrait};
 use arrow_schema::{DataType, TimeUnit};
@@ -26,7 +26,12 @@ use crate::types::{parse_date_time, parse_decimal, per_second, read_date};
 ///
 /// # Errors
 /// [`ColumnError`] if a result does not fit the type, or if there are fewer results than values.
-pub fn build(column: &str, data_type: &DataType, leaf: &Leaf, results: &[Bytes]) -> Result<ArrayRef, ColumnError> {
+pub fn build(
+    column: &str,
+    data_type: &DataType,
+    leaf: &Leaf,
+    results: &[Bytes],
+) -> Result<ArrayRef, ColumnError> {
     build_of(column, data_type, leaf, results, true, Removal::Allowed)
 }
 
@@ -47,7 +52,15 @@ pub(crate) fn build_of(
     removal: Removal,
 ) -> Result<ArrayRef, ColumnError> {
     let reader = TokenReader::new(&[]);
-    let mut values = Values { column, leaf, results: results.iter(), reader, left: 0, are_arrays, removal };
+    let mut values = Values {
+        column,
+        leaf,
+        results: results.iter(),
+        reader,
+        left: 0,
+        are_arrays,
+        removal,
+    };
     let values = &mut values;
     match data_type {
         DataType::Boolean => {
@@ -63,14 +76,30 @@ pub(crate) fn build_of(
             })?;
             Ok(Arc::new(builder.finish()))
         }
-        DataType::Int8 => values.primitives::<Int8Type>(data_type, |token| integer(token)?.try_into().ok()),
-        DataType::Int16 => values.primitives::<Int16Type>(data_type, |token| integer(token)?.try_into().ok()),
-        DataType::Int32 => values.primitives::<Int32Type>(data_type, |token| integer(token)?.try_into().ok()),
-        DataType::Int64 => values.primitives::<Int64Type>(data_type, |token| integer(token)?.try_into().ok()),
-        DataType::UInt8 => values.primitives::<UInt8Type>(data_type, |token| integer(token)?.try_into().ok()),
-        DataType::UInt16 => values.primitives::<UInt16Type>(data_type, |token| integer(token)?.try_into().ok()),
-        DataType::UInt32 => values.primitives::<UInt32Type>(data_type, |token| integer(token)?.try_into().ok()),
-        DataType::UInt64 => values.primitives::<UInt64Type>(data_type, |token| integer(token)?.try_into().ok()),
+        DataType::Int8 => {
+            values.primitives::<Int8Type>(data_type, |token| integer(token)?.try_into().ok())
+        }
+        DataType::Int16 => {
+            values.primitives::<Int16Type>(data_type, |token| integer(token)?.try_into().ok())
+        }
+        DataType::Int32 => {
+            values.primitives::<Int32Type>(data_type, |token| integer(token)?.try_into().ok())
+        }
+        DataType::Int64 => {
+            values.primitives::<Int64Type>(data_type, |token| integer(token)?.try_into().ok())
+        }
+        DataType::UInt8 => {
+            values.primitives::<UInt8Type>(data_type, |token| integer(token)?.try_into().ok())
+        }
+        DataType::UInt16 => {
+            values.primitives::<UInt16Type>(data_type, |token| integer(token)?.try_into().ok())
+        }
+        DataType::UInt32 => {
+            values.primitives::<UInt32Type>(data_type, |token| integer(token)?.try_into().ok())
+        }
+        DataType::UInt64 => {
+            values.primitives::<UInt64Type>(data_type, |token| integer(token)?.try_into().ok())
+        }
         DataType::Float32 => values.primitives::<Float32Type>(data_type, |token| {
             let number = float(token)?;
             let single = number as f32;
@@ -80,9 +109,13 @@ pub(crate) fn build_of(
         DataType::Date32 => values.primitives::<Date32Type>(data_type, read_date),
         DataType::Decimal128(precision, scale) => {
             let (precision, scale) = (*precision, *scale);
-            values.primitives::<Decimal128Type>(data_type, |token| parse_decimal(text(token)?, precision, scale))
+            values.primitives::<Decimal128Type>(data_type, |token| {
+                parse_decimal(text(token)?, precision, scale)
+            })
         }
-        DataType::Timestamp(TimeUnit::Second, _) => values.moments::<TimestampSecondType>(data_type, TimeUnit::Second),
+        DataType::Timestamp(TimeUnit::Second, _) => {
+            values.moments::<TimestampSecondType>(data_type, TimeUnit::Second)
+        }
         DataType::Timestamp(TimeUnit::Millisecond, _) => {
             values.moments::<TimestampMillisecondType>(data_type, TimeUnit::Millisecond)
         }
@@ -123,9 +156,10 @@ pub(crate) fn build_of(
             })?;
             Ok(Arc::new(builder.finish()))
         }
-        other => {
-            Err(ColumnError::Type { column: column.to_owned(), problem: format!("of type {other} cannot be built") })
-        }
+        other => Err(ColumnError::Type {
+            column: column.to_owned(),
+            problem: format!("of type {other} cannot be built"),
+        }),
     }
 }
 
@@ -166,7 +200,9 @@ impl<'a> Values<'a> {
                 append(None);
                 continue;
             }
-            let token = self.next().map_err(|_| ColumnError::Shape { column: self.column.to_owned() })?;
+            let token = self.next().map_err(|_| ColumnError::Shape {
+                column: self.column.to_owned(),
+            })?;
             let is_removed = token == Token::Nil;
             let kind = if is_removed { "nil" } else { token.kind() };
             let is_rejected = is_removed && self.removal == Removal::Rejected;
@@ -199,7 +235,8 @@ impl<'a> Values<'a> {
         data_type: &DataType,
         read: impl Fn(Token<'a>) -> Option<T::Native>,
     ) -> Result<ArrayRef, ColumnError> {
-        let mut builder = PrimitiveBuilder::<T>::with_capacity(self.leaf.rows()).with_data_type(data_type.clone());
+        let mut builder = PrimitiveBuilder::<T>::with_capacity(self.leaf.rows())
+            .with_data_type(data_type.clone());
         self.optional(data_type, read, |value| {
             builder.append_option(value);
             true
@@ -224,7 +261,8 @@ impl<'a> Values<'a> {
             // Finer than the column's unit.
             (part % nanoseconds_per_unit == 0).then_some(())?;
             // By way of 128 bits: the first second of the range is not a whole one.
-            let value = i128::from(seconds) * i128::from(per_second) + i128::from(part / nanoseconds_per_unit);
+            let value = i128::from(seconds) * i128::from(per_second)
+                + i128::from(part / nanoseconds_per_unit);
             value.try_into().ok()
         })
     }
@@ -239,7 +277,10 @@ impl<'a> Values<'a> {
         Ok(Arc::new(builder.finish()))
     }
 
-    fn binaries<O: OffsetSizeTrait>(&mut self, data_type: &DataType) -> Result<ArrayRef, ColumnError> {
+    fn binaries<O: OffsetSizeTrait>(
+        &mut self,
+        data_type: &DataType,
+    ) -> Result<ArrayRef, ColumnError> {
         let bytes = self.results.as_slice().iter().map(Bytes::len).sum();
         let mut builder = GenericBinaryBuilder::<O>::with_capacity(self.leaf.rows(), bytes);
         self.optional(data_type, binary, |bytes| {

@@ -2,9 +2,9 @@
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
-    TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type,
-    UInt16Type, UInt32Type, UInt64Type,
+    Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
+    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{Array, ArrayRef};
 use arrow_schema::{DataType, TimeUnit};
@@ -100,7 +100,14 @@ impl<'a> Pieces<'a> {
     /// Cuts columns of `column_leaves` leaves each into pieces of at most `fields_max` values and about a mebibyte.
     #[must_use]
     pub fn new(leaves: &'a [Leaf], column_leaves: usize, fields_max: usize) -> Self {
-        Self { leaves, column_leaves: column_leaves.max(1), fields_max, leaf: 0, row: 0, earlier: 0 }
+        Self {
+            leaves,
+            column_leaves: column_leaves.max(1),
+            fields_max,
+            leaf: 0,
+            row: 0,
+            earlier: 0,
+        }
     }
 
     /// Adds values of the present leaf to a piece until the leaf ends or the piece is full.
@@ -116,7 +123,11 @@ impl<'a> Pieces<'a> {
             }
         });
         if piece.count > before {
-            piece.parts.push(PiecePart { leaf: self.leaf, first_row, count: piece.count - before });
+            piece.parts.push(PiecePart {
+                leaf: self.leaf,
+                first_row,
+                count: piece.count - before,
+            });
         }
         if self.row == leaf.rows() {
             (self.leaf, self.row) = (self.leaf + 1, 0);
@@ -138,14 +149,22 @@ impl Iterator for Pieces<'_> {
                 self.earlier = 0;
             }
             let column = self.leaf / self.column_leaves;
-            let mut piece = Piece { parts: Vec::new(), earlier: self.earlier, count: 0, payload: ARRAY_32.to_vec() };
+            let mut piece = Piece {
+                parts: Vec::new(),
+                earlier: self.earlier,
+                count: 0,
+                payload: ARRAY_32.to_vec(),
+            };
             while self.leaf / self.column_leaves == column && !self.is_full(&piece) {
-                let Some(leaf) = leaves.get(self.leaf) else { break };
+                let Some(leaf) = leaves.get(self.leaf) else {
+                    break;
+                };
                 self.append_leaf(leaf, &mut piece);
             }
             if piece.count > 0 {
                 // At most `fields_max`, which is far below.
-                piece.payload[1..ARRAY_32.len()].copy_from_slice(&(piece.count as u32).to_be_bytes());
+                piece.payload[1..ARRAY_32.len()]
+                    .copy_from_slice(&(piece.count as u32).to_be_bytes());
                 self.earlier += piece.count;
                 return Some(piece);
             }
@@ -188,7 +207,11 @@ pub(crate) enum Instants {
 pub type AppendRow<'a> = dyn Fn(usize, &mut Vec<u8>) + 'a;
 
 /// Calls `rows` with a function that writes the value of a row. Columns of other types were rejected before.
-pub(crate) fn append_values(array: &ArrayRef, instants: Instants, rows: &mut dyn FnMut(&AppendRow<'_>)) {
+pub(crate) fn append_values(
+    array: &ArrayRef,
+    instants: Instants,
+    rows: &mut dyn FnMut(&AppendRow<'_>),
+) {
     macro_rules! integers {
         ($type:ty, $write:path) => {{
             let array = array.as_primitive::<$type>();
@@ -252,9 +275,15 @@ pub(crate) fn append_values(array: &ArrayRef, instants: Instants, rows: &mut dyn
             rows(&|row, out| write::str(out, &array.value_as_string(row)));
         }
         DataType::Timestamp(TimeUnit::Second, _) => moments!(TimestampSecondType, TimeUnit::Second),
-        DataType::Timestamp(TimeUnit::Millisecond, _) => moments!(TimestampMillisecondType, TimeUnit::Millisecond),
-        DataType::Timestamp(TimeUnit::Microsecond, _) => moments!(TimestampMicrosecondType, TimeUnit::Microsecond),
-        DataType::Timestamp(TimeUnit::Nanosecond, _) => moments!(TimestampNanosecondType, TimeUnit::Nanosecond),
+        DataType::Timestamp(TimeUnit::Millisecond, _) => {
+            moments!(TimestampMillisecondType, TimeUnit::Millisecond)
+        }
+        DataType::Timestamp(TimeUnit::Microsecond, _) => {
+            moments!(TimestampMicrosecondType, TimeUnit::Microsecond)
+        }
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => {
+            moments!(TimestampNanosecondType, TimeUnit::Nanosecond)
+        }
         _ => rows(&|_, _| {}),
     }
 }

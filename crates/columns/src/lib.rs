@@ -26,6 +26,8 @@ pub use error::ColumnError;
 pub use mask::{LeafMask, MaskPieces, SubjectValues, put_leaves};
 pub use path::{Leaf, Path};
 pub use replace::{Direction, Replacement, replace_columns};
-pub use resolve::{LeafDecision, LeafPlan, ResolveError, SchemaLeaf, check_function, holds, resolve, schema_leaves};
+pub use resolve::{
+    LeafDecision, LeafPlan, ResolveError, SchemaLeaf, check_function, holds, resolve, schema_leaves,
+};
 pub use timestamp::{append_timestamp, read_timestamp};
 pub use types::{check, named_type, new_field};

@@ -46,7 +46,9 @@ impl SubjectValues {
     fn append(&self, row: usize, out: &mut Vec<u8>) {
         let row = self.rows.as_ref().map_or(row, |rows| rows[row]);
         if self.leaf.is_present(row) {
-            append_values(self.leaf.values(), Instants::Text, &mut |append| append(row, out));
+            append_values(self.leaf.values(), Instants::Text, &mut |append| {
+                append(row, out)
+            });
         } else {
             write::nil(out);
         }
@@ -83,21 +85,34 @@ impl LeafPlan {
             LeafDecision::Kinds => self.kinds(rules, &leaf)?,
         };
         let (column, data_type) = (self.path.text().to_owned(), self.field.data_type().clone());
-        Ok(LeafMask { column, data_type, leaf, selected, subjects })
+        Ok(LeafMask {
+            column,
+            data_type,
+            leaf,
+            selected,
+            subjects,
+        })
     }
 
     fn kinds(&self, rules: &Rules, leaf: &Leaf) -> Result<Vec<SelectedRows>, ResolveError> {
         let mut selected: Vec<SelectedRows> = Vec::new();
         for row in (0..leaf.rows()).filter(|row| leaf.is_present(*row)) {
-            let Some(rule) = text_at(leaf.values(), row).and_then(|text| rules.kind_of(text)) else {
+            let Some(rule) = text_at(leaf.values(), row).and_then(|text| rules.kind_of(text))
+            else {
                 if rules.unknown() == Unknown::Refuse {
-                    return Err(ResolveError::UnknownValue { column: self.path.text().to_owned(), row });
+                    return Err(ResolveError::UnknownValue {
+                        column: self.path.text().to_owned(),
+                        row,
+                    });
                 }
                 continue;
             };
             match selected.iter_mut().find(|known| known.rule == rule) {
                 Some(known) => known.rows.get_or_insert_default().push(row),
-                None => selected.push(SelectedRows { rule, rows: Some(vec![row]) }),
+                None => selected.push(SelectedRows {
+                    rule,
+                    rows: Some(vec![row]),
+                }),
             }
         }
         Ok(selected)
@@ -123,13 +138,21 @@ impl LeafMask {
     /// Returns the rules that mask some values, and the number of values of each.
     pub fn rules(&self) -> impl Iterator<Item = (usize, usize)> {
         let present = self.leaf.rows() - self.leaf.null_count();
-        self.selected.iter().map(move |part| (part.rule, part.rows.as_ref().map_or(present, Vec::len)))
+        self.selected
+            .iter()
+            .map(move |part| (part.rule, part.rows.as_ref().map_or(present, Vec::len)))
     }
 
     /// Cuts the selected values into columns of requests, rule by rule, each of at most `values_max` values and about
     /// `bytes_max` bytes.
     pub fn pieces(&self, values_max: usize, bytes_max: usize) -> MaskPieces<'_> {
-        MaskPieces { mask: self, values_max: values_max.max(1), bytes_max, part: 0, at: 0 }
+        MaskPieces {
+            mask: self,
+            values_max: values_max.max(1),
+            bytes_max,
+            part: 0,
+            at: 0,
+        }
     }
 
     /// Returns the row of a value by its number among the values of a rule.
@@ -147,12 +170,21 @@ impl LeafMask {
     /// # Errors
     /// [`ColumnError`] if a masked value does not fit the type of the column.
     pub fn put_back(&self, answers: &[(usize, Bytes)]) -> Result<ArrayRef, ColumnError> {
-        let build =
-            |results: &[Bytes]| build_of(&self.column, &self.data_type, &self.leaf, results, false, Removal::Allowed);
+        let build = |results: &[Bytes]| {
+            build_of(
+                &self.column,
+                &self.data_type,
+                &self.leaf,
+                results,
+                false,
+                Removal::Allowed,
+            )
+        };
         match self.selected.as_slice() {
             [] => Ok(ArrayRef::clone(self.leaf.values())),
             [SelectedRows { rows: None, .. }] => {
-                let results: Vec<Bytes> = answers.iter().map(|(_, answer)| answer.clone()).collect();
+                let results: Vec<Bytes> =
+                    answers.iter().map(|(_, answer)| answer.clone()).collect();
                 build(&results)
             }
             _ => build(&[Bytes::from(self.merged(answers)?)]),
@@ -161,22 +193,40 @@ impl LeafMask {
 
     /// Returns all values of the leaf, with the masked values in their places.
     fn merged(&self, answers: &[(usize, Bytes)]) -> Result<Vec<u8>, ColumnError> {
-        let shape = || ColumnError::Shape { column: self.column.clone() };
-        let of_rule = |rule: usize| -> Vec<u8> {
-            answers.iter().filter(|(of, _)| *of == rule).flat_map(|(_, answer)| answer.iter().copied()).collect()
+        let shape = || ColumnError::Shape {
+            column: self.column.clone(),
         };
-        let runs: Vec<Vec<u8>> = self.selected.iter().map(|part| of_rule(part.rule)).collect();
+        let of_rule = |rule: usize| -> Vec<u8> {
+            answers
+                .iter()
+                .filter(|(of, _)| *of == rule)
+                .flat_map(|(_, answer)| answer.iter().copied())
+                .collect()
+        };
+        let runs: Vec<Vec<u8>> = self
+            .selected
+            .iter()
+            .map(|part| of_rule(part.rule))
+            .collect();
         let mut cursors: Vec<_> = self
             .selected
             .iter()
             .zip(&runs)
-            .map(|(part, run)| (part.rows.as_deref().unwrap_or_default(), TokenReader::new(run)))
+            .map(|(part, run)| {
+                (
+                    part.rows.as_deref().unwrap_or_default(),
+                    TokenReader::new(run),
+                )
+            })
             .collect();
         let mut out = Vec::new();
         let mut outcome = Ok(());
         append_values(self.leaf.values(), Instants::Text, &mut |append| {
             for row in (0..self.leaf.rows()).filter(|row| self.leaf.is_present(*row)) {
-                match cursors.iter_mut().find(|(rows, _)| rows.first() == Some(&row)) {
+                match cursors
+                    .iter_mut()
+                    .find(|(rows, _)| rows.first() == Some(&row))
+                {
                     None => append(row, &mut out),
                     Some((rows, reader)) => {
                         *rows = &rows[1..];
@@ -212,12 +262,21 @@ impl Iterator for MaskPieces<'_> {
         let mask = self.mask;
         loop {
             let part = mask.selected.get(self.part)?;
-            let subjects = mask.subjects.iter().find(|subjects| subjects.rule == part.rule);
+            let subjects = mask
+                .subjects
+                .iter()
+                .find(|subjects| subjects.rule == part.rule);
             let end = part.rows.as_ref().map_or(mask.leaf.rows(), Vec::len);
-            let mut column = Column { rule: part.rule, ..Column::default() };
+            let mut column = Column {
+                rule: part.rule,
+                ..Column::default()
+            };
             column.subjects = subjects.map(|_| Vec::new());
             append_values(mask.leaf.values(), Instants::Text, &mut |append| {
-                while self.at < end && column.count < self.values_max && column.values.len() < self.bytes_max {
+                while self.at < end
+                    && column.count < self.values_max
+                    && column.values.len() < self.bytes_max
+                {
                     let row = part.rows.as_ref().map_or(self.at, |rows| rows[self.at]);
                     self.at += 1;
                     if !mask.leaf.is_present(row) {
@@ -259,7 +318,8 @@ pub fn put_leaves(
         for (batch, array) in batches.iter_mut().zip(arrays) {
             let columns = plan.path.replace(batch, &field, array)?;
             let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-            *batch = RecordBatch::try_new_with_options(SchemaRef::clone(&schema), columns, &options)?;
+            *batch =
+                RecordBatch::try_new_with_options(SchemaRef::clone(&schema), columns, &options)?;
         }
     }
     Ok(schema)

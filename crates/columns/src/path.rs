@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use arrow_array::builder::BooleanBufferBuilder;
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, GenericListArray, MapArray, OffsetSizeTrait, RecordBatch, StructArray};
+use arrow_array::{
+    Array, ArrayRef, GenericListArray, MapArray, OffsetSizeTrait, RecordBatch, StructArray,
+};
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 
@@ -40,7 +42,10 @@ impl Leaf {
     /// Creates a leaf of an array's values.
     #[must_use]
     pub fn new(values: ArrayRef) -> Self {
-        Self { present: values.nulls().cloned(), values }
+        Self {
+            present: values.nulls().cloned(),
+            values,
+        }
     }
 
     /// Creates a leaf of values, of which some are there. `None`: all of them.
@@ -64,7 +69,9 @@ impl Leaf {
     /// Returns true if the value of the row is there.
     #[must_use]
     pub fn is_present(&self, row: usize) -> bool {
-        self.present.as_ref().is_none_or(|present| present.is_valid(row))
+        self.present
+            .as_ref()
+            .is_none_or(|present| present.is_valid(row))
     }
 
     /// Returns the number of nulls.
@@ -82,22 +89,34 @@ impl Leaf {
     /// Returns the row of the value with this number among those that are there from `first` on.
     #[must_use]
     pub fn row(&self, first: usize, number: usize) -> Option<usize> {
-        (first..self.rows()).filter(|row| self.is_present(*row)).nth(number)
+        (first..self.rows())
+            .filter(|row| self.is_present(*row))
+            .nth(number)
     }
 }
 
 /// Returns the position of the field of this name. Fails if there are several: the values of the others would stay as they are.
 fn position(text: &str, name: &str, fields: &Fields) -> Result<Option<usize>, ColumnError> {
-    let mut found = fields.iter().enumerate().filter(|(_, field)| field.name() == name).map(|(at, _)| at);
+    let mut found = fields
+        .iter()
+        .enumerate()
+        .filter(|(_, field)| field.name() == name)
+        .map(|(at, _)| at);
     let first = found.next();
     match found.next() {
         None => Ok(first),
-        Some(_) => Err(problem(text, format!("there are several of the name {name}"))),
+        Some(_) => Err(problem(
+            text,
+            format!("there are several of the name {name}"),
+        )),
     }
 }
 
 fn problem(path: &str, problem: String) -> ColumnError {
-    ColumnError::Path { column: path.to_owned(), problem }
+    ColumnError::Path {
+        column: path.to_owned(),
+        problem,
+    }
 }
 
 impl Path {
@@ -107,13 +126,19 @@ impl Path {
     /// [`ColumnError::Path`] if the path leads nowhere, or a name occurs twice.
     pub fn parse(text: &str, schema: &Schema) -> Result<Self, ColumnError> {
         if let Some(column) = position(text, text, schema.fields())? {
-            return Ok(Self { text: text.to_owned(), column, steps: Vec::new() });
+            return Ok(Self {
+                text: text.to_owned(),
+                column,
+                steps: Vec::new(),
+            });
         }
         let missing = |name: &str| problem(text, format!("there is no {name}"));
         let mut segments = text.split('.').flat_map(|segment| {
             let name = segment.trim_end_matches("[*]");
             let lists = (segment.len() - name.len()) / "[*]".len();
-            [Some(name)].into_iter().chain(std::iter::repeat_n(None, lists))
+            [Some(name)]
+                .into_iter()
+                .chain(std::iter::repeat_n(None, lists))
         });
         let name = segments.next().flatten().unwrap_or_default();
         let column = position(text, name, schema.fields())?.ok_or_else(|| missing(name))?;
@@ -125,16 +150,23 @@ impl Path {
                     let index = position(text, name, fields)?.ok_or_else(|| missing(name))?;
                     (Step::Member(index), &fields[index])
                 }
-                (None, DataType::List(items) | DataType::LargeList(items) | DataType::Map(items, _)) => {
-                    (Step::Items, items)
+                (
+                    None,
+                    DataType::List(items) | DataType::LargeList(items) | DataType::Map(items, _),
+                ) => (Step::Items, items),
+                (Some(name), _) => {
+                    return Err(problem(text, format!("{name} is not within a struct")));
                 }
-                (Some(name), _) => return Err(problem(text, format!("{name} is not within a struct"))),
                 (None, _) => return Err(problem(text, "[*] is not of a list".to_owned())),
             };
             steps.push(step);
             data_type = next.data_type();
         }
-        Ok(Self { text: text.to_owned(), column, steps })
+        Ok(Self {
+            text: text.to_owned(),
+            column,
+            steps,
+        })
     }
 
     /// Returns the position of the column in the table.
@@ -157,7 +189,11 @@ impl Path {
 
     /// Creates a path from a column and steps that fit the schema.
     pub(crate) fn of(text: String, column: usize, steps: Vec<Step>) -> Self {
-        Self { text, column, steps }
+        Self {
+            text,
+            column,
+            steps,
+        }
     }
 
     /// Returns true if both paths lead to the same values.
@@ -215,9 +251,10 @@ impl Path {
         for step in &self.steps {
             field = match (step, field.data_type()) {
                 (Step::Member(index), DataType::Struct(fields)) => FieldRef::clone(&fields[*index]),
-                (Step::Items, DataType::List(items) | DataType::LargeList(items) | DataType::Map(items, _)) => {
-                    FieldRef::clone(items)
-                }
+                (
+                    Step::Items,
+                    DataType::List(items) | DataType::LargeList(items) | DataType::Map(items, _),
+                ) => FieldRef::clone(items),
                 _ => return Err(problem(&self.text, "the schema has changed".to_owned())),
             };
         }
@@ -227,7 +264,9 @@ impl Path {
     /// Returns the schema with another field in the place of this one.
     #[must_use]
     pub fn replace_field(&self, schema: &Schema, new: &FieldRef) -> SchemaRef {
-        let fields = replace_in(schema.fields(), self.column, |old| replace_field(old, &self.steps, new));
+        let fields = replace_in(schema.fields(), self.column, |old| {
+            replace_field(old, &self.steps, new)
+        });
         Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
     }
 
@@ -295,9 +334,15 @@ fn list_rows(lists: &ArrayRef) -> Vec<usize> {
         rows
     }
     match lists.data_type() {
-        DataType::LargeList(_) => rows(lists.as_list::<i64>().offsets(), lists.as_list::<i64>().values().len()),
+        DataType::LargeList(_) => rows(
+            lists.as_list::<i64>().offsets(),
+            lists.as_list::<i64>().values().len(),
+        ),
         DataType::Map(..) => rows(lists.as_map().offsets(), lists.as_map().entries().len()),
-        _ => rows(lists.as_list::<i32>().offsets(), lists.as_list::<i32>().values().len()),
+        _ => rows(
+            lists.as_list::<i32>().offsets(),
+            lists.as_list::<i32>().values().len(),
+        ),
     }
 }
 
@@ -308,14 +353,20 @@ fn replace_in(fields: &Fields, index: usize, new: impl FnOnce(&FieldRef) -> Fiel
 }
 
 fn replace_field(old: &FieldRef, steps: &[Step], new: &FieldRef) -> FieldRef {
-    let Some((step, rest)) = steps.split_first() else { return FieldRef::clone(new) };
+    let Some((step, rest)) = steps.split_first() else {
+        return FieldRef::clone(new);
+    };
     let data_type = match (step, old.data_type()) {
         (Step::Member(index), DataType::Struct(fields)) => {
-            DataType::Struct(replace_in(fields, *index, |child| replace_field(child, rest, new)))
+            DataType::Struct(replace_in(fields, *index, |child| {
+                replace_field(child, rest, new)
+            }))
         }
         (_, DataType::List(items)) => DataType::List(replace_field(items, rest, new)),
         (_, DataType::LargeList(items)) => DataType::LargeList(replace_field(items, rest, new)),
-        (_, DataType::Map(entries, ordered)) => DataType::Map(replace_field(entries, rest, new), *ordered),
+        (_, DataType::Map(entries, ordered)) => {
+            DataType::Map(replace_field(entries, rest, new), *ordered)
+        }
         (_, other) => other.clone(),
     };
     Arc::new(Field::clone(old).with_data_type(data_type))
@@ -327,20 +378,30 @@ fn replace(
     field: &FieldRef,
     new: ArrayRef,
 ) -> Result<ArrayRef, arrow_schema::ArrowError> {
-    let Some((step, rest)) = steps.split_first() else { return Ok(new) };
+    let Some((step, rest)) = steps.split_first() else {
+        return Ok(new);
+    };
     Ok(match (step, old.data_type()) {
         (Step::Member(index), _) => {
             let (fields, mut columns, nulls) = old.as_struct().clone().into_parts();
             let length = old.len();
             columns[*index] = replace(&columns[*index], rest, field, new)?;
             let fields = replace_in(&fields, *index, |child| replace_field(child, rest, field));
-            Arc::new(StructArray::try_new_with_length(fields, columns, nulls, length)?)
+            Arc::new(StructArray::try_new_with_length(
+                fields, columns, nulls, length,
+            )?)
         }
         (Step::Items, DataType::Map(entries, _)) => {
             let (_, offsets, values, nulls, ordered) = old.as_map().clone().into_parts();
             let values = replace(&(Arc::new(values) as ArrayRef), rest, field, new)?;
             let entries = replace_field(entries, rest, field);
-            Arc::new(MapArray::try_new(entries, offsets, values.as_struct().clone(), nulls, ordered)?)
+            Arc::new(MapArray::try_new(
+                entries,
+                offsets,
+                values.as_struct().clone(),
+                nulls,
+                ordered,
+            )?)
         }
         (Step::Items, DataType::List(_)) => replace_items(old.as_list::<i32>(), rest, field, new)?,
         (Step::Items, _) => replace_items(old.as_list::<i64>(), rest, field, new)?,
@@ -355,5 +416,10 @@ fn replace_items<O: OffsetSizeTrait>(
 ) -> Result<ArrayRef, arrow_schema::ArrowError> {
     let (items, offsets, values, nulls) = old.clone().into_parts();
     let values = replace(&values, rest, field, new)?;
-    Ok(Arc::new(GenericListArray::<O>::try_new(replace_field(&items, rest, field), offsets, values, nulls)?))
+    Ok(Arc::new(GenericListArray::<O>::try_new(
+        replace_field(&items, rest, field),
+        offsets,
+        values,
+        nulls,
+    )?))
 }

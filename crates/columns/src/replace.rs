@@ -43,7 +43,11 @@ pub fn replace_columns(
     results: Vec<Vec<Bytes>>,
     direction: Direction,
 ) -> Result<SchemaRef, ColumnError> {
-    let removal = if direction == Direction::Seal { Removal::Rejected } else { Removal::Allowed };
+    let removal = if direction == Direction::Seal {
+        Removal::Rejected
+    } else {
+        Removal::Allowed
+    };
     let mut schema = SchemaRef::clone(schema);
     let mut work = leaves.into_iter().zip(results);
     for column in columns {
@@ -52,7 +56,14 @@ pub fn replace_columns(
         let field = new_field(&old, column.data_type, direction, &own)?;
         schema = column.path.replace_field(&schema, &field);
         for (batch, (leaf, results)) in batches.iter_mut().zip(own) {
-            let values = build_of(column.path.text(), field.data_type(), &leaf, &results, true, removal)?;
+            let values = build_of(
+                column.path.text(),
+                field.data_type(),
+                &leaf,
+                &results,
+                true,
+                removal,
+            )?;
             *batch = replace_column(batch, &schema, column.path, &field, values)?;
         }
     }
@@ -68,5 +79,9 @@ fn replace_column(
 ) -> Result<RecordBatch, ColumnError> {
     let columns = path.replace(batch, field, values)?;
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    Ok(RecordBatch::try_new_with_options(SchemaRef::clone(schema), columns, &options)?)
+    Ok(RecordBatch::try_new_with_options(
+        SchemaRef::clone(schema),
+        columns,
+        &options,
+    )?)
 }

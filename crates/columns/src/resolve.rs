@@ -9,7 +9,9 @@ use std::sync::Arc;
 use arrow_array::BooleanArray;
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
 use bytes::Bytes;
-use sealwire_mask_rules::{Function, FunctionKind, Literal, PathStep, REDACTED, Rules, Target, Unknown, index_max};
+use sealwire_mask_rules::{
+    Function, FunctionKind, Literal, PathStep, REDACTED, Rules, Target, Unknown, index_max,
+};
 use sealwire_msgpack::write;
 use thiserror::Error;
 
@@ -87,7 +89,12 @@ pub enum ResolveError {
 }
 
 fn listed(columns: &[String]) -> String {
-    let mut text = columns.iter().take(LISTED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let mut text = columns
+        .iter()
+        .take(LISTED_MAX)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
     if columns.len() > LISTED_MAX {
         text.push_str(" and more");
     }
@@ -134,7 +141,9 @@ pub(crate) struct SubjectPlan {
 impl LeafPlan {
     /// Returns the rules that have subjects, each with the index among all leaves of the column of its subjects.
     pub fn subject_leaves(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.subjects.iter().map(|subject| (subject.rule, subject.leaf))
+        self.subjects
+            .iter()
+            .map(|subject| (subject.rule, subject.leaf))
     }
 }
 
@@ -161,7 +170,15 @@ pub fn schema_leaves(schema: &Schema) -> Vec<SchemaLeaf> {
         PathStep::Key(_) | PathStep::Index(_) => None,
     };
     let found = leaves.found.into_iter().zip(leaves.documents);
-    let leaf = |(FoundLeaf { path, field, is_map_key, .. }, document): (FoundLeaf, Vec<PathStep>)| SchemaLeaf {
+    let leaf = |(
+        FoundLeaf {
+            path,
+            field,
+            is_map_key,
+            ..
+        },
+        document,
+    ): (FoundLeaf, Vec<PathStep>)| SchemaLeaf {
         path,
         field,
         keys: document.into_iter().map(key).collect(),
@@ -175,12 +192,19 @@ pub fn schema_leaves(schema: &Schema) -> Vec<SchemaLeaf> {
 /// # Errors
 /// [`ResolveError`] if the rules cannot apply: see its variants.
 pub fn resolve(rules: &Rules, schema: &Schema) -> Result<Vec<LeafPlan>, ResolveError> {
-    for (rule, path) in rules.iter().enumerate().filter_map(|(at, rule)| match &rule.target {
-        Target::Path(path) => Some((at, path)),
-        Target::Column(_) | Target::Kind(_) => None,
-    }) {
+    for (rule, path) in rules
+        .iter()
+        .enumerate()
+        .filter_map(|(at, rule)| match &rule.target {
+            Target::Path(path) => Some((at, path)),
+            Target::Column(_) | Target::Kind(_) => None,
+        })
+    {
         if index_max(path).is_some() {
-            return Err(ResolveError::Index { rule, path: path.clone() });
+            return Err(ResolveError::Index {
+                rule,
+                path: path.clone(),
+            });
         }
     }
     let mut leaves = Leaves::default();
@@ -191,8 +215,16 @@ pub fn resolve(rules: &Rules, schema: &Schema) -> Result<Vec<LeafPlan>, ResolveE
             Some(Target::Path(path)) => path.clone(),
             _ => String::new(),
         };
-        let columns = leaves.found.iter().map(|leaf| leaf.path.text().to_owned()).collect();
-        return Err(ResolveError::Unmet { rule, target, columns });
+        let columns = leaves
+            .found
+            .iter()
+            .map(|leaf| leaf.path.text().to_owned())
+            .collect();
+        return Err(ResolveError::Unmet {
+            rule,
+            target,
+            columns,
+        });
     }
     decide(rules, &leaves)
 }
@@ -200,12 +232,17 @@ pub fn resolve(rules: &Rules, schema: &Schema) -> Result<Vec<LeafPlan>, ResolveE
 fn decide(rules: &Rules, leaves: &Leaves) -> Result<Vec<LeafPlan>, ResolveError> {
     let mut unknown = Vec::new();
     let mut plans = Vec::with_capacity(leaves.found.len());
-    let kinds: Vec<usize> =
-        (0..).zip(rules.iter()).filter(|(_, rule)| is_kind(&rule.target)).map(|(at, _)| at).collect();
+    let kinds: Vec<usize> = (0..)
+        .zip(rules.iter())
+        .filter(|(_, rule)| is_kind(&rule.target))
+        .map(|(at, _)| at)
+        .collect();
     for (found, document) in leaves.found.iter().zip(&leaves.documents) {
         let (column, data_type) = (found.path.text(), found.field.data_type());
         let rule = rules.rule_at(document).filter(|_| !found.is_map_key);
-        let function = rule.and_then(|rule| rules.get(rule)).map(|rule| &rule.function);
+        let function = rule
+            .and_then(|rule| rules.get(rule))
+            .map(|rule| &rule.function);
         let decision = match (rule, function) {
             (Some(rule), Some(function)) if !function.is_keep() && *data_type != DataType::Null => {
                 check(column, data_type)?;
@@ -228,9 +265,10 @@ fn decide(rules: &Rules, leaves: &Leaves) -> Result<Vec<LeafPlan>, ResolveError>
         let subjects = match decision {
             LeafDecision::Rule(rule) => leaves.subject(rules, found, rule)?.into_iter().collect(),
             // A kind may match no value, so a missing column of subjects is no error.
-            LeafDecision::Kinds => {
-                kinds.iter().filter_map(|rule| leaves.subject(rules, found, *rule).ok().flatten()).collect()
-            }
+            LeafDecision::Kinds => kinds
+                .iter()
+                .filter_map(|rule| leaves.subject(rules, found, *rule).ok().flatten())
+                .collect(),
             LeafDecision::Keep => Vec::new(),
         };
         plans.push(LeafPlan {
@@ -241,7 +279,11 @@ fn decide(rules: &Rules, leaves: &Leaves) -> Result<Vec<LeafPlan>, ResolveError>
             subjects,
         });
     }
-    if unknown.is_empty() { Ok(plans) } else { Err(ResolveError::Unknown { columns: unknown }) }
+    if unknown.is_empty() {
+        Ok(plans)
+    } else {
+        Err(ResolveError::Unknown { columns: unknown })
+    }
 }
 
 fn is_kind(target: &Target) -> bool {
@@ -249,7 +291,10 @@ fn is_kind(target: &Target) -> bool {
 }
 
 fn is_text(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+    matches!(
+        data_type,
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View
+    )
 }
 
 /// Returns true if a type can hold strings. Of nested types only those that have no leaves here come in question.
@@ -264,7 +309,9 @@ fn holds_text(data_type: &DataType) -> bool {
         | DataType::LargeListView(items)
         | DataType::Map(items, _) => holds_text(items.data_type()),
         DataType::Struct(fields) => fields.iter().any(|field| holds_text(field.data_type())),
-        DataType::Union(fields, _) => fields.iter().any(|(_, field)| holds_text(field.data_type())),
+        DataType::Union(fields, _) => fields
+            .iter()
+            .any(|(_, field)| holds_text(field.data_type())),
         other => is_text(other),
     }
 }
@@ -308,12 +355,22 @@ impl Leaves {
     /// Adds the leaves of the fields of a struct, or of a row.
     fn members(&mut self, fields: &Fields, of: Option<&Way>) {
         for (index, field) in fields.iter().enumerate() {
-            let scope = Some(Scope { fields: fields.clone(), at: of.map(|way| (way.column, way.steps.clone())) });
+            let scope = Some(Scope {
+                fields: fields.clone(),
+                at: of.map(|way| (way.column, way.steps.clone())),
+            });
             let key = PathStep::Key(field.name().clone());
             let way = match of {
                 None => {
                     let (text, document) = (field.name().clone(), vec![key]);
-                    Way { text, column: index, steps: Vec::new(), document, scope, is_map_key: false }
+                    Way {
+                        text,
+                        column: index,
+                        steps: Vec::new(),
+                        document,
+                        scope,
+                        is_map_key: false,
+                    }
                 }
                 Some(of) => Way {
                     text: format!("{}.{}", of.text, field.name()),
@@ -330,13 +387,31 @@ impl Leaves {
             DataType::Struct(fields) => self.members(fields, Some(&way)),
             DataType::List(items) | DataType::LargeList(items) => {
                 let text = format!("{}[*]", way.text);
-                self.field(items, Way { text, ..way.step(Step::Items, PathStep::Index(0)) });
+                self.field(
+                    items,
+                    Way {
+                        text,
+                        ..way.step(Step::Items, PathStep::Index(0))
+                    },
+                );
             }
             DataType::Map(entries, _) => self.entries(entries, way),
             _ => {
-                let Way { text, column, steps, document, scope, is_map_key } = way;
+                let Way {
+                    text,
+                    column,
+                    steps,
+                    document,
+                    scope,
+                    is_map_key,
+                } = way;
                 let path = Path::of(text, column, steps);
-                self.found.push(FoundLeaf { path, field: FieldRef::clone(field), is_map_key, scope });
+                self.found.push(FoundLeaf {
+                    path,
+                    field: FieldRef::clone(field),
+                    is_map_key,
+                    scope,
+                });
                 self.documents.push(document);
             }
         }
@@ -344,27 +419,58 @@ impl Leaves {
 
     /// Adds the leaves of a map's keys and values.
     fn entries(&mut self, entries: &FieldRef, way: Way) {
-        let DataType::Struct(fields) = entries.data_type() else { return };
+        let DataType::Struct(fields) = entries.data_type() else {
+            return;
+        };
         for (index, field) in fields.iter().enumerate() {
-            let mut entry = way.clone().step(Step::Items, PathStep::Key(MAP_KEY.to_owned()));
+            let mut entry = way
+                .clone()
+                .step(Step::Items, PathStep::Key(MAP_KEY.to_owned()));
             entry.steps.push(Step::Member(index));
             let is_map_key = index == 0 || way.is_map_key;
             let text = format!("{}[*].{}", way.text, field.name());
-            self.field(field, Way { text, scope: None, is_map_key, ..entry });
+            self.field(
+                field,
+                Way {
+                    text,
+                    scope: None,
+                    is_map_key,
+                    ..entry
+                },
+            );
         }
     }
 
     /// Finds the column of a rule's subjects beside a leaf.
-    fn subject(&self, rules: &Rules, leaf: &FoundLeaf, rule: usize) -> Result<Option<SubjectPlan>, ResolveError> {
-        let Some(subject) = rules.get(rule).and_then(|rule| rule.function.subject()) else { return Ok(None) };
+    fn subject(
+        &self,
+        rules: &Rules,
+        leaf: &FoundLeaf,
+        rule: usize,
+    ) -> Result<Option<SubjectPlan>, ResolveError> {
+        let Some(subject) = rules.get(rule).and_then(|rule| rule.function.subject()) else {
+            return Ok(None);
+        };
         let error = |problem| {
             let column = leaf.path.text().to_owned();
-            Err(ResolveError::Subject { column, subject: subject.to_owned(), problem })
+            Err(ResolveError::Subject {
+                column,
+                subject: subject.to_owned(),
+                problem,
+            })
         };
         let missing = "there is no such column beside it";
-        let Some(scope) = &leaf.scope else { return error(missing) };
-        let mut named = scope.fields.iter().enumerate().filter(|(_, field)| field.name() == subject);
-        let Some((index, field)) = named.next() else { return error(missing) };
+        let Some(scope) = &leaf.scope else {
+            return error(missing);
+        };
+        let mut named = scope
+            .fields
+            .iter()
+            .enumerate()
+            .filter(|(_, field)| field.name() == subject);
+        let Some((index, field)) = named.next() else {
+            return error(missing);
+        };
         if named.next().is_some() {
             return error("there are several such columns");
         }
@@ -378,8 +484,16 @@ impl Leaves {
                 (Path::of(subject.to_owned(), *column, own), steps.len())
             }
         };
-        let leaf = self.found.iter().position(|other| other.path.is_same_place(&path));
-        Ok(leaf.map(|leaf| SubjectPlan { rule, path, container_steps, leaf }))
+        let leaf = self
+            .found
+            .iter()
+            .position(|other| other.path.is_same_place(&path));
+        Ok(leaf.map(|leaf| SubjectPlan {
+            rule,
+            path,
+            container_steps,
+            leaf,
+        }))
     }
 }
 
@@ -395,7 +509,11 @@ impl Way {
 ///
 /// # Errors
 /// [`ResolveError::Function`].
-pub fn check_function(column: &str, field: &Field, function: &Function) -> Result<(), ResolveError> {
+pub fn check_function(
+    column: &str,
+    field: &Field,
+    function: &Function,
+) -> Result<(), ResolveError> {
     let data_type = field.data_type();
     let error = |problem| {
         Err(ResolveError::Function {
@@ -405,8 +523,11 @@ pub fn check_function(column: &str, field: &Field, function: &Function) -> Resul
             problem,
         })
     };
-    let is_number =
-        data_type.is_integer() || matches!(data_type, DataType::Float32 | DataType::Float64 | DataType::Decimal128(..));
+    let is_number = data_type.is_integer()
+        || matches!(
+            data_type,
+            DataType::Float32 | DataType::Float64 | DataType::Decimal128(..)
+        );
     let is_date = matches!(data_type, DataType::Date32 | DataType::Timestamp(..));
     let result = match function.kind() {
         FunctionKind::Keep => return Ok(()),
@@ -424,25 +545,53 @@ pub fn check_function(column: &str, field: &Field, function: &Function) -> Resul
         | FunctionKind::Hash { .. }
         | FunctionKind::Pseudonym { .. }
         | FunctionKind::Truncate { .. } => {
-            return if is_text(data_type) { Ok(()) } else { error("its results are strings") };
+            return if is_text(data_type) {
+                Ok(())
+            } else {
+                error("its results are strings")
+            };
         }
         FunctionKind::Fpe(_) if is_text(data_type) || data_type.is_integer() => return Ok(()),
         FunctionKind::Fpe(_) => return error("it takes strings and integers"),
-        FunctionKind::ShiftBy { .. } | FunctionKind::ShiftWithin { .. } | FunctionKind::Coarsen(_) => {
-            return if is_text(data_type) || is_date { Ok(()) } else { error("it takes dates") };
+        FunctionKind::ShiftBy { .. }
+        | FunctionKind::ShiftWithin { .. }
+        | FunctionKind::Coarsen(_) => {
+            return if is_text(data_type) || is_date {
+                Ok(())
+            } else {
+                error("it takes dates")
+            };
         }
-        FunctionKind::Step { .. } | FunctionKind::NoisePercent { .. } | FunctionKind::NoiseBy { .. } => {
-            return if is_text(data_type) || is_number { Ok(()) } else { error("it takes numbers") };
+        FunctionKind::Step { .. }
+        | FunctionKind::NoisePercent { .. }
+        | FunctionKind::NoiseBy { .. } => {
+            return if is_text(data_type) || is_number {
+                Ok(())
+            } else {
+                error("it takes numbers")
+            };
         }
     };
-    if holds(data_type, 1, result) { Ok(()) } else { error("the type does not hold its result") }
+    if holds(data_type, 1, result) {
+        Ok(())
+    } else {
+        error("the type does not hold its result")
+    }
 }
 
 /// Returns true if a column of this type can be built of `count` values. `values` are consecutive MessagePack scalars.
 #[must_use]
 pub fn holds(data_type: &DataType, count: usize, values: Vec<u8>) -> bool {
     let leaf = Leaf::new(Arc::new(BooleanArray::from(vec![true; count])));
-    build_of("", data_type, &leaf, &[Bytes::from(values)], false, Removal::Allowed).is_ok()
+    build_of(
+        "",
+        data_type,
+        &leaf,
+        &[Bytes::from(values)],
+        false,
+        Removal::Allowed,
+    )
+    .is_ok()
 }
 
 /// Writes what `redact` puts in place of a value of this type.
@@ -451,7 +600,10 @@ fn redacted(data_type: &DataType, with: Option<&str>) -> Vec<u8> {
     match data_type {
         DataType::Boolean => write::bool(&mut out, false),
         DataType::Float32 | DataType::Float64 => write::f64(&mut out, 0.0),
-        DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
+        DataType::Binary
+        | DataType::LargeBinary
+        | DataType::BinaryView
+        | DataType::FixedSizeBinary(_) => {
             write::bin(&mut out, b"");
         }
         other if other.is_integer() => write::int(&mut out, 0),

@@ -12,7 +12,11 @@ pub fn append_timestamp(out: &mut Vec<u8>, seconds: i64, nanoseconds: u32) {
             write::ext(out, TIMESTAMP, &(seconds as u32).to_be_bytes());
         }
         (Ok(seconds), _) if seconds < 1 << 34 => {
-            write::ext(out, TIMESTAMP, &(u64::from(nanoseconds) << 34 | seconds).to_be_bytes());
+            write::ext(
+                out,
+                TIMESTAMP,
+                &(u64::from(nanoseconds) << 34 | seconds).to_be_bytes(),
+            );
         }
         _ => {
             let mut bytes = [0; 12];
@@ -37,7 +41,10 @@ pub fn read_timestamp(code: i8, data: &[u8]) -> Option<(i64, u32)> {
         }
         12 => {
             let (nanoseconds, seconds) = data.split_at(4);
-            (i64::from_be_bytes(seconds.try_into().ok()?), u32::from_be_bytes(nanoseconds.try_into().ok()?))
+            (
+                i64::from_be_bytes(seconds.try_into().ok()?),
+                u32::from_be_bytes(nanoseconds.try_into().ok()?),
+            )
         }
         _ => return None,
     };

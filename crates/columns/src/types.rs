@@ -51,14 +51,19 @@ pub fn new_field(
         }
         Direction::Open => {
             let noted = bring_back(&mut metadata)?;
-            noted.map_or_else(|| text_type(old.data_type(), work), |noted| wide(noted, work))
+            noted.map_or_else(
+                || text_type(old.data_type(), work),
+                |noted| wide(noted, work),
+            )
         }
         Direction::Keep => old.data_type().clone(),
     };
     let data_type = named.cloned().unwrap_or(data_type);
     // Items that no list refers to become null.
     let nullable = old.is_nullable() || work.iter().any(|(leaf, _)| leaf.has_nulls());
-    Ok(Arc::new(Field::new(old.name(), data_type, nullable).with_metadata(metadata)))
+    Ok(Arc::new(
+        Field::new(old.name(), data_type, nullable).with_metadata(metadata),
+    ))
 }
 
 /// Rejects types that cannot be sent.
@@ -71,12 +76,17 @@ pub fn check(column: &str, data_type: &DataType) -> Result<(), ColumnError> {
             let first = fields.first().map_or("", |field| field.name());
             format!("is a struct: name a field of it, such as .{first}")
         }
-        DataType::List(_) | DataType::LargeList(_) => "is a list: name its items with [*]".to_owned(),
+        DataType::List(_) | DataType::LargeList(_) => {
+            "is a list: name its items with [*]".to_owned()
+        }
         DataType::Dictionary(..) => "is a dictionary: cast it to the type of its values".to_owned(),
         _ if is_sent(data_type) => return Ok(()),
         _ => format!("has type {data_type}, which cannot be sent"),
     };
-    Err(ColumnError::Type { column: column.to_owned(), problem })
+    Err(ColumnError::Type {
+        column: column.to_owned(),
+        problem,
+    })
 }
 
 fn is_sent(data_type: &DataType) -> bool {
@@ -105,14 +115,22 @@ fn put_aside(metadata: &mut Metadata, data_type: &DataType) -> Result<(), Column
     let schema = FFI_ArrowSchema::try_from(data_type)?;
     *metadata = std::mem::take(metadata)
         .into_iter()
-        .map(|(key, value)| if key.starts_with(EXTENSION) { (format!("{ASIDE}{key}"), value) } else { (key, value) })
+        .map(|(key, value)| {
+            if key.starts_with(EXTENSION) {
+                (format!("{ASIDE}{key}"), value)
+            } else {
+                (key, value)
+            }
+        })
         .collect();
     metadata.insert(TYPE, schema.format());
     Ok(())
 }
 
 fn bring_back(metadata: &mut Metadata) -> Result<Option<DataType>, ColumnError> {
-    let Some(format) = metadata.remove(TYPE) else { return Ok(None) };
+    let Some(format) = metadata.remove(TYPE) else {
+        return Ok(None);
+    };
     *metadata = std::mem::take(metadata)
         .into_iter()
         .map(|(key, value)| match key.strip_prefix(ASIDE) {
@@ -122,9 +140,12 @@ fn bring_back(metadata: &mut Metadata) -> Result<Option<DataType>, ColumnError> 
         .collect();
     // The metadata of a file can be anybody's. Nested types begin with a plus, and the `arrow` crate panics without their members.
     if format.starts_with('+') {
-        return Err(ColumnError::Note("the noted type is nested, and cannot be restored".to_owned()));
+        return Err(ColumnError::Note(
+            "the noted type is nested, and cannot be restored".to_owned(),
+        ));
     }
-    let noted = FFI_ArrowSchema::try_new(&format, Vec::new(), None).and_then(|schema| DataType::try_from(&schema));
+    let noted = FFI_ArrowSchema::try_new(&format, Vec::new(), None)
+        .and_then(|schema| DataType::try_from(&schema));
     let noted = noted.map_err(|_| ColumnError::Note("the noted type is invalid".to_owned()))?;
     check_noted(&noted)?;
     Ok(Some(noted))
@@ -154,7 +175,11 @@ pub fn named_type(name: &str) -> Result<DataType, ColumnError> {
         "date32" | "date32[day]" => Some(DataType::Date32),
         name => named_with_parameters(name),
     };
-    let unknown = || ColumnError::Note(format!("there is no type {name:?} to restore: write it as pyarrow does"));
+    let unknown = || {
+        ColumnError::Note(format!(
+            "there is no type {name:?} to restore: write it as pyarrow does"
+        ))
+    };
     let data_type = known.ok_or_else(unknown)?;
     check_noted(&data_type)?;
     Ok(data_type)
@@ -181,7 +206,10 @@ fn named_with_parameters(name: &str) -> Option<DataType> {
             };
             Some(DataType::Timestamp(unit, zone))
         }
-        ("decimal128", Some(scale)) => Some(DataType::Decimal128(first.parse().ok()?, scale.parse().ok()?)),
+        ("decimal128", Some(scale)) => Some(DataType::Decimal128(
+            first.parse().ok()?,
+            scale.parse().ok()?,
+        )),
         ("fixed_size_binary", None) => Some(DataType::FixedSizeBinary(first.parse().ok()?)),
         _ => None,
     }
@@ -196,17 +224,28 @@ fn check_noted(noted: &DataType) -> Result<(), ColumnError> {
         }
         // Readers look for a file of the zone's name.
         DataType::Timestamp(_, Some(zone)) if !is_zone(zone) => {
-            return Err(ColumnError::Note("the noted time zone is not the name of one".to_owned()));
+            return Err(ColumnError::Note(
+                "the noted time zone is not the name of one".to_owned(),
+            ));
         }
         noted => is_sent(noted),
     };
-    if is_sound { Ok(()) } else { Err(ColumnError::Note(format!("the noted type {noted} cannot be restored"))) }
+    if is_sound {
+        Ok(())
+    } else {
+        Err(ColumnError::Note(format!(
+            "the noted type {noted} cannot be restored"
+        )))
+    }
 }
 
 /// Returns true if a text has the form of a time zone's name, such as `Europe/Berlin`, or of an offset, such as `+02:00`.
 fn is_zone(zone: &str) -> bool {
     let is_char = |byte: u8| byte.is_ascii_alphanumeric() || b"_+-:".contains(&byte);
-    zone.len() <= ZONE_BYTES_MAX && zone.split('/').all(|part| !part.is_empty() && part.bytes().all(is_char))
+    zone.len() <= ZONE_BYTES_MAX
+        && zone
+            .split('/')
+            .all(|part| !part.is_empty() && part.bytes().all(is_char))
 }
 
 /// Returns text, or binary if the engine was asked for binary envelopes.
@@ -268,7 +307,11 @@ pub(crate) fn append_date(out: &mut Vec<u8>, days: i32) {
 /// Reads what [`append_date`] writes.
 pub(crate) fn read_date(token: Token<'_>) -> Option<i32> {
     match token {
-        Token::Str(text) => std::str::from_utf8(text).ok()?.parse().ok().map(Date32Type::from_naive_date),
+        Token::Str(text) => std::str::from_utf8(text)
+            .ok()?
+            .parse()
+            .ok()
+            .map(Date32Type::from_naive_date),
         Token::Uint(days) => days.try_into().ok(),
         Token::Int(days) => days.try_into().ok(),
         _ => None,
@@ -279,7 +322,9 @@ pub(crate) fn read_date(token: Token<'_>) -> Option<i32> {
 pub(crate) fn append_date_time(out: &mut Vec<u8>, value: i64, unit: TimeUnit) {
     let per_second = per_second(unit);
     let (seconds, part) = (value.div_euclid(per_second), value.rem_euclid(per_second));
-    let Some(time) = timestamp_s_to_datetime(seconds) else { return append_timestamp(out, seconds, 0) };
+    let Some(time) = timestamp_s_to_datetime(seconds) else {
+        return append_timestamp(out, seconds, 0);
+    };
     let time = time.format("%Y-%m-%dT%H:%M:%S");
     let text = match unit {
         TimeUnit::Second => format!("{time}Z"),
@@ -295,20 +340,28 @@ pub(crate) fn parse_date_time(text: &str) -> Option<(i64, u32)> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let days: i64 = date.parse().ok().map(Date32Type::from_naive_date)?.into();
     let (whole, part) = time.split_once('.').unwrap_or((time, ""));
-    let mut fields = whole.split(':').map(|field| field.parse::<i64>().ok().filter(|_| field.len() == 2));
+    let mut fields = whole
+        .split(':')
+        .map(|field| field.parse::<i64>().ok().filter(|_| field.len() == 2));
     let (hours, minutes, seconds) = (fields.next()??, fields.next()??, fields.next()??);
-    let is_time = (0..24).contains(&hours) && (0..60).contains(&minutes) && (0..60).contains(&seconds);
+    let is_time =
+        (0..24).contains(&hours) && (0..60).contains(&minutes) && (0..60).contains(&seconds);
     let is_part = part.len() <= 9 && part.bytes().all(|byte| byte.is_ascii_digit());
     if fields.next().is_some() || !is_time || !is_part {
         return None;
     }
     let nanoseconds = format!("{part:0<9}").parse().ok()?;
-    Some((((days * 24 + hours) * 60 + minutes) * 60 + seconds, nanoseconds))
+    Some((
+        ((days * 24 + hours) * 60 + minutes) * 60 + seconds,
+        nanoseconds,
+    ))
 }
 
 /// Reads a decimal number such as `-12.50` at a scale. `None` if it has more digits than the type holds.
 pub(crate) fn parse_decimal(text: &str, precision: u8, scale: i8) -> Option<i128> {
-    let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
+    let (negative, digits) = text
+        .strip_prefix('-')
+        .map_or((false, text), |digits| (true, digits));
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
     let all_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() || !all_digits(whole) || !all_digits(fraction) {
@@ -317,8 +370,11 @@ pub(crate) fn parse_decimal(text: &str, precision: u8, scale: i8) -> Option<i128
     let number: i128 = format!("{whole}{fraction}").parse().ok()?;
     let missing = i32::from(scale) - i32::try_from(fraction.len()).ok()?;
     let power = 10_i128.checked_pow(missing.unsigned_abs())?;
-    let number =
-        if missing >= 0 { number.checked_mul(power)? } else { (number % power == 0).then_some(number / power)? };
+    let number = if missing >= 0 {
+        number.checked_mul(power)?
+    } else {
+        (number % power == 0).then_some(number / power)?
+    };
     let number = if negative { -number } else { number };
     is_validate_decimal_precision(number, precision).then_some(number)
 }
@@ -330,8 +386,10 @@ mod tests {
     /// Returns the type that a column with a note gets when it is opened.
     fn opened(note: &str) -> Result<DataType, String> {
         let metadata = Metadata::from([(TYPE.to_owned(), note.to_owned())]);
-        let field: FieldRef = Arc::new(Field::new("a", DataType::Utf8, true).with_metadata(metadata));
-        let field = new_field(&field, None, Direction::Open, &[]).map_err(|error| error.to_string())?;
+        let field: FieldRef =
+            Arc::new(Field::new("a", DataType::Utf8, true).with_metadata(metadata));
+        let field =
+            new_field(&field, None, Direction::Open, &[]).map_err(|error| error.to_string())?;
         Ok(field.data_type().clone())
     }
 
@@ -343,8 +401,14 @@ mod tests {
             ("double", Some(DataType::Float64)),
             ("bool", Some(DataType::Boolean)),
             ("date32[day]", Some(DataType::Date32)),
-            ("timestamp[us]", Some(DataType::Timestamp(TimeUnit::Microsecond, None))),
-            ("timestamp[ms, tz=UTC]", Some(DataType::Timestamp(TimeUnit::Millisecond, utc.clone()))),
+            (
+                "timestamp[us]",
+                Some(DataType::Timestamp(TimeUnit::Microsecond, None)),
+            ),
+            (
+                "timestamp[ms, tz=UTC]",
+                Some(DataType::Timestamp(TimeUnit::Millisecond, utc.clone())),
+            ),
             ("decimal128(10, 2)", Some(DataType::Decimal128(10, 2))),
             ("decimal128(10,-2)", Some(DataType::Decimal128(10, -2))),
             ("fixed_size_binary[16]", Some(DataType::FixedSizeBinary(16))),
@@ -410,7 +474,10 @@ mod tests {
             "tsu:a\0b",
         ] {
             let error = opened(note).expect_err(note);
-            assert!(!error.contains("..") && !error.contains('\u{1b}'), "{note:?}: {error}");
+            assert!(
+                !error.contains("..") && !error.contains('\u{1b}'),
+                "{note:?}: {error}"
+            );
         }
         // A type that does not come back is not sealed.
         let field: FieldRef = Arc::new(Field::new("a", zoned("../../x"), true));

@@ -12,11 +12,17 @@ pub struct ConfigError {
 
 impl ConfigError {
     pub(super) fn one(problem: Problem) -> Self {
-        Self { problems: vec![problem] }
+        Self {
+            problems: vec![problem],
+        }
     }
 
     pub(crate) fn unless_empty(problems: Vec<Problem>) -> Result<(), Self> {
-        if problems.is_empty() { Ok(()) } else { Err(Self { problems }) }
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Self { problems })
+        }
     }
 }
 

@@ -185,17 +185,24 @@ pub(crate) fn check(key: &Key, value: &Value) -> Result<(), String> {
 /// Reads an environment variable's text as a value of the key's kind.
 pub(crate) fn from_text(key: &Key, text: &str) -> Result<Value, String> {
     match key.kind {
-        ValueKind::Flag => text.parse().map(Value::Flag).map_err(|_| "must be true or false".into()),
+        ValueKind::Flag => text
+            .parse()
+            .map(Value::Flag)
+            .map_err(|_| "must be true or false".into()),
         ValueKind::Fraction => fraction(text).ok_or_else(|| "must be a number from 0 to 1".into()),
-        ValueKind::Number { .. } => {
-            text.replace('_', "").parse().map(Value::Number).map_err(|_| "must be a whole number".into())
-        }
-        ValueKind::Roles | ValueKind::Weights | ValueKind::Principals | ValueKind::Identity if text.is_empty() => {
+        ValueKind::Number { .. } => text
+            .replace('_', "")
+            .parse()
+            .map(Value::Number)
+            .map_err(|_| "must be a whole number".into()),
+        ValueKind::Roles | ValueKind::Weights | ValueKind::Principals | ValueKind::Identity
+            if text.is_empty() =>
+        {
             Ok(Value::List(Vec::new()))
         }
-        ValueKind::Roles | ValueKind::Weights | ValueKind::Principals | ValueKind::Identity => {
-            Ok(Value::List(text.split(',').map(|role| role.trim().to_owned()).collect()))
-        }
+        ValueKind::Roles | ValueKind::Weights | ValueKind::Principals | ValueKind::Identity => Ok(
+            Value::List(text.split(',').map(|role| role.trim().to_owned()).collect()),
+        ),
         _ => Ok(Value::Text(text.to_owned())),
     }
 }
@@ -206,7 +213,9 @@ const MILLION: u64 = 1_000_000;
 /// Reads a fraction from 0 to 1, to the nearest millionth.
 pub(crate) fn fraction(text: &str) -> Option<Value> {
     let fraction: f64 = text.parse().ok()?;
-    (0.0..=1.0).contains(&fraction).then(|| Value::Number((fraction * MILLION as f64).round() as u64))
+    (0.0..=1.0)
+        .contains(&fraction)
+        .then(|| Value::Number((fraction * MILLION as f64).round() as u64))
 }
 
 /// Longest role in the configuration. The published clients write at most 20 characters.
@@ -218,7 +227,10 @@ const WEIGHT_MAX: u32 = 1_000;
 /// Reads `name=weight`. A SPIFFE name may hold `=`, a weight may not. Names of different kinds are different callers.
 pub(super) fn weight(text: &str) -> Option<(Caller, u32)> {
     let (name, weight) = text.rsplit_once('=')?;
-    let weight = weight.parse().ok().filter(|weight| (1..=WEIGHT_MAX).contains(weight))?;
+    let weight = weight
+        .parse()
+        .ok()
+        .filter(|weight| (1..=WEIGHT_MAX).contains(weight))?;
     Some((caller(name)?, weight))
 }
 
@@ -236,13 +248,16 @@ pub(super) fn caller(name: &str) -> Option<Caller> {
 
 fn are_weights(list: &[String]) -> bool {
     let mut callers = HashSet::new();
-    list.iter().all(|text| weight(text).is_some_and(|(caller, _)| callers.insert(caller)))
+    list.iter()
+        .all(|text| weight(text).is_some_and(|(caller, _)| callers.insert(caller)))
 }
 
 fn is_variable(text: &str) -> bool {
     (1..=64).contains(&text.len())
         && !text.starts_with(|first: char| first.is_ascii_digit())
-        && text.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
 /// One checked value for every key. Each is taken out once, by its name.
@@ -251,7 +266,10 @@ pub(crate) struct Values(HashMap<(&'static str, &'static str), Value>);
 impl Values {
     /// Returns every key at its default.
     pub(crate) fn defaults(keys: impl Iterator<Item = &'static Key>) -> Self {
-        Self(keys.map(|key| ((key.section, key.name), key.default.value())).collect())
+        Self(
+            keys.map(|key| ((key.section, key.name), key.default.value()))
+                .collect(),
+        )
     }
 
     /// Puts a checked value in place of the default.
@@ -270,7 +288,10 @@ impl Values {
     /// The keys nobody took; a test holds that there are none.
     #[cfg(test)]
     pub(crate) fn left(&self) -> Vec<String> {
-        self.0.keys().map(|(section, name)| format!("{section}.{name}")).collect()
+        self.0
+            .keys()
+            .map(|(section, name)| format!("{section}.{name}"))
+            .collect()
     }
 
     /// Returns true if both hold the same value for every key.

@@ -12,7 +12,12 @@ pub fn all() -> impl Iterator<Item = &'static Key> {
 
 /// Returns the key of that name, if there is one.
 pub(crate) fn find(section: &str, name: &str) -> Option<&'static Key> {
-    SECTIONS.iter().find(|known| known.name == section)?.keys.iter().find(|key| key.name == name)
+    SECTIONS
+        .iter()
+        .find(|known| known.name == section)?
+        .keys
+        .iter()
+        .find(|key| key.name == name)
 }
 
 /// A section of the file.
@@ -210,7 +215,11 @@ pub(crate) const SECTIONS: &[Section] = &[
                 "\"arrival\": first come, first served, whole requests, no delays. For comparison only: large requests delay all.";
         ),
     },
-    Section { name: "limits", doc: "A request beyond a limit gets a typed error.", keys: limits::KEYS },
+    Section {
+        name: "limits",
+        doc: "A request beyond a limit gets a typed error.",
+        keys: limits::KEYS,
+    },
     Section {
         name: "audit",
         doc: "Audit log: one chained, authenticated record per request (proto/audit.md), without values or keys.",

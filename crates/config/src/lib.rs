@@ -139,7 +139,10 @@ impl Access {
                 "off" => AccessMode::Off,
                 _ => AccessMode::Enforce,
             },
-            administrators: administrators.iter().filter_map(|name| Principal::from_text(name)).collect(),
+            administrators: administrators
+                .iter()
+                .filter_map(|name| Principal::from_text(name))
+                .collect(),
             identity: Identity::from_names(identity.iter().map(String::as_str)).unwrap_or_default(),
             cache_entries: values.number("access", "cache_entries") as usize,
             cache_s: values.number("access", "cache_s"),
@@ -237,7 +240,11 @@ impl Postgres {
     pub const PASSWORD: &str = "SEALWIRE_POSTGRES_PASSWORD";
 
     fn take(values: &mut Values, folder: &Path) -> Self {
-        let tls = if values.text("postgres", "tls") == "off" { PostgresTls::Off } else { PostgresTls::Require };
+        let tls = if values.text("postgres", "tls") == "off" {
+            PostgresTls::Off
+        } else {
+            PostgresTls::Require
+        };
         Self {
             url: values.text("postgres", "url"),
             password_file: values.optional_path("postgres", "password_file", folder),
@@ -279,7 +286,11 @@ pub struct Crypto {
 impl Crypto {
     /// The threads to start on a machine of that many cores. At least 1.
     pub fn threads_on(&self, cores: usize) -> usize {
-        if self.threads == 0 { cores.max(1) } else { self.threads }
+        if self.threads == 0 {
+            cores.max(1)
+        } else {
+            self.threads
+        }
     }
 }
 
@@ -295,7 +306,11 @@ pub struct Evervault {
 impl Evervault {
     /// Returns true if a value of this data role, or of none, is opened.
     pub fn opens(&self, role: Option<&str>) -> bool {
-        role.is_none_or(|role| self.open_roles.iter().any(|open| open == role || open == "*"))
+        role.is_none_or(|role| {
+            self.open_roles
+                .iter()
+                .any(|open| open == role || open == "*")
+        })
     }
 }
 
@@ -309,7 +324,11 @@ pub struct Network {
 impl Network {
     /// The threads to start on a machine of that many cores: one per eight, from 1 to 4.
     pub fn threads_on(&self, cores: usize) -> usize {
-        if self.threads == 0 { cores.div_ceil(8).clamp(1, 4) } else { self.threads }
+        if self.threads == 0 {
+            cores.div_ceil(8).clamp(1, 4)
+        } else {
+            self.threads
+        }
     }
 }
 
@@ -423,13 +442,23 @@ pub struct Environment(BTreeMap<String, OsString>);
 impl Environment {
     /// Returns the variables of this process.
     pub fn of_process() -> Self {
-        Self::from_pairs(std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))))
+        Self::from_pairs(
+            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))),
+        )
     }
 
     /// The given variables; those that concern no section are dropped, so no key material is kept here.
-    pub fn from_pairs<N: Into<String>, V: Into<OsString>>(pairs: impl IntoIterator<Item = (N, V)>) -> Self {
-        let pairs = pairs.into_iter().map(|(name, value)| (name.into(), value.into()));
-        Self(pairs.filter(|(name, _)| section_of(name).is_some()).collect())
+    pub fn from_pairs<N: Into<String>, V: Into<OsString>>(
+        pairs: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
+        let pairs = pairs
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into()));
+        Self(
+            pairs
+                .filter(|(name, _)| section_of(name).is_some())
+                .collect(),
+        )
     }
 }
 
@@ -437,10 +466,17 @@ impl Environment {
 fn section_of(variable: &str) -> Option<&'static str> {
     let rest = variable.strip_prefix("SEALWIRE_")?;
     let (section, key) = SECTIONS.iter().find_map(|section| {
-        Some((section.name, rest.strip_prefix(&section.name.to_uppercase())?.strip_prefix('_')?))
+        Some((
+            section.name,
+            rest.strip_prefix(&section.name.to_uppercase())?
+                .strip_prefix('_')?,
+        ))
     })?;
     // Kubernetes gives every container SEALWIRE_ADMIN_PORT and the like, once a service is called sealwire-admin.
-    let injected = key == "PORT" || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"].iter().any(|name| key.starts_with(name));
+    let injected = key == "PORT"
+        || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"]
+            .iter()
+            .any(|name| key.starts_with(name));
     // It is no key, so that no file holds it and no error names it.
     (!injected && variable != Postgres::PASSWORD).then_some(section)
 }
@@ -455,10 +491,19 @@ impl Config {
     ///
     /// Every problem at once, by key name.
     pub fn load(file: &Path, environment: &Environment) -> Result<Self, ConfigError> {
-        let refuse = |problem| ConfigError::one(Problem::Unreadable { file: file.to_owned(), problem });
-        let size = std::fs::metadata(file).map_err(|error| refuse(error.to_string()))?.len();
+        let refuse = |problem| {
+            ConfigError::one(Problem::Unreadable {
+                file: file.to_owned(),
+                problem,
+            })
+        };
+        let size = std::fs::metadata(file)
+            .map_err(|error| refuse(error.to_string()))?
+            .len();
         if size > FILE_BYTES_MAX {
-            return Err(refuse(format!("is {size} bytes; a configuration has at most {FILE_BYTES_MAX}")));
+            return Err(refuse(format!(
+                "is {size} bytes; a configuration has at most {FILE_BYTES_MAX}"
+            )));
         }
         let text = std::fs::read_to_string(file).map_err(|error| refuse(error.to_string()))?;
         let folder = file.parent().unwrap_or(Path::new(""));
@@ -470,7 +515,11 @@ impl Config {
     /// # Errors
     ///
     /// Every problem at once, by key name.
-    pub fn parse(text: &str, environment: &Environment, folder: &Path) -> Result<Self, ConfigError> {
+    pub fn parse(
+        text: &str,
+        environment: &Environment,
+        folder: &Path,
+    ) -> Result<Self, ConfigError> {
         let mut problems = Vec::new();
         let mut values = Values::defaults(keys::all());
         read_file(text, &mut values, &mut problems)?;
@@ -499,11 +548,18 @@ impl Config {
 
     fn build(values: &mut Values, folder: &Path) -> Self {
         let provider = values.text("kek", "provider");
-        let (file, variable) = (folder.join(values.text("kek", "file")), values.text("kek", "env_var"));
+        let (file, variable) = (
+            folder.join(values.text("kek", "file")),
+            values.text("kek", "env_var"),
+        );
         let format = values.text("log", "format");
         Self {
-            listen: Listen { address: optional_address(values, "listen") },
-            admin: Admin { address: address(values, "admin") },
+            listen: Listen {
+                address: optional_address(values, "listen"),
+            },
+            admin: Admin {
+                address: address(values, "admin"),
+            },
             control: control(values, folder),
             access: Access::take(values),
             tls: Tls {
@@ -527,7 +583,11 @@ impl Config {
                 serves_rolled_back: values.text("state", "on_rollback") == "read_only",
             },
             postgres: Postgres::take(values, folder),
-            kek: if provider == "file" { KekSource::File(file) } else { KekSource::Environment(variable) },
+            kek: if provider == "file" {
+                KekSource::File(file)
+            } else {
+                KekSource::Environment(variable)
+            },
             kek_providers: values.optional_path("kek", "providers", folder),
             kek_needs_root: values.text("kek", "root_key") == "required",
             kek_probe_interval_s: values.number("kek", "probe_interval_s"),
@@ -542,14 +602,20 @@ impl Config {
                 legacy: values.flag("evervault", "legacy"),
                 open_roles: values.list("evervault", "open_roles"),
             },
-            network: Network { threads: values.number("network", "threads") as usize },
+            network: Network {
+                threads: values.number("network", "threads") as usize,
+            },
             schedule: Schedule {
                 wait_max_ms: values.number("schedule", "wait_max_ms"),
                 slice_us: values.number("schedule", "slice_us"),
                 inline_us: values.number("schedule", "inline_us"),
                 memory_mib: values.number("schedule", "memory_mib"),
                 weights: weights(&values.list("schedule", "weights")),
-                order: if values.text("schedule", "order") == "arrival" { Order::Arrival } else { Order::Fair },
+                order: if values.text("schedule", "order") == "arrival" {
+                    Order::Arrival
+                } else {
+                    Order::Fair
+                },
             },
             limits: Limits::take(values),
             audit: Audit::take(values, folder),
@@ -559,7 +625,11 @@ impl Config {
             },
             traces: traces(values),
             log: Log {
-                format: if format == "json" { LogFormat::Json } else { LogFormat::Human },
+                format: if format == "json" {
+                    LogFormat::Json
+                } else {
+                    LogFormat::Human
+                },
                 filter: values.text("log", "filter"),
             },
         }
@@ -567,7 +637,10 @@ impl Config {
 
     /// Whoever may change keys is named by an authority of their own or by name.
     fn check_control(&self, control: &ControlListen, problems: &mut Vec<Problem>) {
-        let own_ca = control.client_ca.as_ref().is_some_and(|ca| *ca != self.tls.client_ca);
+        let own_ca = control
+            .client_ca
+            .as_ref()
+            .is_some_and(|ca| *ca != self.tls.client_ca);
         if control.principals.is_empty() && !own_ca {
             problems.push(Problem::Conflict {
                 key: "control.principals".into(),
@@ -575,18 +648,28 @@ impl Config {
                 rule: "must not be empty unless that is an authority of its own: any caller could change the keys",
             });
         }
-        let others = [("listen.address", self.listen.address), ("admin.address", Some(self.admin.address))];
+        let others = [
+            ("listen.address", self.listen.address),
+            ("admin.address", Some(self.admin.address)),
+        ];
         for (other, address) in others {
             if Some(control.address) == address && control.address.port() != 0 {
                 let rule = "must differ: the control methods have a port of their own";
-                problems.push(Problem::Conflict { key: "control.address".into(), other: other.into(), rule });
+                problems.push(Problem::Conflict {
+                    key: "control.address".into(),
+                    other: other.into(),
+                    rule,
+                });
             }
         }
     }
 
     fn check(&self) -> Result<(), ConfigError> {
         let mut problems = Vec::new();
-        let one_call = self.limits.message_bytes_max.saturating_add(self.limits.reply_bytes_max);
+        let one_call = self
+            .limits
+            .message_bytes_max
+            .saturating_add(self.limits.reply_bytes_max);
         if self.schedule.memory_bytes() / 2 < (one_call + CALL_BYTES) as u64 {
             problems.push(Problem::Conflict {
                 key: "schedule.memory_mib".into(),
@@ -619,11 +702,18 @@ impl Config {
                 rule: "must not be empty when that is \"postgres\"",
             });
         }
-        if self.log.filter.parse::<tracing_subscriber::filter::Targets>().is_err() {
+        if self
+            .log
+            .filter
+            .parse::<tracing_subscriber::filter::Targets>()
+            .is_err()
+        {
             problems.push(Problem::Value {
                 key: "log.filter".into(),
                 origin: Origin::Either,
-                problem: "must be a level (error, warn, info, debug, trace) or a list of module=level".into(),
+                problem:
+                    "must be a level (error, warn, info, debug, trace) or a list of module=level"
+                        .into(),
             });
         }
         ConfigError::unless_empty(problems)
@@ -633,9 +723,18 @@ impl Config {
 fn control(values: &mut Values, folder: &Path) -> Option<ControlListen> {
     let client_ca = values.optional_path("control", "client_ca", folder);
     let client_crl = values.optional_path("control", "client_crl", folder);
-    let principals = values.list("control", "principals").iter().filter_map(|name| key::caller(name)).collect();
+    let principals = values
+        .list("control", "principals")
+        .iter()
+        .filter_map(|name| key::caller(name))
+        .collect();
     let address = optional_address(values, "control")?;
-    Some(ControlListen { address, client_ca, client_crl, principals })
+    Some(ControlListen {
+        address,
+        client_ca,
+        client_crl,
+        principals,
+    })
 }
 
 fn weights(list: &[String]) -> HashMap<Caller, u32> {
@@ -643,7 +742,8 @@ fn weights(list: &[String]) -> HashMap<Caller, u32> {
 }
 
 fn address(values: &mut Values, section: &'static str) -> SocketAddr {
-    optional_address(values, section).unwrap_or_else(|| unreachable!("{section}.address was checked"))
+    optional_address(values, section)
+        .unwrap_or_else(|| unreachable!("{section}.address was checked"))
 }
 
 /// Takes an address that was checked. `None` if it is empty.
@@ -651,21 +751,37 @@ fn optional_address(values: &mut Values, section: &'static str) -> Option<Socket
     values.text(section, "address").parse().ok()
 }
 
-fn read_file(text: &str, values: &mut Values, problems: &mut Vec<Problem>) -> Result<(), ConfigError> {
+fn read_file(
+    text: &str,
+    values: &mut Values,
+    problems: &mut Vec<Problem>,
+) -> Result<(), ConfigError> {
     let line_of = |offset: usize| 1 + text[..offset.min(text.len())].matches('\n').count();
     let root = DeTable::parse(text).map_err(|error| {
         // Only the parser's own words: its full text quotes the line, and with it a value.
         let line = error.span().map_or(1, |span| line_of(span.start));
-        ConfigError::one(Problem::Syntax { line, problem: error.message().to_owned() })
+        ConfigError::one(Problem::Syntax {
+            line,
+            problem: error.message().to_owned(),
+        })
     })?;
     for (name, value) in root.get_ref() {
         let line = line_of(name.span().start);
-        let Some(section) = SECTIONS.iter().find(|section| section.name == name.get_ref()) else {
-            problems.push(Problem::UnknownSection { section: shown(name.get_ref()), line });
+        let Some(section) = SECTIONS
+            .iter()
+            .find(|section| section.name == name.get_ref())
+        else {
+            problems.push(Problem::UnknownSection {
+                section: shown(name.get_ref()),
+                line,
+            });
             continue;
         };
         let DeValue::Table(table) = value.get_ref() else {
-            problems.push(Problem::NotASection { section: section.name, line });
+            problems.push(Problem::NotASection {
+                section: section.name,
+                line,
+            });
             continue;
         };
         for (name, value) in table {
@@ -675,10 +791,15 @@ fn read_file(text: &str, values: &mut Values, problems: &mut Vec<Problem>) -> Re
                 problems.push(Problem::UnknownKey { key, line });
                 continue;
             };
-            let checked = from_toml(key, value).and_then(|value| key::check(key, &value).map(|()| value));
+            let checked =
+                from_toml(key, value).and_then(|value| key::check(key, &value).map(|()| value));
             match checked {
                 Ok(value) => values.set(key, value),
-                Err(problem) => problems.push(Problem::Value { key: key.path(), origin: Origin::Line(line), problem }),
+                Err(problem) => problems.push(Problem::Value {
+                    key: key.path(),
+                    origin: Origin::Line(line),
+                    problem,
+                }),
             }
         }
     }
@@ -699,18 +820,27 @@ fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
             Ok(number) => Ok(Value::Number(number)),
             // Negative or beyond 64 bits. Let the range speak, if there is one.
             Err(_) => Err(match key.kind {
-                key::ValueKind::Number { unit, min, max } => format!("must be in {min}..={max} {unit}"),
+                key::ValueKind::Number { unit, min, max } => {
+                    format!("must be in {min}..={max} {unit}")
+                }
                 _ => "must be text in quotes".into(),
             }),
         },
         DeValue::Array(items)
             if matches!(
                 key.kind,
-                key::ValueKind::Roles | key::ValueKind::Weights | key::ValueKind::Principals | key::ValueKind::Identity
+                key::ValueKind::Roles
+                    | key::ValueKind::Weights
+                    | key::ValueKind::Principals
+                    | key::ValueKind::Identity
             ) =>
         {
             let text = |item: &Spanned<DeValue<'_>>| item.get_ref().as_str().map(str::to_owned);
-            let list = items.iter().map(text).collect::<Option<_>>().map(Value::List);
+            let list = items
+                .iter()
+                .map(text)
+                .collect::<Option<_>>()
+                .map(Value::List);
             list.ok_or_else(|| "must be a list of texts in quotes".into())
         }
         _ => Err("must be text, a whole number, true or false".into()),
@@ -720,13 +850,19 @@ fn from_toml(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, String> {
 fn read_environment(environment: &Environment, values: &mut Values, problems: &mut Vec<Problem>) {
     // The variable that holds the key may look like one of ours: SEALWIRE_KEK_PROD. It is only asked for by name.
     let kek = values.peek_text("kek", "env_var").to_owned();
-    let kek = environment.0.get("SEALWIRE_KEK_ENV_VAR").and_then(|name| name.to_str()).unwrap_or(&kek);
+    let kek = environment
+        .0
+        .get("SEALWIRE_KEK_ENV_VAR")
+        .and_then(|name| name.to_str())
+        .unwrap_or(&kek);
     for (variable, value) in &environment.0 {
         if variable == kek {
             continue;
         }
         let Some(key) = keys::all().find(|key| key.variable() == *variable) else {
-            problems.push(Problem::UnknownVariable { variable: shown(variable) });
+            problems.push(Problem::UnknownVariable {
+                variable: shown(variable),
+            });
             continue;
         };
         let checked = value
@@ -738,7 +874,11 @@ fn read_environment(environment: &Environment, values: &mut Values, problems: &m
             Ok(value) => values.set(key, value),
             Err(problem) => {
                 let origin = Origin::Variable(variable.clone());
-                problems.push(Problem::Value { key: key.path(), origin, problem });
+                problems.push(Problem::Value {
+                    key: key.path(),
+                    origin,
+                    problem,
+                });
             }
         }
     }
@@ -746,11 +886,18 @@ fn read_environment(environment: &Environment, values: &mut Values, problems: &m
 
 /// A name out of the file, made fit for a terminal: printable ASCII, at most 64 characters.
 fn shown(name: &str) -> String {
-    name.chars().take(64).map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
+    name.chars()
+        .take(64)
+        .map(|c| if c.is_ascii_graphic() { c } else { '?' })
+        .collect()
 }
 
 fn on_failure(text: &str) -> OnFailure {
-    if text == "continue" { OnFailure::Continue } else { OnFailure::Reject }
+    if text == "continue" {
+        OnFailure::Continue
+    } else {
+        OnFailure::Reject
+    }
 }
 
 #[cfg(test)]

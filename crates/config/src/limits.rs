@@ -152,7 +152,12 @@ impl Limits {
                 "in_flight_per_connection_max",
                 "must not be smaller: one connection could not use its own",
             ),
-            (self.handshakes_max <= self.connections_max, "handshakes_max", "connections_max", "must not be larger"),
+            (
+                self.handshakes_max <= self.connections_max,
+                "handshakes_max",
+                "connections_max",
+                "must not be larger",
+            ),
             (
                 self.deadline_ms_default <= self.deadline_ms_max,
                 "deadline_ms_default",
@@ -185,7 +190,9 @@ mod tests {
     #[test]
     fn every_default_lies_in_its_range() {
         for key in KEYS {
-            let (ValueKind::Number { min, max, .. }, Literal::Number(default)) = (key.kind, key.default) else {
+            let (ValueKind::Number { min, max, .. }, Literal::Number(default)) =
+                (key.kind, key.default)
+            else {
                 panic!("{}: a limit is a number", key.name);
             };
             assert!((min..=max).contains(&default), "{}", key.name);
@@ -198,18 +205,30 @@ mod tests {
     fn limits_that_contradict_each_other_are_named() {
         type Change = fn(&mut Limits);
         let cases: &[(Change, &str)] = &[
-            (|l| l.reply_bytes_max = l.message_bytes_max - 1, "limits.reply_bytes_max"),
+            (
+                |l| l.reply_bytes_max = l.message_bytes_max - 1,
+                "limits.reply_bytes_max",
+            ),
             (
                 |l| l.bytes_per_connection_max = l.message_bytes_max + l.reply_bytes_max - 1,
                 "limits.bytes_per_connection_max",
             ),
-            (|l| l.connections_per_principal_max = l.connections_max + 1, "limits.connections_per_principal_max"),
-            (|l| l.handshakes_max = l.connections_max + 1, "limits.handshakes_max"),
+            (
+                |l| l.connections_per_principal_max = l.connections_max + 1,
+                "limits.connections_per_principal_max",
+            ),
+            (
+                |l| l.handshakes_max = l.connections_max + 1,
+                "limits.handshakes_max",
+            ),
             (
                 |l| l.in_flight_per_principal_max = l.in_flight_per_connection_max - 1,
                 "limits.in_flight_per_principal_max",
             ),
-            (|l| l.deadline_ms_default = l.deadline_ms_max + 1, "limits.deadline_ms_default"),
+            (
+                |l| l.deadline_ms_default = l.deadline_ms_max + 1,
+                "limits.deadline_ms_default",
+            ),
         ];
         for (change, key) in cases {
             let mut limits = Limits::default();
@@ -222,7 +241,10 @@ mod tests {
 
     #[test]
     fn every_broken_rule_is_reported_at_once() {
-        let limits = Limits { connections_max: 1, ..Limits::default() };
+        let limits = Limits {
+            connections_max: 1,
+            ..Limits::default()
+        };
         assert_eq!(limits.check().unwrap_err().problems.len(), 2);
     }
 }

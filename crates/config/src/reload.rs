@@ -30,7 +30,11 @@ impl Config {
             log: Log { format, filter: _ },
         } = self;
         let fixed = |control: &Option<ControlListen>| {
-            control.clone().map(|control| ControlListen { client_ca: None, client_crl: None, ..control })
+            control.clone().map(|control| ControlListen {
+                client_ca: None,
+                client_crl: None,
+                ..control
+            })
         };
         let same = [
             ("listen", *listen == other.listen),
@@ -56,7 +60,10 @@ impl Config {
             ("traces", *traces == other.traces),
             ("log.format", *format == other.log.format),
         ];
-        same.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
+        same.into_iter()
+            .filter(|(_, same)| !same)
+            .map(|(name, _)| name)
+            .collect()
     }
 }
 
@@ -76,7 +83,12 @@ mod tests {
         }
         let mut config = Config::defaults(Path::new("/etc/sealwire"));
         let address = ([127, 0, 0, 1], 7445).into();
-        config.control = Some(ControlListen { address, client_ca: None, client_crl: None, principals: Vec::new() });
+        config.control = Some(ControlListen {
+            address,
+            client_ca: None,
+            client_crl: None,
+            principals: Vec::new(),
+        });
         let cases: &[(Change, &[&str])] = &[
             (|_| (), &[]),
             (|c| c.tls.client_crl = Some("/elsewhere".into()), &[]),
@@ -85,12 +97,22 @@ mod tests {
             (|c| c.log.filter = "debug".into(), &[]),
             (|c| c.log.format = LogFormat::Json, &["log.format"]),
             (|c| c.control = None, &["control"]),
-            (|c| control(c).principals.push((PrincipalKind::Dns, "operator".into())), &["control"]),
+            (
+                |c| {
+                    control(c)
+                        .principals
+                        .push((PrincipalKind::Dns, "operator".into()))
+                },
+                &["control"],
+            ),
             (|c| c.access.stale_s = 60, &["access"]),
             (|c| c.listen.address = None, &["listen"]),
             (|c| c.audit.sync = true, &["audit"]),
             (|c| c.traces.sample_ppm = 1, &["traces"]),
-            (|c| (c.limits.depth_max, c.crypto.threads) = (9, 9), &["crypto", "limits"]),
+            (
+                |c| (c.limits.depth_max, c.crypto.threads) = (9, 9),
+                &["crypto", "limits"],
+            ),
         ];
         for (change, names) in cases {
             let mut other = config.clone();

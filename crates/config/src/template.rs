@@ -42,13 +42,24 @@ pub(super) fn markdown() -> String {
     let mut text = String::from(MARKDOWN_HEAD);
     for section in SECTIONS {
         let _ = write!(text, "\n## `[{}]`\n\n{}\n", section.name, section.doc);
-        let _ = writeln!(text, "\n| key | takes | default | what it is |\n| --- | --- | --- | --- |");
+        let _ = writeln!(
+            text,
+            "\n| key | takes | default | what it is |\n| --- | --- | --- | --- |"
+        );
         for key in section.keys {
             let takes = takes(key.kind);
-            let takes = takes.strip_prefix("Takes ").unwrap_or(&takes).trim_end_matches('.');
+            let takes = takes
+                .strip_prefix("Takes ")
+                .unwrap_or(&takes)
+                .trim_end_matches('.');
             let doc = key.doc.split_whitespace().collect::<Vec<_>>().join(" ");
             let (takes, doc) = (cell(takes), cell(&doc));
-            let _ = writeln!(text, "| `{}` | {takes} | `{}` | {doc} |", key.name, default(key.default));
+            let _ = writeln!(
+                text,
+                "| `{}` | {takes} | `{}` | {doc} |",
+                key.name,
+                default(key.default)
+            );
         }
     }
     text
@@ -92,9 +103,13 @@ fn takes(kind: ValueKind) -> String {
         ValueKind::Roles | ValueKind::Principals | ValueKind::Identity => {
             "Takes a list of texts; in the environment, separated by commas.".into()
         }
-        ValueKind::Weights => "Takes a list of \"name=weight\"; in the environment, separated by commas.".into(),
+        ValueKind::Weights => {
+            "Takes a list of \"name=weight\"; in the environment, separated by commas.".into()
+        }
         ValueKind::Choice(choices) => format!("Takes one of: \"{}\".", choices.join("\", \"")),
-        ValueKind::Number { unit, min, max } => format!("Unit: {unit}. From {} to {}.", grouped(min), grouped(max)),
+        ValueKind::Number { unit, min, max } => {
+            format!("Unit: {unit}. From {} to {}.", grouped(min), grouped(max))
+        }
     }
 }
 
@@ -117,13 +132,22 @@ mod tests {
 
     #[test]
     fn numbers_are_grouped_by_three() {
-        for (number, text) in [(0, "0"), (999, "999"), (1_000, "1_000"), (67_108_864, "67_108_864")] {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "1_000"),
+            (67_108_864, "67_108_864"),
+        ] {
             assert_eq!(grouped(number), text);
         }
     }
 
     #[test]
     fn the_configuration_document_is_the_table_of_keys() {
-        sealwire_testkit::check_document("docs/configuration.md", &markdown(), "config template --markdown");
+        sealwire_testkit::check_document(
+            "docs/configuration.md",
+            &markdown(),
+            "config template --markdown",
+        );
     }
 }

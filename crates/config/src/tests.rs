@@ -2,7 +2,11 @@ use super::key::{Literal, ValueKind};
 use super::*;
 
 fn parse(text: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
-    Config::parse(text, &Environment::from_pairs(variables.iter().copied()), Path::new("/etc/sealwire"))
+    Config::parse(
+        text,
+        &Environment::from_pairs(variables.iter().copied()),
+        Path::new("/etc/sealwire"),
+    )
 }
 
 /// The one problem that is found, as an operator reads it.
@@ -15,7 +19,10 @@ fn refusal(text: &str, variables: &[(&str, &str)]) -> String {
 #[test]
 fn the_reference_parses_to_the_defaults() {
     let folder = Path::new("/etc/sealwire");
-    assert_eq!(parse(&Config::reference(), &[]).unwrap(), Config::defaults(folder));
+    assert_eq!(
+        parse(&Config::reference(), &[]).unwrap(),
+        Config::defaults(folder)
+    );
     assert_eq!(parse("", &[]).unwrap(), Config::defaults(folder));
     assert_eq!(Config::defaults(folder).limits, Limits::default());
 }
@@ -24,12 +31,25 @@ fn the_reference_parses_to_the_defaults() {
 fn every_key_is_read_and_documented() {
     let mut values = Values::defaults(keys::all());
     Config::build(&mut values, Path::new(""));
-    assert!(values.left().is_empty(), "in the table, but no field takes it: {:?}", values.left());
+    assert!(
+        values.left().is_empty(),
+        "in the table, but no field takes it: {:?}",
+        values.left()
+    );
     let reference = Config::reference();
     for key in keys::all() {
-        assert!(reference.contains(&format!("\n{} = ", key.name)), "{}", key.path());
-        assert!(key.doc.trim_end().ends_with('.'), "{}: one sentence at least", key.path());
-        key::check(key, &default_of(key)).unwrap_or_else(|problem| panic!("{}: {problem}", key.path()));
+        assert!(
+            reference.contains(&format!("\n{} = ", key.name)),
+            "{}",
+            key.path()
+        );
+        assert!(
+            key.doc.trim_end().ends_with('.'),
+            "{}: one sentence at least",
+            key.path()
+        );
+        key::check(key, &default_of(key))
+            .unwrap_or_else(|problem| panic!("{}: {problem}", key.path()));
     }
 }
 
@@ -64,12 +84,29 @@ fn the_environment_overrides_every_key() {
                 let last = choices.last().unwrap();
                 ((*last).to_owned(), Value::Text((*last).to_owned()))
             }
-            ValueKind::Roles => ("support, *".to_owned(), Value::List(vec!["support".into(), "*".into()])),
-            ValueKind::Weights => ("a=2, b=3".to_owned(), Value::List(vec!["a=2".into(), "b=3".into()])),
-            ValueKind::Identity => ("dns, cn".to_owned(), Value::List(vec!["dns".into(), "cn".into()])),
-            ValueKind::Principals => ("a, cn:b".to_owned(), Value::List(vec!["a".into(), "cn:b".into()])),
-            ValueKind::Address | ValueKind::OptionalAddress => ("[::1]:9".to_owned(), Value::Text("[::1]:9".into())),
-            ValueKind::OptionalUrl => ("http://a:1/b".to_owned(), Value::Text("http://a:1/b".into())),
+            ValueKind::Roles => (
+                "support, *".to_owned(),
+                Value::List(vec!["support".into(), "*".into()]),
+            ),
+            ValueKind::Weights => (
+                "a=2, b=3".to_owned(),
+                Value::List(vec!["a=2".into(), "b=3".into()]),
+            ),
+            ValueKind::Identity => (
+                "dns, cn".to_owned(),
+                Value::List(vec!["dns".into(), "cn".into()]),
+            ),
+            ValueKind::Principals => (
+                "a, cn:b".to_owned(),
+                Value::List(vec!["a".into(), "cn:b".into()]),
+            ),
+            ValueKind::Address | ValueKind::OptionalAddress => {
+                ("[::1]:9".to_owned(), Value::Text("[::1]:9".into()))
+            }
+            ValueKind::OptionalUrl => (
+                "http://a:1/b".to_owned(),
+                Value::Text("http://a:1/b".into()),
+            ),
             _ => ("CHANGED".to_owned(), Value::Text("CHANGED".into())),
         };
         let environment = Environment::from_pairs([(key.variable(), text)]);
@@ -114,22 +151,43 @@ fn a_file_says_every_kind_of_value() {
     "#;
     let config = parse(text, &[]).unwrap();
     assert_eq!(config.tls.certificate, Path::new("/abs/server.pem"));
-    assert_eq!(config.tls.key, Path::new("/etc/sealwire/tls/server-key.pem"));
-    assert_eq!(config.tls.client_crl.as_deref(), Some(Path::new("/etc/sealwire/crl.pem")));
+    assert_eq!(
+        config.tls.key,
+        Path::new("/etc/sealwire/tls/server-key.pem")
+    );
+    assert_eq!(
+        config.tls.client_crl.as_deref(),
+        Some(Path::new("/etc/sealwire/crl.pem"))
+    );
     assert!(config.tls.tls12);
     assert_eq!(config.kek, KekSource::Environment("MY_KEK".into()));
-    assert_eq!((config.limits.depth_max, config.limits.connections_max), (32, 2_048));
+    assert_eq!(
+        (config.limits.depth_max, config.limits.connections_max),
+        (32, 2_048)
+    );
     assert_eq!(config.crypto.threads_on(8), 3);
     assert_eq!(config.log.format, LogFormat::Json);
     let opens = |role| config.evervault.opens(Some(role));
-    assert!(config.evervault.legacy && opens("support") && opens("card-number") && config.evervault.opens(None));
-    assert!(!opens("") && !opens("*") && !opens("Support") && !Evervault::default().opens(Some("support")));
+    assert!(
+        config.evervault.legacy
+            && opens("support")
+            && opens("card-number")
+            && config.evervault.opens(None)
+    );
+    assert!(
+        !opens("")
+            && !opens("*")
+            && !opens("Support")
+            && !Evervault::default().opens(Some("support"))
+    );
 }
 
 #[test]
 fn weights_are_of_names_of_a_kind() {
-    let config =
-        parse("[schedule]\nweights = [\"Relay.Internal=3\", \"spiffe://shop/a=b=2\", \"cn:Old Relay=4\"]", &[]);
+    let config = parse(
+        "[schedule]\nweights = [\"Relay.Internal=3\", \"spiffe://shop/a=b=2\", \"cn:Old Relay=4\"]",
+        &[],
+    );
     let weights = config.unwrap().schedule.weights;
     for (kind, name, weight) in [
         (PrincipalKind::Dns, "relay.internal", Some(3)),
@@ -137,25 +195,44 @@ fn weights_are_of_names_of_a_kind() {
         (PrincipalKind::CommonName, "Old Relay", Some(4)),
         (PrincipalKind::CommonName, "relay.internal", None),
     ] {
-        assert_eq!(weights.get(&(kind, name.to_owned())).copied(), weight, "{kind:?} {name}");
+        assert_eq!(
+            weights.get(&(kind, name.to_owned())).copied(),
+            weight,
+            "{kind:?} {name}"
+        );
     }
 }
 
 #[test]
 fn the_control_listener_is_off_or_closed_to_all_but_operators() {
-    assert_eq!(parse("[control]\nprincipals = [\"a\"]", &[]).unwrap().control, None);
-    let control =
-        |more: &str| parse(&format!("[control]\naddress = \"[::1]:0\"\n{more}"), &[]).unwrap().control.unwrap();
+    assert_eq!(
+        parse("[control]\nprincipals = [\"a\"]", &[])
+            .unwrap()
+            .control,
+        None
+    );
+    let control = |more: &str| {
+        parse(&format!("[control]\naddress = \"[::1]:0\"\n{more}"), &[])
+            .unwrap()
+            .control
+            .unwrap()
+    };
     let listed = control("principals = [\"Ops.Internal\", \"cn:Operator\", \"spiffe://org/ops\"]");
     let names = [
         (PrincipalKind::Dns, "ops.internal"),
         (PrincipalKind::CommonName, "Operator"),
         (PrincipalKind::Spiffe, "spiffe://org/ops"),
     ];
-    assert_eq!(listed.principals, names.map(|(kind, name)| (kind, name.to_owned())));
+    assert_eq!(
+        listed.principals,
+        names.map(|(kind, name)| (kind, name.to_owned()))
+    );
     assert_eq!((listed.client_ca, listed.client_crl), (None, None));
     let own = control("client_ca = \"ops.pem\"\nclient_crl = \"/crl.pem\"");
-    assert_eq!(own.client_ca.as_deref(), Some(Path::new("/etc/sealwire/ops.pem")));
+    assert_eq!(
+        own.client_ca.as_deref(),
+        Some(Path::new("/etc/sealwire/ops.pem"))
+    );
     assert_eq!(own.client_crl.as_deref(), Some(Path::new("/crl.pem")));
     assert!(own.principals.is_empty());
 }
@@ -164,105 +241,321 @@ fn the_control_listener_is_off_or_closed_to_all_but_operators() {
 fn zero_threads_follow_the_cores() {
     let config = parse("", &[]).unwrap();
     for (cores, crypto, network) in [(0, 1, 1), (1, 1, 1), (8, 8, 1), (9, 9, 2), (64, 64, 4)] {
-        assert_eq!((config.crypto.threads_on(cores), config.network.threads_on(cores)), (crypto, network));
+        assert_eq!(
+            (
+                config.crypto.threads_on(cores),
+                config.network.threads_on(cores)
+            ),
+            (crypto, network)
+        );
     }
 }
 
 #[test]
 fn wrong_files_are_refused_by_key_and_line() {
     for (text, expected) in [
-        ("[listen]\nadress = \"x\"", "listen.adress: unknown key (line 2)"),
+        (
+            "[listen]\nadress = \"x\"",
+            "listen.adress: unknown key (line 2)",
+        ),
         ("[listem]", "[listem]: unknown section (line 1)"),
-        ("address = \"127.0.0.1:1\"", "[address]: unknown section (line 1)"),
+        (
+            "address = \"127.0.0.1:1\"",
+            "[address]: unknown section (line 1)",
+        ),
         ("listen = 1", "[listen]: must be a section (line 1)"),
-        ("\n[[listen]]\naddress = \"127.0.0.1:1\"", "[listen]: must be a section (line 2)"),
-        ("[listen]\naddress = 7443", "listen.address: must be text in quotes (line 2)"),
-        ("[listen]\naddress = -1", "listen.address: must be text in quotes (line 2)"),
-        ("[listen]\naddress = \"localhost:1\"", "listen.address: must be an IP address and a port"),
-        ("[evervault]\nopen_roles = [1]", "evervault.open_roles: must be a list of texts in quotes (line 2)"),
-        ("[evervault]\nopen_roles = \"*\"", "evervault.open_roles: must be a list of roles of 1 to 64 bytes"),
-        ("[evervault]\nopen_roles = [\"\"]", "evervault.open_roles: must be a list of roles of 1 to 64 bytes"),
-        ("[evervault]\nlegacy = 1", "evervault.legacy: must be true or false (line 2)"),
-        ("[listen]\naddress = \"\"", "listen.address: must not be empty when that is empty too"),
-        ("[listen]\naddress = [1]", "listen.address: must be text, a whole number, true or false"),
-        ("[listen]\naddress = \"127.0.0.1:7444\"", "admin.address: must differ"),
-        ("[control]\naddress = \"nowhere\"", "control.address: must be an IP address and a port"),
-        ("[control]\naddress = \"127.0.0.1:1\"", "control.principals: must not be empty unless"),
+        (
+            "\n[[listen]]\naddress = \"127.0.0.1:1\"",
+            "[listen]: must be a section (line 2)",
+        ),
+        (
+            "[listen]\naddress = 7443",
+            "listen.address: must be text in quotes (line 2)",
+        ),
+        (
+            "[listen]\naddress = -1",
+            "listen.address: must be text in quotes (line 2)",
+        ),
+        (
+            "[listen]\naddress = \"localhost:1\"",
+            "listen.address: must be an IP address and a port",
+        ),
+        (
+            "[evervault]\nopen_roles = [1]",
+            "evervault.open_roles: must be a list of texts in quotes (line 2)",
+        ),
+        (
+            "[evervault]\nopen_roles = \"*\"",
+            "evervault.open_roles: must be a list of roles of 1 to 64 bytes",
+        ),
+        (
+            "[evervault]\nopen_roles = [\"\"]",
+            "evervault.open_roles: must be a list of roles of 1 to 64 bytes",
+        ),
+        (
+            "[evervault]\nlegacy = 1",
+            "evervault.legacy: must be true or false (line 2)",
+        ),
+        (
+            "[listen]\naddress = \"\"",
+            "listen.address: must not be empty when that is empty too",
+        ),
+        (
+            "[listen]\naddress = [1]",
+            "listen.address: must be text, a whole number, true or false",
+        ),
+        (
+            "[listen]\naddress = \"127.0.0.1:7444\"",
+            "admin.address: must differ",
+        ),
+        (
+            "[control]\naddress = \"nowhere\"",
+            "control.address: must be an IP address and a port",
+        ),
+        (
+            "[control]\naddress = \"127.0.0.1:1\"",
+            "control.principals: must not be empty unless",
+        ),
         (
             "[control]\naddress = \"127.0.0.1:1\"\nclient_ca = \"tls/client-ca.pem\"",
             "control.principals: must not be empty unless",
         ),
-        ("[control]\naddress = \"127.0.0.1:7443\"\nclient_ca = \"ops.pem\"", "control.address: must differ"),
-        ("[control]\nprincipals = [\"\"]", "control.principals: must be a list of names"),
-        ("[control]\nprincipals = [\"cn:\"]", "control.principals: must be a list of names"),
-        ("[access]\nmode = \"audit\"", "access.mode: must be one of: enforce, observe, off"),
-        ("[access]\nadministrators = [\"no host\"]", "access.administrators: must be a list of names"),
-        ("[access]\nname_order = [\"dns\", \"dns\"]", "access.name_order: must be a list of"),
-        ("[access]\nname_order = [\"ip\"]", "access.name_order: must be a list of"),
-        ("[traces]\nendpoint = \"https://collector/v1/traces\"", "traces.endpoint: must be a URL in plain HTTP"),
-        ("[traces]\nendpoint = \"http://me:secret@collector/\"", "traces.endpoint: must be a URL in plain HTTP"),
-        ("[traces]\nendpoint = \"127.0.0.1:4318\"", "traces.endpoint: must be a URL in plain HTTP"),
-        ("[traces]\nendpoint = \"http://collector:0/\"", "traces.endpoint: must be a URL in plain HTTP"),
-        ("[traces]\nendpoint = \"http://collector:70000/\"", "traces.endpoint: must be a URL in plain HTTP"),
-        ("[traces]\nendpoint = \"/v1/traces\"", "traces.endpoint: must be a URL in plain HTTP"),
-        ("[traces]\nsample_ratio = 1.5", "traces.sample_ratio: must be a number from 0 to 1"),
-        ("[traces]\nsample_ratio = -1", "traces.sample_ratio: must be a number from 0 to 1"),
-        ("[traces]\nsample_ratio = \"all\"", "traces.sample_ratio: must be a number from 0 to 1"),
-        ("[tls]\n\ntls12 = \"yes\"", "tls.tls12: must be true or false (line 3)"),
+        (
+            "[control]\naddress = \"127.0.0.1:7443\"\nclient_ca = \"ops.pem\"",
+            "control.address: must differ",
+        ),
+        (
+            "[control]\nprincipals = [\"\"]",
+            "control.principals: must be a list of names",
+        ),
+        (
+            "[control]\nprincipals = [\"cn:\"]",
+            "control.principals: must be a list of names",
+        ),
+        (
+            "[access]\nmode = \"audit\"",
+            "access.mode: must be one of: enforce, observe, off",
+        ),
+        (
+            "[access]\nadministrators = [\"no host\"]",
+            "access.administrators: must be a list of names",
+        ),
+        (
+            "[access]\nname_order = [\"dns\", \"dns\"]",
+            "access.name_order: must be a list of",
+        ),
+        (
+            "[access]\nname_order = [\"ip\"]",
+            "access.name_order: must be a list of",
+        ),
+        (
+            "[traces]\nendpoint = \"https://collector/v1/traces\"",
+            "traces.endpoint: must be a URL in plain HTTP",
+        ),
+        (
+            "[traces]\nendpoint = \"http://me:secret@collector/\"",
+            "traces.endpoint: must be a URL in plain HTTP",
+        ),
+        (
+            "[traces]\nendpoint = \"127.0.0.1:4318\"",
+            "traces.endpoint: must be a URL in plain HTTP",
+        ),
+        (
+            "[traces]\nendpoint = \"http://collector:0/\"",
+            "traces.endpoint: must be a URL in plain HTTP",
+        ),
+        (
+            "[traces]\nendpoint = \"http://collector:70000/\"",
+            "traces.endpoint: must be a URL in plain HTTP",
+        ),
+        (
+            "[traces]\nendpoint = \"/v1/traces\"",
+            "traces.endpoint: must be a URL in plain HTTP",
+        ),
+        (
+            "[traces]\nsample_ratio = 1.5",
+            "traces.sample_ratio: must be a number from 0 to 1",
+        ),
+        (
+            "[traces]\nsample_ratio = -1",
+            "traces.sample_ratio: must be a number from 0 to 1",
+        ),
+        (
+            "[traces]\nsample_ratio = \"all\"",
+            "traces.sample_ratio: must be a number from 0 to 1",
+        ),
+        (
+            "[tls]\n\ntls12 = \"yes\"",
+            "tls.tls12: must be true or false (line 3)",
+        ),
         ("[tls]\nkey = \"\"", "tls.key: must not be empty (line 2)"),
-        ("[tls]\nkey = \"a\\u0000b\"", "tls.key: must not contain a NUL (line 2)"),
-        ("[tls]\nkey = \"-----BEGIN PRIVATE KEY-----\"", "tls.key: must be the path of a file, not its content"),
-        ("[tls]\nkey = \"MC4CAQ\\nAwBQYDK2\"", "tls.key: must be the path of a file, not its content"),
-        ("[kek]\nprovider = \"vault\"", "kek.provider: must be one of: file, environment (line 2)"),
-        ("[kek]\nenv_var = \"lower\"", "kek.env_var: must be the name of an environment variable"),
-        ("[limits]\ndepth_max = 0", "limits.depth_max: must be in 4..=1024 levels (line 2)"),
-        ("[limits]\ndepth_max = -1", "limits.depth_max: must be in 4..=1024 levels (line 2)"),
-        ("[limits]\ndepth_max = 99999999999999999999", "limits.depth_max: must be in 4..=1024 levels (line 2)"),
+        (
+            "[tls]\nkey = \"a\\u0000b\"",
+            "tls.key: must not contain a NUL (line 2)",
+        ),
+        (
+            "[tls]\nkey = \"-----BEGIN PRIVATE KEY-----\"",
+            "tls.key: must be the path of a file, not its content",
+        ),
+        (
+            "[tls]\nkey = \"MC4CAQ\\nAwBQYDK2\"",
+            "tls.key: must be the path of a file, not its content",
+        ),
+        (
+            "[kek]\nprovider = \"vault\"",
+            "kek.provider: must be one of: file, environment (line 2)",
+        ),
+        (
+            "[kek]\nenv_var = \"lower\"",
+            "kek.env_var: must be the name of an environment variable",
+        ),
+        (
+            "[limits]\ndepth_max = 0",
+            "limits.depth_max: must be in 4..=1024 levels (line 2)",
+        ),
+        (
+            "[limits]\ndepth_max = -1",
+            "limits.depth_max: must be in 4..=1024 levels (line 2)",
+        ),
+        (
+            "[limits]\ndepth_max = 99999999999999999999",
+            "limits.depth_max: must be in 4..=1024 levels (line 2)",
+        ),
         ("[limits]\ndepth_max = 5.0", "limits.depth_max: must be"),
-        ("[limits]\ndepth_max = \"64\"", "limits.depth_max: must be a whole number (line 2)"),
-        ("[schedule]\nmemory_mib = 640", "schedule.memory_mib: must be more than twice message_bytes_max"),
-        ("[schedule]\nwait_max_ms = 0", "schedule.wait_max_ms: must be in 1..=3600000 ms"),
-        ("[schedule]\norder = \"lifo\"", "schedule.order: must be one of: fair, arrival"),
-        ("[schedule]\nweights = [\"billing\"]", "schedule.weights: must be a list of name=weight"),
-        ("[schedule]\nweights = [\"=3\"]", "schedule.weights: must be a list of name=weight"),
-        ("[schedule]\nweights = [\"cn:=3\"]", "schedule.weights: must be a list of name=weight"),
-        ("[schedule]\nweights = [\"a=1\", \"A=2\"]", "schedule.weights: must be a list of name=weight, each name once"),
-        ("[schedule]\nweights = [\"billing=0\"]", "schedule.weights: must be a list of name=weight"),
-        ("[schedule]\nweights = [\"billing=1001\"]", "schedule.weights: must be a list of name=weight"),
-        ("[log]\nfilter = \"info,x=loudly\"", "log.filter: must be a level"),
-        ("[log]\nformat = \"xml\"", "log.format: must be one of: human, json (line 2)"),
-        ("[listen]\naddress = \"127.0.0.1:1\"\naddress = \"127.0.0.1:2\"", "line 3: not valid TOML"),
+        (
+            "[limits]\ndepth_max = \"64\"",
+            "limits.depth_max: must be a whole number (line 2)",
+        ),
+        (
+            "[schedule]\nmemory_mib = 640",
+            "schedule.memory_mib: must be more than twice message_bytes_max",
+        ),
+        (
+            "[schedule]\nwait_max_ms = 0",
+            "schedule.wait_max_ms: must be in 1..=3600000 ms",
+        ),
+        (
+            "[schedule]\norder = \"lifo\"",
+            "schedule.order: must be one of: fair, arrival",
+        ),
+        (
+            "[schedule]\nweights = [\"billing\"]",
+            "schedule.weights: must be a list of name=weight",
+        ),
+        (
+            "[schedule]\nweights = [\"=3\"]",
+            "schedule.weights: must be a list of name=weight",
+        ),
+        (
+            "[schedule]\nweights = [\"cn:=3\"]",
+            "schedule.weights: must be a list of name=weight",
+        ),
+        (
+            "[schedule]\nweights = [\"a=1\", \"A=2\"]",
+            "schedule.weights: must be a list of name=weight, each name once",
+        ),
+        (
+            "[schedule]\nweights = [\"billing=0\"]",
+            "schedule.weights: must be a list of name=weight",
+        ),
+        (
+            "[schedule]\nweights = [\"billing=1001\"]",
+            "schedule.weights: must be a list of name=weight",
+        ),
+        (
+            "[log]\nfilter = \"info,x=loudly\"",
+            "log.filter: must be a level",
+        ),
+        (
+            "[log]\nformat = \"xml\"",
+            "log.format: must be one of: human, json (line 2)",
+        ),
+        (
+            "[listen]\naddress = \"127.0.0.1:1\"\naddress = \"127.0.0.1:2\"",
+            "line 3: not valid TOML",
+        ),
         ("[listen]\naddress = ", "line 2: not valid TOML"),
     ] {
         let refused = refusal(text, &[]);
-        assert!(refused.starts_with(expected), "{text:?}\n  says {refused:?}\n  not  {expected:?}");
+        assert!(
+            refused.starts_with(expected),
+            "{text:?}\n  says {refused:?}\n  not  {expected:?}"
+        );
     }
 }
 
 #[test]
 fn wrong_variables_are_refused_by_name() {
     for (variable, value, expected) in [
-        ("SEALWIRE_LISTEN_ADRESS", "x", "SEALWIRE_LISTEN_ADRESS: unknown environment variable"),
-        ("SEALWIRE_KEK_FIEL", "x", "SEALWIRE_KEK_FIEL: unknown environment variable"),
-        ("SEALWIRE_LIMITS_DEPTH_MAX", "many", "limits.depth_max: must be a whole number (SEALWIRE_LIMITS_DEPTH_MAX)"),
-        ("SEALWIRE_LIMITS_DEPTH_MAX", "+", "limits.depth_max: must be a whole number"),
-        ("SEALWIRE_LIMITS_DEPTH_MAX", "3", "limits.depth_max: must be in 4..=1024 levels (SEALWIRE_LIMITS_DEPTH_MAX)"),
-        ("SEALWIRE_TLS_TLS12", "1", "tls.tls12: must be true or false (SEALWIRE_TLS_TLS12)"),
-        ("SEALWIRE_TLS_KEY", "", "tls.key: must not be empty (SEALWIRE_TLS_KEY)"),
+        (
+            "SEALWIRE_LISTEN_ADRESS",
+            "x",
+            "SEALWIRE_LISTEN_ADRESS: unknown environment variable",
+        ),
+        (
+            "SEALWIRE_KEK_FIEL",
+            "x",
+            "SEALWIRE_KEK_FIEL: unknown environment variable",
+        ),
+        (
+            "SEALWIRE_LIMITS_DEPTH_MAX",
+            "many",
+            "limits.depth_max: must be a whole number (SEALWIRE_LIMITS_DEPTH_MAX)",
+        ),
+        (
+            "SEALWIRE_LIMITS_DEPTH_MAX",
+            "+",
+            "limits.depth_max: must be a whole number",
+        ),
+        (
+            "SEALWIRE_LIMITS_DEPTH_MAX",
+            "3",
+            "limits.depth_max: must be in 4..=1024 levels (SEALWIRE_LIMITS_DEPTH_MAX)",
+        ),
+        (
+            "SEALWIRE_TLS_TLS12",
+            "1",
+            "tls.tls12: must be true or false (SEALWIRE_TLS_TLS12)",
+        ),
+        (
+            "SEALWIRE_TLS_KEY",
+            "",
+            "tls.key: must not be empty (SEALWIRE_TLS_KEY)",
+        ),
     ] {
         let refused = refusal("", &[(variable, value)]);
-        assert!(refused.starts_with(expected), "{variable}\n  says {refused:?}\n  not  {expected:?}");
+        assert!(
+            refused.starts_with(expected),
+            "{variable}\n  says {refused:?}\n  not  {expected:?}"
+        );
     }
 }
 
 #[test]
 fn variables_of_others_are_left_alone() {
-    parse("", &[("SEALWIRE_KEK", "key"), ("SEALWIRE_LOG", "x"), ("SEALWIRE_PEER", "x"), ("PATH", "/bin")]).unwrap();
-    for injected in ["SERVICE_HOST", "SERVICE_PORT_METRICS", "PORT", "PORT_7444_TCP_ADDR"] {
+    parse(
+        "",
+        &[
+            ("SEALWIRE_KEK", "key"),
+            ("SEALWIRE_LOG", "x"),
+            ("SEALWIRE_PEER", "x"),
+            ("PATH", "/bin"),
+        ],
+    )
+    .unwrap();
+    for injected in [
+        "SERVICE_HOST",
+        "SERVICE_PORT_METRICS",
+        "PORT",
+        "PORT_7444_TCP_ADDR",
+    ] {
         parse("", &[(format!("SEALWIRE_ADMIN_{injected}").as_str(), "x")]).unwrap();
     }
     // The variable with the key may be named like an override of its section.
-    let named = [("SEALWIRE_KEK_ENV_VAR", "SEALWIRE_KEK_PROD"), ("SEALWIRE_KEK_PROD", "key")];
+    let named = [
+        ("SEALWIRE_KEK_ENV_VAR", "SEALWIRE_KEK_PROD"),
+        ("SEALWIRE_KEK_PROD", "key"),
+    ];
     parse("[kek]\nprovider = \"environment\"", &named).unwrap();
     parse("[kek]\nenv_var = \"SEALWIRE_KEK_PROD\"", &named[1..]).unwrap();
 }
@@ -271,7 +564,10 @@ fn variables_of_others_are_left_alone() {
 fn no_refusal_repeats_a_value() {
     const SECRET: &str = "hunter2hunter2";
     for key in keys::all() {
-        let value = if matches!(key.kind, ValueKind::Number { .. } | ValueKind::Flag | ValueKind::Fraction) {
+        let value = if matches!(
+            key.kind,
+            ValueKind::Number { .. } | ValueKind::Flag | ValueKind::Fraction
+        ) {
             "1"
         } else {
             "\""
@@ -304,26 +600,46 @@ fn every_problem_is_reported_at_once() {
 #[test]
 fn names_from_the_file_cannot_play_with_the_terminal() {
     let refused = refusal("[listen]\n\"\\u001b[2J\\u202e\" = 1", &[]);
-    assert!(refused.chars().all(|c| c.is_ascii_graphic() || c == ' '), "{refused:?}");
+    assert!(
+        refused.chars().all(|c| c.is_ascii_graphic() || c == ' '),
+        "{refused:?}"
+    );
     assert!(refusal(&format!("[{}]", "x".repeat(5_000)), &[]).len() < 200);
 }
 
 #[test]
 fn state_is_kept_where_its_mode_says() {
     let mode = |mode: &str| format!("[state]\nmode = \"{mode}\"\npoll_s = 7\n");
-    let polled = |text: &str| (parse(text, &[]).unwrap().state.mode, parse(text, &[]).unwrap().state.poll());
+    let polled = |text: &str| {
+        (
+            parse(text, &[]).unwrap().state.mode,
+            parse(text, &[]).unwrap().state.poll(),
+        )
+    };
     let seconds = Duration::from_secs;
     assert_eq!(polled(""), (Mode::Embedded, seconds(30)));
     assert_eq!(polled(&mode("embedded")), (Mode::Embedded, seconds(7)));
     assert_eq!(polled(&mode("stateless")), (Mode::Stateless, seconds(1)));
-    assert!(refusal(&mode("postgres"), &[]).starts_with("postgres.url: must not be empty when that is \"postgres\""));
+    assert!(
+        refusal(&mode("postgres"), &[])
+            .starts_with("postgres.url: must not be empty when that is \"postgres\"")
+    );
     let url = "[postgres]\nurl = \"postgres://a@b/c\"\nca = \"ca.pem\"\ntls = \"off\"";
     let secret = ("SEALWIRE_POSTGRES_PASSWORD", "do-not-print");
     let config = parse(&(mode("postgres") + url), &[secret]).unwrap();
     assert!(config.state.mode == Mode::Postgres && !format!("{config:?}").contains(secret.1));
-    assert_eq!((config.postgres.url.as_str(), config.postgres.tls), ("postgres://a@b/c", PostgresTls::Off));
-    assert_eq!(config.postgres.ca.as_deref(), Some(Path::new("/etc/sealwire/ca.pem")));
-    assert_eq!((config.postgres.password_file, config.postgres.client_key), (None, None));
+    assert_eq!(
+        (config.postgres.url.as_str(), config.postgres.tls),
+        ("postgres://a@b/c", PostgresTls::Off)
+    );
+    assert_eq!(
+        config.postgres.ca.as_deref(),
+        Some(Path::new("/etc/sealwire/ca.pem"))
+    );
+    assert_eq!(
+        (config.postgres.password_file, config.postgres.client_key),
+        (None, None)
+    );
     // It is no key of a file.
     assert!(refusal("[postgres]\npassword = \"do-not-print\"", &[]).contains("postgres.password"));
 }
@@ -332,9 +648,13 @@ fn state_is_kept_where_its_mode_says() {
 #[test]
 fn a_variable_must_be_utf8() {
     use std::os::unix::ffi::OsStringExt;
-    let environment = Environment::from_pairs([("SEALWIRE_TLS_KEY", OsString::from_vec(vec![0xff]))]);
+    let environment =
+        Environment::from_pairs([("SEALWIRE_TLS_KEY", OsString::from_vec(vec![0xff]))]);
     let error = Config::parse("", &environment, Path::new("")).unwrap_err();
-    assert_eq!(error.to_string(), "tls.key: must be UTF-8 (SEALWIRE_TLS_KEY)");
+    assert_eq!(
+        error.to_string(),
+        "tls.key: must be UTF-8 (SEALWIRE_TLS_KEY)"
+    );
 }
 
 #[test]
@@ -354,12 +674,23 @@ fn files_that_cannot_be_read_are_said() {
 #[test]
 fn a_collector_is_a_host_a_port_and_a_path() {
     for (text, authority, path) in [
-        ("http://127.0.0.1:4318/v1/traces", "127.0.0.1:4318", "/v1/traces"),
+        (
+            "http://127.0.0.1:4318/v1/traces",
+            "127.0.0.1:4318",
+            "/v1/traces",
+        ),
         ("http://collector", "collector:80", "/"),
-        ("http://[::1]:4318/otlp/v1/traces?team=a", "[::1]:4318", "/otlp/v1/traces?team=a"),
+        (
+            "http://[::1]:4318/otlp/v1/traces?team=a",
+            "[::1]:4318",
+            "/otlp/v1/traces?team=a",
+        ),
     ] {
         let config = parse(&format!("[traces]\nendpoint = \"{text}\""), &[]).unwrap();
-        let expected = Endpoint { authority: authority.into(), path: path.into() };
+        let expected = Endpoint {
+            authority: authority.into(),
+            path: path.into(),
+        };
         assert_eq!(config.traces.endpoint, Some(expected), "{text}");
     }
     assert_eq!(parse("", &[]).unwrap().traces.endpoint, None);

@@ -11,8 +11,8 @@ use std::io::{BufRead as _, Write as _};
 use std::sync::Arc;
 
 use sealwire_crypto::evervault::{
-    Datatype, FILE_HEADER_BYTES, FileHeader, FileOpener, FileSealer, Form, Legacy, Number, NumberText,
-    OpenedValue as Opened, Opener, Role, Sealer,
+    Datatype, FILE_HEADER_BYTES, FileHeader, FileOpener, FileSealer, Form, Legacy, Number,
+    NumberText, OpenedValue as Opened, Opener, Role, Sealer,
 };
 use sealwire_crypto::{AppId, AppKeys, Curve, KeyPair, KeyScope, KeyState, KeyVersion};
 use serde_json::{Value, json};
@@ -29,9 +29,20 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn answer(request: &Value) -> Answer {
-    let scalar = unhex(text(request, "private_key")?)?.try_into().map_err(|_| "private_key")?;
-    let version = |curve| Ok(KeyVersion::new(1, KeyState::Active, KeyPair::from_scalar(curve, &scalar)?));
-    let versions = Curve::ALL.map(version).into_iter().collect::<Result<_, Box<dyn Error>>>()?;
+    let scalar = unhex(text(request, "private_key")?)?
+        .try_into()
+        .map_err(|_| "private_key")?;
+    let version = |curve| {
+        Ok(KeyVersion::new(
+            1,
+            KeyState::Active,
+            KeyPair::from_scalar(curve, &scalar)?,
+        ))
+    };
+    let versions = Curve::ALL
+        .map(version)
+        .into_iter()
+        .collect::<Result<_, Box<dyn Error>>>()?;
     let keys = Arc::new(AppKeys::new(AppId::new("interop")?, versions)?);
     match text(request, "op")? {
         "open" => open(request, &keys),
@@ -43,7 +54,11 @@ fn answer(request: &Value) -> Answer {
 }
 
 fn legacy(request: &Value) -> Legacy {
-    if request["legacy"] == true { Legacy::Allowed } else { Legacy::Refused }
+    if request["legacy"] == true {
+        Legacy::Allowed
+    } else {
+        Legacy::Refused
+    }
 }
 
 fn open(request: &Value, keys: &Arc<AppKeys>) -> Answer {
@@ -53,12 +68,16 @@ fn open(request: &Value, keys: &Arc<AppKeys>) -> Answer {
     };
     let (kind, value) = match opened.value {
         Opened::Text(text) => ("text", text.to_owned()),
-        Opened::Number(number @ Number::Float(_)) => ("float", NumberText::new(number).as_str().to_owned()),
+        Opened::Number(number @ Number::Float(_)) => {
+            ("float", NumberText::new(number).as_str().to_owned())
+        }
         Opened::Number(number) => ("integer", NumberText::new(number).as_str().to_owned()),
         Opened::Boolean(value) => ("boolean", value.to_string()),
     };
     let metadata = (opened.role, opened.origin, opened.encrypted_at);
-    Ok(json!({ "type": kind, "value": value, "role": metadata.0, "origin": metadata.1, "encrypted_at": metadata.2 }))
+    Ok(
+        json!({ "type": kind, "value": value, "role": metadata.0, "origin": metadata.1, "encrypted_at": metadata.2 }),
+    )
 }
 
 /// Opens a file whole and in pieces, which must agree.
@@ -73,12 +92,23 @@ fn open_file(request: &Value, keys: &Arc<AppKeys>) -> Answer {
     Ok(whole.unwrap_or(json!({ "refused": true })))
 }
 
-fn open_in_pieces(request: &Value, keys: &AppKeys, file: &[u8]) -> Result<Option<Value>, Box<dyn Error>> {
-    let (header, rest) = file.split_first_chunk::<FILE_HEADER_BYTES>().ok_or("sealed")?;
-    let Some(header) = FileHeader::read(header) else { return Ok(None) };
+fn open_in_pieces(
+    request: &Value,
+    keys: &AppKeys,
+    file: &[u8],
+) -> Result<Option<Value>, Box<dyn Error>> {
+    let (header, rest) = file
+        .split_first_chunk::<FILE_HEADER_BYTES>()
+        .ok_or("sealed")?;
+    let Some(header) = FileHeader::read(header) else {
+        return Ok(None);
+    };
     for mut opener in FileOpener::candidates(keys, &header, legacy(request)).unwrap_or_default() {
         let mut content = Vec::new();
-        if rest.chunks(1000).all(|chunk| opener.update(chunk, &mut content).is_ok()) {
+        if rest
+            .chunks(1000)
+            .all(|chunk| opener.update(chunk, &mut content).is_ok())
+        {
             let role = opener.role().map(String::from);
             if opener.finish().is_ok() {
                 return Ok(Some(json!({ "content": hex(&content), "role": role })));
@@ -93,7 +123,10 @@ fn seal(request: &Value, keys: &AppKeys) -> Answer {
         Some(true) => Form::Plain,
         _ => Form::Metadata {
             role: request["role"].as_str().map(Role::new).transpose()?,
-            encrypted_at: request["encrypted_at"].as_u64().ok_or("encrypted_at")?.try_into()?,
+            encrypted_at: request["encrypted_at"]
+                .as_u64()
+                .ok_or("encrypted_at")?
+                .try_into()?,
         },
     };
     let datatype = match text(request, "datatype")? {
@@ -132,7 +165,10 @@ fn text<'a>(request: &'a Value, key: &str) -> Result<&'a str, String> {
 }
 
 fn unhex(text: &str) -> Result<Vec<u8>, Box<dyn Error>> {
-    let bytes = text.as_bytes().chunks(2).map(|pair| Ok(u8::from_str_radix(std::str::from_utf8(pair)?, 16)?));
+    let bytes = text
+        .as_bytes()
+        .chunks(2)
+        .map(|pair| Ok(u8::from_str_radix(std::str::from_utf8(pair)?, 16)?));
     bytes.collect()
 }
 

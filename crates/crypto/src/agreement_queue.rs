@@ -50,9 +50,19 @@ enum Stage {
 
 impl AgreementQueue {
     /// `known_headers`: those whose contexts the opener has.
-    pub(crate) fn new<'a>(recipient: Recipient, known_headers: impl Iterator<Item = &'a Header>) -> Self {
-        let state = State { entries: VecDeque::new(), recent: known_headers.copied().collect(), begun: 0 };
-        Self { recipient, state: Mutex::new(state) }
+    pub(crate) fn new<'a>(
+        recipient: Recipient,
+        known_headers: impl Iterator<Item = &'a Header>,
+    ) -> Self {
+        let state = State {
+            entries: VecDeque::new(),
+            recent: known_headers.copied().collect(),
+            begun: 0,
+        };
+        Self {
+            recipient,
+            state: Mutex::new(state),
+        }
     }
 
     /// Returns true if the queue takes another envelope.
@@ -62,7 +72,9 @@ impl AgreementQueue {
 
     /// Adds the agreement of a text envelope, if it needs one that was not added before.
     pub fn add_text(&self, text: &[u8]) {
-        let Some(parts) = Header::split_text(text) else { return };
+        let Some(parts) = Header::split_text(text) else {
+            return;
+        };
         self.add(&parts, || {
             let mut bytes = [0; ENCAPSULATION_BYTES];
             BASE64.decode_slice(parts.encapsulation, &mut bytes).ok()?;
@@ -72,8 +84,16 @@ impl AgreementQueue {
 
     /// Does the same for a binary envelope.
     pub fn add_binary(&self, bytes: &[u8]) {
-        let Some(parts) = bytes.strip_prefix(BINARY_PREFIX).and_then(Header::split) else { return };
-        self.add(&parts, || parts.header.checked_enc(parts.encapsulation).copied().map(Box::new));
+        let Some(parts) = bytes.strip_prefix(BINARY_PREFIX).and_then(Header::split) else {
+            return;
+        };
+        self.add(&parts, || {
+            parts
+                .header
+                .checked_enc(parts.encapsulation)
+                .copied()
+                .map(Box::new)
+        });
     }
 
     /// `enc` returns the encapsulation if it is the one that the header names.
@@ -106,27 +126,37 @@ impl AgreementQueue {
                 None => return,
             },
         };
-        self.lock().entries.push_back(Entry { header, stage: Stage::Waiting(enc) });
+        self.lock().entries.push_back(Entry {
+            header,
+            stage: Stage::Waiting(enc),
+        });
     }
 
     /// Makes the last agreement that nobody has begun. Returns false if there is none.
     pub fn agree_next(&self) -> bool {
         let mut state = self.lock();
-        let begun = state.entries.iter_mut().rev().find_map(|entry| match &mut entry.stage {
-            Stage::Waiting(enc) => {
-                let enc = enc.take();
-                entry.stage = Stage::Running;
-                Some((entry.header, enc))
-            }
-            Stage::Running | Stage::Made(_) => None,
-        });
+        let begun = state
+            .entries
+            .iter_mut()
+            .rev()
+            .find_map(|entry| match &mut entry.stage {
+                Stage::Waiting(enc) => {
+                    let enc = enc.take();
+                    entry.stage = Stage::Running;
+                    Some((entry.header, enc))
+                }
+                Stage::Running | Stage::Made(_) => None,
+            });
         state.begun += u64::from(begun.is_some());
         drop(state);
-        let Some((header, enc)) = begun else { return false };
+        let Some((header, enc)) = begun else {
+            return false;
+        };
         // A failure is the opener's too, which makes the agreement once more.
         let made = self.recipient.agree(header, enc.as_deref()).ok();
         let mut state = self.lock();
-        let is_this = |entry: &Entry| entry.header == header && matches!(entry.stage, Stage::Running);
+        let is_this =
+            |entry: &Entry| entry.header == header && matches!(entry.stage, Stage::Running);
         if let Some(at) = state.entries.iter().rposition(is_this) {
             match made {
                 Some(held) => state.entries[at].stage = Stage::Made(held),
@@ -138,7 +168,11 @@ impl AgreementQueue {
 
     /// Returns the number of agreements that nobody has begun.
     pub fn waiting(&self) -> usize {
-        self.lock().entries.iter().filter(|entry| matches!(entry.stage, Stage::Waiting(_))).count()
+        self.lock()
+            .entries
+            .iter()
+            .filter(|entry| matches!(entry.stage, Stage::Waiting(_)))
+            .count()
     }
 
     /// Returns the number of agreements that helpers began.
@@ -154,7 +188,10 @@ impl AgreementQueue {
     /// Returns the context of a header if it is made. Removes the header and those before it, which the opener has passed.
     pub(crate) fn take(&self, header: &Header) -> Option<HeldContext> {
         let mut state = self.lock();
-        let at = state.entries.iter().position(|entry| entry.header == *header)?;
+        let at = state
+            .entries
+            .iter()
+            .position(|entry| entry.header == *header)?;
         match state.entries.drain(..=at).next_back()?.stage {
             Stage::Made(held) => Some(held),
             Stage::Waiting(_) | Stage::Running => None,
@@ -174,6 +211,8 @@ impl AgreementQueue {
 
 impl fmt::Debug for AgreementQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AgreementQueue").field("queued", &self.lock().entries.len()).finish_non_exhaustive()
+        f.debug_struct("AgreementQueue")
+            .field("queued", &self.lock().entries.len())
+            .finish_non_exhaustive()
     }
 }

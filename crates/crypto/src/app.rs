@@ -9,8 +9,8 @@ use zeroize::Zeroizing;
 
 use crate::precomputed::Precomputed;
 use crate::{
-    Curve, Error, HybridKey, HybridPublicKey, HybridSeed, KeyPair, PskKey, PskSeed, PublicKey, Suite, SuiteSet,
-    XaesKey, XaesSecret,
+    Curve, Error, HybridKey, HybridPublicKey, HybridSeed, KeyPair, PskKey, PskSeed, PublicKey,
+    Suite, SuiteSet, XaesKey, XaesSecret,
 };
 
 /// Names an app: 1 to 64 of `A-Z a-z 0-9 . _ -`. Safe to log. Cloning only increments a reference count.
@@ -28,8 +28,14 @@ impl AppId {
     pub fn new(name: &str) -> Result<Self, Error> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
         // A store can use the name as a file name. A leading dot would make a hidden file, or `..`.
-        let valid = (1..=Self::BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with('.');
-        if valid { Ok(Self(name.into())) } else { Err(Error::InvalidAppId) }
+        let valid = (1..=Self::BYTES_MAX).contains(&name.len())
+            && name.bytes().all(allowed)
+            && !name.starts_with('.');
+        if valid {
+            Ok(Self(name.into()))
+        } else {
+            Err(Error::InvalidAppId)
+        }
     }
 
     /// The name.
@@ -87,11 +93,20 @@ impl FromStr for KeyId {
 
     /// Parses the text form that [`KeyId`] displays: 10 hexadecimal digits, of either case.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let digits: &[u8; 10] = text.as_bytes().try_into().map_err(|_| Error::InvalidKeyId)?;
-        let nibble = |digit: u8| char::from(digit).to_digit(16).and_then(|nibble| u8::try_from(nibble).ok());
+        let digits: &[u8; 10] = text
+            .as_bytes()
+            .try_into()
+            .map_err(|_| Error::InvalidKeyId)?;
+        let nibble = |digit: u8| {
+            char::from(digit)
+                .to_digit(16)
+                .and_then(|nibble| u8::try_from(nibble).ok())
+        };
         let mut id = [0; 5];
         for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
-            let (high, low) = nibble(pair[0]).zip(nibble(pair[1])).ok_or(Error::InvalidKeyId)?;
+            let (high, low) = nibble(pair[0])
+                .zip(nibble(pair[1]))
+                .ok_or(Error::InvalidKeyId)?;
             *byte = high << 4 | low;
         }
         Ok(Self(id))
@@ -158,7 +173,9 @@ impl KeyMaterial {
             Suite::Xaes => XaesKey::derive(app, &XaesSecret::generate()?)?.into(),
             Suite::P256MlKem768 => HybridKey::from_seed(HybridSeed::generate()?)?.into(),
             Suite::P256Psk => PskKey::from_seed(Curve::P256, PskSeed::generate()?)?.into(),
-            Suite::Secp256k1Psk => PskKey::from_seed(Curve::Secp256k1, PskSeed::generate()?)?.into(),
+            Suite::Secp256k1Psk => {
+                PskKey::from_seed(Curve::Secp256k1, PskSeed::generate()?)?.into()
+            }
         })
     }
 
@@ -167,14 +184,20 @@ impl KeyMaterial {
     ///
     /// # Errors
     /// [`Error::InvalidPrivateKey`] if the bytes are no scalar; [`Error::Library`].
-    pub fn from_secret(app: &AppId, suite: Suite, secret: Zeroizing<[u8; 32]>) -> Result<Self, Error> {
+    pub fn from_secret(
+        app: &AppId,
+        suite: Suite,
+        secret: Zeroizing<[u8; 32]>,
+    ) -> Result<Self, Error> {
         Ok(match suite {
             Suite::P256 => KeyPair::from_scalar(Curve::P256, &secret)?.into(),
             Suite::Secp256k1 => KeyPair::from_scalar(Curve::Secp256k1, &secret)?.into(),
             Suite::Xaes => XaesKey::derive(app, &XaesSecret::new(secret))?.into(),
             Suite::P256MlKem768 => HybridKey::from_seed(HybridSeed::new(secret))?.into(),
             Suite::P256Psk => PskKey::from_seed(Curve::P256, PskSeed::new(secret))?.into(),
-            Suite::Secp256k1Psk => PskKey::from_seed(Curve::Secp256k1, PskSeed::new(secret))?.into(),
+            Suite::Secp256k1Psk => {
+                PskKey::from_seed(Curve::Secp256k1, PskSeed::new(secret))?.into()
+            }
         })
     }
 }
@@ -246,7 +269,15 @@ impl KeyVersion {
             KeyMaterial::PublicHybrid(key) => key.id(),
         };
         let (seals, origin) = (true, Origin::Inside);
-        Self { id, number, state, seals, origin, material, precomputed: Precomputed::default() }
+        Self {
+            id,
+            number,
+            state,
+            seals,
+            origin,
+            material,
+            precomputed: Precomputed::default(),
+        }
     }
 
     /// Returns the suite of the envelopes that this version seals and opens.
@@ -334,7 +365,11 @@ impl AppKeys {
         if ids.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(Error::KeyIdTaken);
         }
-        Ok(Self { app, versions: versions.into_iter().map(Arc::new).collect(), reads: SuiteSet::ALL })
+        Ok(Self {
+            app,
+            versions: versions.into_iter().map(Arc::new).collect(),
+            reads: SuiteSet::ALL,
+        })
     }
 
     /// Returns these keys such that envelopes open only if their suite is one of `reads`, and Evervault values only under key
@@ -361,7 +396,10 @@ impl AppKeys {
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let facts = |keys: &Self| {
-            keys.versions.iter().map(|v| (v.id, v.number, v.state, v.seals, v.origin)).collect::<Vec<_>>()
+            keys.versions
+                .iter()
+                .map(|v| (v.id, v.number, v.state, v.seals, v.origin))
+                .collect::<Vec<_>>()
         };
         self.app == other.app && self.reads == other.reads && facts(self) == facts(other)
     }
@@ -377,7 +415,8 @@ impl AppKeys {
     /// must seal what does not open.
     #[must_use]
     pub fn newest_outside(&self, suite: Suite) -> Option<&Arc<KeyVersion>> {
-        self.newest_of(suite, Origin::Outside).filter(|_| self.reads.contains(suite))
+        self.newest_of(suite, Origin::Outside)
+            .filter(|_| self.reads.contains(suite))
     }
 
     fn newest_of(&self, suite: Suite, origin: Origin) -> Option<&Arc<KeyVersion>> {
@@ -400,6 +439,9 @@ impl AppKeys {
         let opens = |version: &&Arc<KeyVersion>| {
             version.id == id && version.state == KeyState::Active && version.suite() == suite
         };
-        self.versions.iter().find(opens).filter(|_| self.reads.contains(suite))
+        self.versions
+            .iter()
+            .find(opens)
+            .filter(|_| self.reads.contains(suite))
     }
 }

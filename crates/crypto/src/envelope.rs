@@ -82,7 +82,11 @@ impl Encoding {
     #[inline]
     pub fn sealed_bytes_apart(self, suite: Suite, plaintext: usize) -> usize {
         match self {
-            Self::Text => TEXT_PREFIX.len() + suite.header_bytes() / 3 * 4 + base64_chars(BODY_OVERHEAD + plaintext),
+            Self::Text => {
+                TEXT_PREFIX.len()
+                    + suite.header_bytes() / 3 * 4
+                    + base64_chars(BODY_OVERHEAD + plaintext)
+            }
             Self::Binary => BINARY_PREFIX.len() + suite.header_bytes() + BODY_OVERHEAD + plaintext,
         }
     }
@@ -105,7 +109,9 @@ impl Suite {
     pub fn of_text_envelope(text: &[u8]) -> Option<Self> {
         // The suite is in the first two characters.
         let mut bytes = [0; 3];
-        BASE64.decode_slice(text.strip_prefix(TEXT_PREFIX)?.get(..4)?, &mut bytes).ok()?;
+        BASE64
+            .decode_slice(text.strip_prefix(TEXT_PREFIX)?.get(..4)?, &mut bytes)
+            .ok()?;
         Self::from_byte(bytes[0])
     }
 
@@ -159,7 +165,9 @@ impl Datatype {
     /// Returns the datatype of a byte, if there is one.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|datatype| *datatype as u8 == byte)
+        Self::ALL
+            .into_iter()
+            .find(|datatype| *datatype as u8 == byte)
     }
 }
 
@@ -208,8 +216,14 @@ impl Encapsulation {
     pub(crate) fn new(header: &Header, enc: &[u8; ENC_BYTES]) -> Self {
         let (mut bytes, mut text) = ([0; ENCAPSULATION_BYTES], [0; ENCAPSULATION_BYTES / 3 * 4]);
         bytes[..ENC_BYTES].copy_from_slice(enc);
-        BASE64.encode_slice(&bytes[..], &mut text[..]).expect("the room is that of its text");
-        Self { bytes, text, apart_text: header.text_of(&header.apart()) }
+        BASE64
+            .encode_slice(&bytes[..], &mut text[..])
+            .expect("the room is that of its text");
+        Self {
+            bytes,
+            text,
+            apart_text: header.text_of(&header.apart()),
+        }
     }
 
     /// Returns the text that stands for it apart from its fields.
@@ -225,7 +239,9 @@ impl Encapsulation {
 
     /// Parses such a text. Returns the header that names it.
     pub(crate) fn from_text(text: &[u8]) -> Option<(Header, Box<[u8; ENC_BYTES]>)> {
-        let bytes = BASE64.decode(text.strip_prefix(ENCAPSULATION_PREFIX)?).ok()?;
+        let bytes = BASE64
+            .decode(text.strip_prefix(ENCAPSULATION_PREFIX)?)
+            .ok()?;
         let (head, enc) = bytes.split_at_checked(ENCAPSULATION_HEAD_BYTES)?;
         let enc: Box<[u8; ENC_BYTES]> = Box::new(enc.try_into().ok()?);
         let (suite, key) = head.split_first()?;
@@ -253,7 +269,10 @@ impl HeaderText {
     pub(crate) fn new(text: &[u8]) -> Self {
         let mut bytes = [0; HEADER_TEXT_BYTES_MAX];
         bytes[..text.len()].copy_from_slice(text);
-        Self { length: text.len(), bytes }
+        Self {
+            length: text.len(),
+            bytes,
+        }
     }
 
     #[inline]
@@ -289,14 +308,21 @@ impl Header {
 
     /// Returns the id of an encapsulation under this header's suite and key.
     fn id_of(&self, enc: &[u8; ENC_BYTES]) -> [u8; HEADER_ID_BYTES] {
-        let digest = Sha256::new().chain_update(HEADER_ID_LABEL).chain_update(&self.bytes[..6]).chain_update(enc);
-        *digest.finalize().first_chunk().expect("a digest has 32 bytes")
+        let digest = Sha256::new()
+            .chain_update(HEADER_ID_LABEL)
+            .chain_update(&self.bytes[..6])
+            .chain_update(enc);
+        *digest
+            .finalize()
+            .first_chunk()
+            .expect("a digest has 32 bytes")
     }
 
     /// Returns the `enc` of the bytes that follow this header, if they are what its id stands for.
     pub(crate) fn checked_enc<'a>(&self, encapsulation: &'a [u8]) -> Option<&'a [u8; ENC_BYTES]> {
         let (enc, zeros) = encapsulation.split_first_chunk()?;
-        let is_whole = zeros.len() == ENCAPSULATION_BYTES - ENC_BYTES && zeros.iter().all(|byte| *byte == 0);
+        let is_whole =
+            zeros.len() == ENCAPSULATION_BYTES - ENC_BYTES && zeros.iter().all(|byte| *byte == 0);
         (is_whole && self.bytes[6..][..HEADER_ID_BYTES] == self.id_of(enc)).then_some(enc)
     }
 
@@ -314,7 +340,8 @@ impl Header {
         let mut bytes = [0; HEADER_BYTES_MAX];
         bytes[..header.len()].copy_from_slice(header);
         let encapsulation = match (suite, *header.last()?) {
-            (Suite::P256 | Suite::Secp256k1 | Suite::P256Psk | Suite::Secp256k1Psk, _) | (Suite::Xaes, 0) => 0,
+            (Suite::P256 | Suite::Secp256k1 | Suite::P256Psk | Suite::Secp256k1Psk, _)
+            | (Suite::Xaes, 0) => 0,
             (Suite::P256MlKem768, INLINE) => ENCAPSULATION_BYTES,
             (Suite::P256MlKem768, APART) => {
                 bytes[header.len() - 1] = INLINE;
@@ -340,7 +367,11 @@ impl Header {
         let (header, rest) = envelope.split_at_checked(suite.header_bytes())?;
         let (header, bytes) = Self::parse(suite, header)?;
         let (encapsulation, body) = rest.split_at_checked(bytes)?;
-        Some(Parts { header, encapsulation, body })
+        Some(Parts {
+            header,
+            encapsulation,
+            body,
+        })
     }
 
     /// Splits a text envelope, as [`Self::split`] does. Encapsulation and body are text.
@@ -355,7 +386,11 @@ impl Header {
         BASE64.decode_slice(header, &mut bytes).ok()?;
         let (header, encapsulation) = Self::parse(suite, &bytes[..length])?;
         let (encapsulation, body) = rest.split_at_checked(encapsulation / 3 * 4)?;
-        Some(Parts { header, encapsulation, body })
+        Some(Parts {
+            header,
+            encapsulation,
+            body,
+        })
     }
 
     #[inline]
@@ -393,8 +428,13 @@ impl Header {
         let mut bytes = [0; HEADER_TEXT_BYTES_MAX];
         let (prefix, chars) = bytes.split_at_mut(TEXT_PREFIX.len());
         prefix.copy_from_slice(TEXT_PREFIX);
-        let written = BASE64.encode_slice(header, chars).expect("the room is that of the longest header");
-        HeaderText { length: TEXT_PREFIX.len() + written, bytes }
+        let written = BASE64
+            .encode_slice(header, chars)
+            .expect("the room is that of the longest header");
+        HeaderText {
+            length: TEXT_PREFIX.len() + written,
+            bytes,
+        }
     }
 }
 
@@ -432,8 +472,16 @@ impl Envelope {
     }
 
     fn parse(encoding: Encoding, bytes: &[u8]) -> Option<Self> {
-        let Parts { header, encapsulation, body } = Header::split(bytes)?;
-        let place = if encapsulation.is_empty() { EncapsulationPlace::Apart } else { EncapsulationPlace::Inline };
+        let Parts {
+            header,
+            encapsulation,
+            body,
+        } = Header::split(bytes)?;
+        let place = if encapsulation.is_empty() {
+            EncapsulationPlace::Apart
+        } else {
+            EncapsulationPlace::Inline
+        };
         let plaintext_bytes = body.len().checked_sub(BODY_OVERHEAD)?;
         let (datatype, rest) = body.split_first()?;
         Some(Self {

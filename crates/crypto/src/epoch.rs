@@ -94,18 +94,34 @@ impl Epoch {
 
 impl KeyVersion {
     /// Returns the current epoch, unless it is over.
-    pub(crate) fn present_epoch(&self, app: &AppId, lifetime: EpochLifetime, now: Instant) -> Option<Arc<Epoch>> {
+    pub(crate) fn present_epoch(
+        &self,
+        app: &AppId,
+        lifetime: EpochLifetime,
+        now: Instant,
+    ) -> Option<Arc<Epoch>> {
         // Does not wait for a thread that makes the next epoch's key.
         let present = self.precomputed.epoch.try_lock().ok()?;
-        present.as_ref().filter(|epoch| epoch.serves(app, lifetime, now)).cloned()
+        present
+            .as_ref()
+            .filter(|epoch| epoch.serves(app, lifetime, now))
+            .cloned()
     }
 
     /// Returns the current epoch, or starts the next one if the current one is over. Concurrent callers wait for the
     /// new epoch. A symmetric key has no epochs, because its schedules cost little.
-    pub(crate) fn epoch(&self, app: &AppId, lifetime: EpochLifetime, now: Instant) -> Result<Arc<Epoch>, Error> {
+    pub(crate) fn epoch(
+        &self,
+        app: &AppId,
+        lifetime: EpochLifetime,
+        now: Instant,
+    ) -> Result<Arc<Epoch>, Error> {
         self.public()?;
         let mut present = lock(&self.precomputed.epoch);
-        if let Some(epoch) = present.as_ref().filter(|epoch| epoch.serves(app, lifetime, now)) {
+        if let Some(epoch) = present
+            .as_ref()
+            .filter(|epoch| epoch.serves(app, lifetime, now))
+        {
             return Ok(Arc::clone(epoch));
         }
         self.precomputed.count_use();
@@ -137,7 +153,9 @@ impl AppKeys {
     pub fn end_epochs(&self, lifetime: Option<EpochLifetime>, by: Instant) {
         for version in self.versions() {
             match lifetime {
-                Some(lifetime) => drop(lock(&version.precomputed.epoch).take_if(|epoch| !epoch.lasts(lifetime, by))),
+                Some(lifetime) => drop(
+                    lock(&version.precomputed.epoch).take_if(|epoch| !epoch.lasts(lifetime, by)),
+                ),
                 None => version.revoke_epoch(),
             }
         }
@@ -150,7 +168,13 @@ mod tests {
 
     #[test]
     fn a_lifetime_is_one_millisecond_to_fifteen_seconds() {
-        for (ms, valid) in [(0, false), (1, true), (15_000, true), (15_001, false), (u32::MAX, false)] {
+        for (ms, valid) in [
+            (0, false),
+            (1, true),
+            (15_000, true),
+            (15_001, false),
+            (u32::MAX, false),
+        ] {
             assert_eq!(
                 EpochLifetime::from_ms(ms).map(EpochLifetime::as_ms),
                 valid.then_some(ms).ok_or(Error::InvalidEpoch)

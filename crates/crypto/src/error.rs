@@ -14,7 +14,9 @@ pub enum Error {
     #[error("not a private key of this curve")]
     InvalidPrivateKey,
     /// A private key file has an unsupported form, is encrypted, or is of another curve. The operator must fix it.
-    #[error("not a private key of this curve as PEM without a password, 64 hexadecimal digits or base64 of 32 bytes")]
+    #[error(
+        "not a private key of this curve as PEM without a password, 64 hexadecimal digits or base64 of 32 bytes"
+    )]
     UnreadableKey,
     /// The bytes are not a point of the curve, or are its point at infinity. This is a bug of the peer.
     #[error("not a public key of this curve")]

@@ -66,7 +66,11 @@ impl ScheduleContext {
 
 impl fmt::Debug for ScheduleContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.psk.is_some() { "ScheduleContext(PSK mode)" } else { "ScheduleContext(base mode)" })
+        f.write_str(if self.psk.is_some() {
+            "ScheduleContext(PSK mode)"
+        } else {
+            "ScheduleContext(base mode)"
+        })
     }
 }
 
@@ -78,7 +82,13 @@ impl Context {
         context: &ScheduleContext,
     ) -> Result<Self, Error> {
         let dh = recipient.agree(ephemeral)?;
-        Self::derive(ephemeral.curve(), &dh, ephemeral.uncompressed(), recipient.public().uncompressed(), context)
+        Self::derive(
+            ephemeral.curve(),
+            &dh,
+            ephemeral.uncompressed(),
+            recipient.public().uncompressed(),
+            context,
+        )
     }
 
     /// Derives the context of either side from the Diffie-Hellman result: section 4.1, `ExtractAndExpand`, then
@@ -90,18 +100,31 @@ impl Context {
         recipient: &[u8; 65],
         context: &ScheduleContext,
     ) -> Result<Self, Error> {
-        Self::key_schedule(curve.kem_id(), &extract_and_expand(curve, dh, enc, recipient), context)
+        Self::key_schedule(
+            curve.kem_id(),
+            &extract_and_expand(curve, dh, enc, recipient),
+            context,
+        )
     }
 
     /// Section 5.1, `KeySchedule`. The PSK of 32 bytes fills the SHA-256 block that base mode pads: both modes hash as many.
-    pub(crate) fn key_schedule(kem_id: u16, shared: &Secret, context: &ScheduleContext) -> Result<Self, Error> {
+    pub(crate) fn key_schedule(
+        kem_id: u16,
+        shared: &Secret,
+        context: &ScheduleContext,
+    ) -> Result<Self, Error> {
         let suite = SuiteId::hpke(kem_id);
         let psk: &[u8] = context.psk.as_ref().map_or(&[], |psk| &psk[..]);
         let (_, secret) = suite.extract(Some(shared), b"secret", &[psk]);
         let mut key = Box::new(Zeroizing::new([0; KEY_BYTES]));
         suite.expand(&secret, b"key", &[&context.bytes], &mut key[..]);
         let mut base_nonce = Zeroizing::new([0; NONCE_BYTES]);
-        suite.expand(&secret, b"base_nonce", &[&context.bytes], &mut base_nonce[..]);
+        suite.expand(
+            &secret,
+            b"base_nonce",
+            &[&context.bytes],
+            &mut base_nonce[..],
+        );
         Self::new(key, base_nonce)
     }
 }
@@ -175,9 +198,12 @@ impl SuiteId {
 
     /// Section 4, `LabeledExpand`.
     fn expand(&self, prk: &Prk, label: &[u8], info: &[&[u8]], okm: &mut [u8]) {
-        let length = u16::try_from(okm.len()).expect("outputs are at most 32 bytes").to_be_bytes();
+        let length = u16::try_from(okm.len())
+            .expect("outputs are at most 32 bytes")
+            .to_be_bytes();
         let mut parts: [&[u8]; 6] = [&length, VERSION, self.id(), label, &[], &[]];
         parts[4..4 + info.len()].copy_from_slice(info);
-        prk.expand_multi_info(&parts, okm).expect("outputs are at most one hash");
+        prk.expand_multi_info(&parts, okm)
+            .expect("outputs are at most one hash");
     }
 }

@@ -96,7 +96,8 @@ impl HybridPublicKey {
     /// [`Error::InvalidPublicKey`] for another length, a coefficient that is not reduced (FIPS 203, section 7.2), or a point
     /// that is not on P-256.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
-        let bytes = <[u8; HYBRID_PUBLIC_KEY_BYTES]>::try_from(bytes).map_err(|_| Error::InvalidPublicKey)?;
+        let bytes = <[u8; HYBRID_PUBLIC_KEY_BYTES]>::try_from(bytes)
+            .map_err(|_| Error::InvalidPublicKey)?;
         let (encapsulation, point) = bytes.split_at(ENCAPSULATION_KEY_BYTES);
         // AWS-LC checks the coefficients no earlier than it encapsulates.
         let encapsulation = Array::try_from(encapsulation).map_err(|_| Error::InvalidPublicKey)?;
@@ -108,10 +109,17 @@ impl HybridPublicKey {
     /// Makes a public key of checked parts.
     fn new(bytes: Box<[u8; HYBRID_PUBLIC_KEY_BYTES]>, point: PublicKey) -> Result<Self, Error> {
         let encapsulation = EncapsulationKey::new(&ML_KEM_768, &bytes[..ENCAPSULATION_KEY_BYTES]);
-        let label = Sha256::new().chain_update(b"sealwire/key-id/1").chain_update([Suite::P256MlKem768.byte()]);
+        let label = Sha256::new()
+            .chain_update(b"sealwire/key-id/1")
+            .chain_update([Suite::P256MlKem768.byte()]);
         let digest = label.chain_update(&bytes[..]).finalize();
         let id = KeyId::from_bytes(*digest.first_chunk().expect("a digest has 32 bytes"));
-        Ok(Self { bytes, encapsulation: encapsulation.map_err(|_| Error::Library)?, point, id })
+        Ok(Self {
+            bytes,
+            encapsulation: encapsulation.map_err(|_| Error::Library)?,
+            point,
+            id,
+        })
     }
 
     /// Returns the key in the form of the draft.
@@ -138,11 +146,17 @@ impl HybridPublicKey {
         ephemeral: &Ephemeral,
         shared: &SharedX,
     ) -> Result<(SharedSecret, Box<[u8; ENC_BYTES]>), Error> {
-        let (ciphertext, secret) = self.encapsulation.encapsulate().map_err(|_| Error::Library)?;
+        let (ciphertext, secret) = self
+            .encapsulation
+            .encapsulate()
+            .map_err(|_| Error::Library)?;
         let mut enc = Box::new([0; ENC_BYTES]);
         enc[..CIPHERTEXT_BYTES].copy_from_slice(ciphertext.as_ref());
         enc[CIPHERTEXT_BYTES..].copy_from_slice(ephemeral.public());
-        Ok((combine(secret.as_ref(), shared, ephemeral.public(), &self.point), enc))
+        Ok((
+            combine(secret.as_ref(), shared, ephemeral.public(), &self.point),
+            enc,
+        ))
     }
 }
 
@@ -160,13 +174,21 @@ impl HybridKey {
     pub fn from_seed(seed: HybridSeed) -> Result<Self, Error> {
         let expanded = Box::new(Expanded::new(&seed)?);
         let id = expanded.public.id();
-        Ok(Self { seed, id, expanded: OnceLock::from(expanded) })
+        Ok(Self {
+            seed,
+            id,
+            expanded: OnceLock::from(expanded),
+        })
     }
 
     /// Takes a stored seed whose key has this id. It is expanded, and the id checked, at the first use.
     #[must_use]
     pub fn stored(seed: HybridSeed, id: KeyId) -> Self {
-        Self { seed, id, expanded: OnceLock::new() }
+        Self {
+            seed,
+            id,
+            expanded: OnceLock::new(),
+        }
     }
 
     /// Returns the id that names this key in envelopes.
@@ -204,7 +226,10 @@ impl HybridKey {
         let mut enc = Box::new([0; ENC_BYTES]);
         enc[..CIPHERTEXT_BYTES].copy_from_slice(&ciphertext);
         enc[CIPHERTEXT_BYTES..].copy_from_slice(ephemeral.public());
-        Ok((combine(&secret, &shared, ephemeral.public(), key.pair.public()), enc))
+        Ok((
+            combine(&secret, &shared, ephemeral.public(), key.pair.public()),
+            enc,
+        ))
     }
 
     /// Returns the shared secret of an encapsulation. An altered ciphertext gives another secret (FIPS 203, implicit
@@ -217,8 +242,16 @@ impl HybridKey {
         let (ciphertext, point) = enc.split_at(CIPHERTEXT_BYTES);
         let ephemeral = PublicKey::from_sec1(Curve::P256, point)?;
         let shared = key.pair.agree(&ephemeral)?;
-        let secret = key.decapsulation.decapsulate(Ciphertext::from(ciphertext)).map_err(|_| Error::Library)?;
-        Ok(combine(secret.as_ref(), &shared, ephemeral.uncompressed(), key.pair.public()))
+        let secret = key
+            .decapsulation
+            .decapsulate(Ciphertext::from(ciphertext))
+            .map_err(|_| Error::Library)?;
+        Ok(combine(
+            secret.as_ref(),
+            &shared,
+            ephemeral.uncompressed(),
+            key.pair.public(),
+        ))
     }
 
     fn expanded(&self) -> Result<&Expanded, Error> {
@@ -243,7 +276,10 @@ impl Expanded {
         source.read(&mut seed);
         let key = DecapsulationKey768::from_seed(seed);
         seed.zeroize();
-        #[expect(deprecated, reason = "the form that AWS-LC takes; it never leaves this function")]
+        #[expect(
+            deprecated,
+            reason = "the form that AWS-LC takes; it never leaves this function"
+        )]
         let mut bytes = ml_kem::ExpandedKeyEncoding::to_expanded_bytes(&key);
         let decapsulation = DecapsulationKey::new(&ML_KEM_768, &bytes);
         bytes.zeroize();
@@ -259,15 +295,30 @@ impl Expanded {
         public[..ENCAPSULATION_KEY_BYTES].copy_from_slice(&key.encapsulation_key().to_bytes());
         public[ENCAPSULATION_KEY_BYTES..].copy_from_slice(pair.public().uncompressed());
         let public = HybridPublicKey::new(public, pair.public().clone())?;
-        Ok(Self { decapsulation: decapsulation.map_err(|_| Error::Library)?, pair, public })
+        Ok(Self {
+            decapsulation: decapsulation.map_err(|_| Error::Library)?,
+            pair,
+            public,
+        })
     }
 }
 
 /// The draft's combiner: SHA3-256 of both secrets, the ephemeral point, the recipient's point and the label. The
 /// ciphertext of ML-KEM need not be bound, since ML-KEM binds it.
-fn combine(secret: &[u8], shared: &SharedX, ephemeral: &[u8; POINT_BYTES], recipient: &PublicKey) -> SharedSecret {
+fn combine(
+    secret: &[u8],
+    shared: &SharedX,
+    ephemeral: &[u8; POINT_BYTES],
+    recipient: &PublicKey,
+) -> SharedSecret {
     let mut digest = Digest::new(&SHA3_256);
-    for part in [secret, &shared.0[..], ephemeral, recipient.uncompressed(), LABEL] {
+    for part in [
+        secret,
+        &shared.0[..],
+        ephemeral,
+        recipient.uncompressed(),
+        LABEL,
+    ] {
         digest.update(part);
     }
     let mut combined = Zeroizing::new([0; 32]);

@@ -53,7 +53,10 @@ fn from_pem(curve: Curve, text: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
         Curve::Secp256k1 => Nid::SECP256K1,
     };
     // Without a callback OpenSSL would prompt on the terminal for the password of an encrypted key.
-    let key = PKey::private_key_from_pem_callback(text, |_| Err(ErrorStack::get())).ok()?.ec_key().ok()?;
+    let key = PKey::private_key_from_pem_callback(text, |_| Err(ErrorStack::get()))
+        .ok()?
+        .ec_key()
+        .ok()?;
     if key.group().curve_name() != Some(named) || key.check_key().is_err() {
         return None;
     }
@@ -78,13 +81,22 @@ mod tests {
         let group = EcGroup::from_curve_name(named).unwrap();
         let number = BigNum::from_slice(&scalar).unwrap();
         let mut point = EcPoint::new(&group).unwrap();
-        point.mul_generator2(&group, &number, &mut openssl::bn::BigNumContext::new().unwrap()).unwrap();
+        point
+            .mul_generator2(
+                &group,
+                &number,
+                &mut openssl::bn::BigNumContext::new().unwrap(),
+            )
+            .unwrap();
         EcKey::from_private_components(&group, &number, &point).unwrap()
     }
 
     #[test]
     fn every_form_is_the_same_key() {
-        for (curve, named) in [(Curve::P256, Nid::X9_62_PRIME256V1), (Curve::Secp256k1, Nid::SECP256K1)] {
+        for (curve, named) in [
+            (Curve::P256, Nid::X9_62_PRIME256V1),
+            (Curve::Secp256k1, Nid::SECP256K1),
+        ] {
             // The second key has leading zeros, which a number written without its width loses.
             let mut small = [0; 32];
             small[31] = 7;
@@ -98,7 +110,10 @@ mod tests {
                     STANDARD.encode(scalar).into_bytes(),
                     STANDARD_NO_PAD.encode(scalar).into_bytes(),
                     key.private_key_to_pem().unwrap(),
-                    PKey::from_ec_key(key).unwrap().private_key_to_pem_pkcs8().unwrap(),
+                    PKey::from_ec_key(key)
+                        .unwrap()
+                        .private_key_to_pem_pkcs8()
+                        .unwrap(),
                 ] {
                     let spaced = [b" \n", &text[..], b"\r\n"].concat();
                     for text in [text, spaced] {
@@ -112,8 +127,12 @@ mod tests {
 
     #[test]
     fn what_is_no_key_of_the_curve_is_refused() {
-        let pem = openssl_key(Nid::X9_62_PRIME256V1, [0x11; 32]).private_key_to_pem().unwrap();
-        let other = openssl_key(Nid::SECP256K1, [0x11; 32]).private_key_to_pem().unwrap();
+        let pem = openssl_key(Nid::X9_62_PRIME256V1, [0x11; 32])
+            .private_key_to_pem()
+            .unwrap();
+        let other = openssl_key(Nid::SECP256K1, [0x11; 32])
+            .private_key_to_pem()
+            .unwrap();
         let encrypted = openssl_key(Nid::X9_62_PRIME256V1, [0x11; 32])
             .private_key_to_pem_passphrase(Cipher::aes_256_cbc(), b"secret")
             .unwrap();
@@ -134,10 +153,16 @@ mod tests {
             &rsa.private_key_to_pem_pkcs8().unwrap(),
             &pem[..pem.len() / 2],
         ] {
-            assert_eq!(KeyPair::import(Curve::P256, text).map(drop), Err(Error::UnreadableKey));
+            assert_eq!(
+                KeyPair::import(Curve::P256, text).map(drop),
+                Err(Error::UnreadableKey)
+            );
         }
         for text in ["00".repeat(32), "ff".repeat(32)] {
-            assert_eq!(KeyPair::import(Curve::P256, text.as_bytes()).map(drop), Err(Error::InvalidPrivateKey));
+            assert_eq!(
+                KeyPair::import(Curve::P256, text.as_bytes()).map(drop),
+                Err(Error::InvalidPrivateKey)
+            );
         }
     }
 }

@@ -42,8 +42,14 @@ impl Kek {
     /// [`Error::Library`] when the library rejects the key.
     pub fn new(bytes: &Zeroizing<[u8; 32]>) -> Result<Self, Error> {
         let mut audit = Zeroizing::new([0; 32]);
-        Hkdf::<Sha256>::new(None, &bytes[..]).expand(AUDIT_LABEL, &mut audit[..]).map_err(|_| Error::Library)?;
-        Ok(Self { aead: AeadKey::new(bytes)?, audit, state: None })
+        Hkdf::<Sha256>::new(None, &bytes[..])
+            .expand(AUDIT_LABEL, &mut audit[..])
+            .map_err(|_| Error::Library)?;
+        Ok(Self {
+            aead: AeadKey::new(bytes)?,
+            audit,
+            state: None,
+        })
     }
 
     /// Creates the KEK of a root key, whose audit secret is not derived from it.
@@ -52,7 +58,11 @@ impl Kek {
         audit: Zeroizing<[u8; 32]>,
         state: StateKey,
     ) -> Result<Self, Error> {
-        Ok(Self { aead: AeadKey::new(bytes)?, audit, state: Some(state) })
+        Ok(Self {
+            aead: AeadKey::new(bytes)?,
+            audit,
+            state: Some(state),
+        })
     }
 
     /// Returns the key that authenticates the control state. Only the KEK of a root key has one.
@@ -138,7 +148,11 @@ impl Kek {
     ///
     /// # Errors
     /// [`Error::Unwrap`] when the KEK, `bound` or any byte differs.
-    pub fn unwrap_secret(&self, wrapped: &[u8], bound: &[u8]) -> Result<Zeroizing<[u8; 32]>, Error> {
+    pub fn unwrap_secret(
+        &self,
+        wrapped: &[u8],
+        bound: &[u8],
+    ) -> Result<Zeroizing<[u8; 32]>, Error> {
         self.unwrap_bytes(wrapped, &[SECRET_LABEL, bound].concat())
     }
 
@@ -147,14 +161,21 @@ impl Kek {
     /// # Errors
     /// [`Error::Library`] when the random source fails.
     pub fn wrap_signing_key(&self, key: &SigningKey) -> Result<Vec<u8>, Error> {
-        self.wrap_bytes(key.seed(), &[SIGNING_LABEL, key.verifying_key().as_bytes()].concat())
+        self.wrap_bytes(
+            key.seed(),
+            &[SIGNING_LABEL, key.verifying_key().as_bytes()].concat(),
+        )
     }
 
     /// Unwraps a signing key that [`Kek::wrap_signing_key`] wrapped.
     ///
     /// # Errors
     /// [`Error::Unwrap`] when the KEK, `public` or any byte differs.
-    pub fn unwrap_signing_key(&self, wrapped: &[u8], public: &VerifyingKey) -> Result<SigningKey, Error> {
+    pub fn unwrap_signing_key(
+        &self,
+        wrapped: &[u8],
+        public: &VerifyingKey,
+    ) -> Result<SigningKey, Error> {
         let seed = self.unwrap_bytes(wrapped, &[SIGNING_LABEL, public.as_bytes()].concat())?;
         SigningKey::from_seed(seed)
     }
@@ -172,7 +193,11 @@ impl Kek {
     ///
     /// # Errors
     /// [`Error::Unwrap`] when the KEK, `bound` or any byte differs.
-    pub fn unwrap_audit_secret(&self, wrapped: &[u8], bound: &[u8]) -> Result<Zeroizing<[u8; 32]>, Error> {
+    pub fn unwrap_audit_secret(
+        &self,
+        wrapped: &[u8],
+        bound: &[u8],
+    ) -> Result<Zeroizing<[u8; 32]>, Error> {
         self.unwrap_bytes(wrapped, &[WRAPPED_AUDIT_LABEL, bound].concat())
     }
 
@@ -222,9 +247,14 @@ impl Kek {
 
     fn unwrap_bytes(&self, wrapped: &[u8], bound: &[u8]) -> Result<Zeroizing<[u8; 32]>, Error> {
         let wrapped: &[u8; WRAPPED_BYTES] = wrapped.try_into().map_err(|_| Error::Unwrap)?;
-        let (nonce, sealed) = wrapped.split_first_chunk::<NONCE_BYTES>().ok_or(Error::Unwrap)?;
+        let (nonce, sealed) = wrapped
+            .split_first_chunk::<NONCE_BYTES>()
+            .ok_or(Error::Unwrap)?;
         let mut data = Zeroizing::new(sealed.to_vec());
-        let plain = self.aead.open(*nonce, bound, &mut data).map_err(|_| Error::Unwrap)?;
+        let plain = self
+            .aead
+            .open(*nonce, bound, &mut data)
+            .map_err(|_| Error::Unwrap)?;
         let mut bytes = Zeroizing::new([0; 32]);
         bytes.copy_from_slice(plain);
         Ok(bytes)
@@ -234,7 +264,11 @@ impl Kek {
 /// Decodes 64 hexadecimal digits to 32 bytes.
 pub(crate) fn hex(digits: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
     let digits: &[u8; 64] = digits.try_into().ok()?;
-    let nibble = |digit: u8| char::from(digit).to_digit(16).and_then(|nibble| u8::try_from(nibble).ok());
+    let nibble = |digit: u8| {
+        char::from(digit)
+            .to_digit(16)
+            .and_then(|nibble| u8::try_from(nibble).ok())
+    };
     let mut bytes = Zeroizing::new([0; 32]);
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
         *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;

@@ -60,7 +60,10 @@ impl PublicKey {
     /// [`Error::InvalidPublicKey`] when the bytes are not a point of `curve`.
     pub fn from_sec1(curve: Curve, sec1: &[u8]) -> Result<Self, Error> {
         // AWS-LC also accepts hybrid points and SubjectPublicKeyInfo. An envelope contains neither.
-        if !matches!((sec1.len(), sec1.first()), (33, Some(2 | 3)) | (65, Some(4))) {
+        if !matches!(
+            (sec1.len(), sec1.first()),
+            (33, Some(2 | 3)) | (65, Some(4))
+        ) {
             return Err(Error::InvalidPublicKey);
         }
         let invalid = |_| Error::InvalidPublicKey;
@@ -68,12 +71,15 @@ impl PublicKey {
             Curve::P256 => {
                 // AWS-LC's Rust API does not return the decompressed point, so the p256 crate decompresses it. Points
                 // are public.
-                let point = p256::PublicKey::from_sec1_bytes(sec1).map_err(|_| Error::InvalidPublicKey)?;
+                let point =
+                    p256::PublicKey::from_sec1_bytes(sec1).map_err(|_| Error::InvalidPublicKey)?;
                 let mut uncompressed = [0; 65];
                 uncompressed.copy_from_slice(point.to_sec1_point(false).as_bytes());
                 Self::p256(uncompressed)
             }
-            Curve::Secp256k1 => secp256k1::PublicKey::from_slice(sec1).map(Self::secp256k1).map_err(invalid),
+            Curve::Secp256k1 => secp256k1::PublicKey::from_slice(sec1)
+                .map(Self::secp256k1)
+                .map_err(invalid),
         }
     }
 
@@ -83,7 +89,11 @@ impl PublicKey {
         let mut compressed = [0; 33];
         compressed[0] = 2 | (uncompressed[64] & 1);
         compressed[1..].copy_from_slice(&uncompressed[1..33]);
-        Ok(Self { compressed, uncompressed, parsed: Parsed::P256(parsed) })
+        Ok(Self {
+            compressed,
+            uncompressed,
+            parsed: Parsed::P256(parsed),
+        })
     }
 
     fn secp256k1(point: secp256k1::PublicKey) -> Self {
@@ -152,12 +162,16 @@ impl KeyPair {
     pub fn generate(curve: Curve) -> Result<Self, Error> {
         match curve {
             Curve::P256 => {
-                let private = agreement::PrivateKey::generate(&ECDH_P256).map_err(|_| Error::Library)?;
+                let private =
+                    agreement::PrivateKey::generate(&ECDH_P256).map_err(|_| Error::Library)?;
                 Self::p256(private)
             }
             Curve::Secp256k1 => {
                 let Ephemeral { private, public } = Ephemeral::generate(curve)?;
-                Ok(Self { private, public: PublicKey::from_sec1(curve, &public)? })
+                Ok(Self {
+                    private,
+                    public: PublicKey::from_sec1(curve, &public)?,
+                })
             }
         }
     }
@@ -175,8 +189,12 @@ impl KeyPair {
             }
             Curve::Secp256k1 => {
                 let private = Private::secp256k1(scalar)?;
-                let point = fixed_base::secp256k1::multiply_generator(scalar).map_err(|_| Error::InvalidPrivateKey)?;
-                Ok(Self { private, public: PublicKey::from_sec1(curve, &point)? })
+                let point = fixed_base::secp256k1::multiply_generator(scalar)
+                    .map_err(|_| Error::InvalidPrivateKey)?;
+                Ok(Self {
+                    private,
+                    public: PublicKey::from_sec1(curve, &point)?,
+                })
             }
         }
     }
@@ -184,7 +202,10 @@ impl KeyPair {
     fn p256(private: agreement::PrivateKey) -> Result<Self, Error> {
         let point = private.compute_public_key().map_err(|_| Error::Library)?;
         let uncompressed = point.as_ref().try_into().map_err(|_| Error::Library)?;
-        Ok(Self { private: Private::P256(private), public: PublicKey::p256(uncompressed)? })
+        Ok(Self {
+            private: Private::P256(private),
+            public: PublicKey::p256(uncompressed)?,
+        })
     }
 
     /// Returns the public half.
@@ -212,7 +233,8 @@ impl KeyPair {
 
 impl Private {
     fn secp256k1(scalar: &[u8; 32]) -> Result<Self, Error> {
-        let mut secret = secp256k1::SecretKey::from_secret_bytes(*scalar).map_err(|_| Error::InvalidPrivateKey)?;
+        let mut secret = secp256k1::SecretKey::from_secret_bytes(*scalar)
+            .map_err(|_| Error::InvalidPrivateKey)?;
         let private = Self::Secp256k1(Box::new(WipedSecret(secret)));
         secret.non_secure_erase();
         Ok(private)
@@ -260,10 +282,14 @@ impl Ephemeral {
     pub(crate) fn generate(curve: Curve) -> Result<Self, Error> {
         match curve {
             Curve::P256 => {
-                let private = agreement::PrivateKey::generate(&ECDH_P256).map_err(|_| Error::Library)?;
+                let private =
+                    agreement::PrivateKey::generate(&ECDH_P256).map_err(|_| Error::Library)?;
                 let point = private.compute_public_key().map_err(|_| Error::Library)?;
                 let public = point.as_ref().try_into().map_err(|_| Error::Library)?;
-                Ok(Self { private: Private::P256(private), public })
+                Ok(Self {
+                    private: Private::P256(private),
+                    public,
+                })
             }
             Curve::Secp256k1 => {
                 let mut bytes = Zeroizing::new([0; 32]);
@@ -271,7 +297,12 @@ impl Ephemeral {
                 loop {
                     aws_lc_rs::rand::fill(&mut bytes[..]).map_err(|_| Error::Library)?;
                     match fixed_base::secp256k1::multiply_generator(&bytes) {
-                        Ok(public) => return Ok(Self { private: Private::secp256k1(&bytes)?, public }),
+                        Ok(public) => {
+                            return Ok(Self {
+                                private: Private::secp256k1(&bytes)?,
+                                public,
+                            });
+                        }
                         Err(fixed_base::Error::NotAScalar) => (),
                         Err(_) => return Err(Error::Library),
                     }
@@ -292,13 +323,19 @@ impl Ephemeral {
     /// Computes the Diffie-Hellman with the peer's table, which must be of the peer's point.
     pub(crate) fn agree_by(&self, table: &FixedBase) -> Result<SharedX, Error> {
         let scalar = self.private.scalar()?;
-        table.multiply(scalar.expose()).map(SharedX).map_err(|_| Error::Library)
+        table
+            .multiply(scalar.expose())
+            .map(SharedX)
+            .map_err(|_| Error::Library)
     }
 }
 
 impl From<KeyPair> for Ephemeral {
     fn from(pair: KeyPair) -> Self {
-        Self { public: pair.public.uncompressed, private: pair.private }
+        Self {
+            public: pair.public.uncompressed,
+            private: pair.private,
+        }
     }
 }
 

@@ -47,30 +47,53 @@ impl Schedule {
             aws_lc_rs::rand::fill(&mut random).map_err(|_| Error::Library)?;
             return Self::with_random(key, &random);
         }
-        Self::with_ephemeral(app, version, &Ephemeral::generate(version.public()?.curve())?)
+        Self::with_ephemeral(
+            app,
+            version,
+            &Ephemeral::generate(version.public()?.curve())?,
+        )
     }
 
     /// Computes the schedule of a given ephemeral key. A second schedule of the same key would repeat nonces.
-    pub(crate) fn with_ephemeral(app: &AppId, recipient: &KeyVersion, ephemeral: &Ephemeral) -> Result<Self, Error> {
+    pub(crate) fn with_ephemeral(
+        app: &AppId,
+        recipient: &KeyVersion,
+        ephemeral: &Ephemeral,
+    ) -> Result<Self, Error> {
         let shared = recipient.agree(ephemeral)?;
         match &recipient.material {
-            KeyMaterial::Hybrid(key) => Self::encapsulate(app, recipient, key.public()?, ephemeral, &shared),
-            KeyMaterial::PublicHybrid(key) => Self::encapsulate(app, recipient, key, ephemeral, &shared),
+            KeyMaterial::Hybrid(key) => {
+                Self::encapsulate(app, recipient, key.public()?, ephemeral, &shared)
+            }
+            KeyMaterial::PublicHybrid(key) => {
+                Self::encapsulate(app, recipient, key, ephemeral, &shared)
+            }
             _ => Self::derive(app, recipient, ephemeral.public(), &shared),
         }
     }
 
     /// Computes the schedule of given random bytes. A second schedule of the same bytes would repeat nonces.
     pub(crate) fn with_random(key: &XaesKey, random: &[u8; RANDOM_BYTES]) -> Result<Self, Error> {
-        Ok(Self::new(key.sealing_context(random)?, Header::of_random(key.id(), random)))
+        Ok(Self::new(
+            key.sealing_context(random)?,
+            Header::of_random(key.id(), random),
+        ))
     }
 
-    fn derive(app: &AppId, recipient: &KeyVersion, enc: &[u8; 65], shared: &SharedX) -> Result<Self, Error> {
+    fn derive(
+        app: &AppId,
+        recipient: &KeyVersion,
+        enc: &[u8; 65],
+        shared: &SharedX,
+    ) -> Result<Self, Error> {
         let public = recipient.public()?;
         let context = recipient.with_context(app, public.curve().kem_id(), |context| {
             Context::derive(public.curve(), shared, enc, public.uncompressed(), context)
         })?;
-        Ok(Self::new(context, Header::of_ephemeral(recipient.suite(), recipient.id, enc)))
+        Ok(Self::new(
+            context,
+            Header::of_ephemeral(recipient.suite(), recipient.id, enc),
+        ))
     }
 
     fn encapsulate(
@@ -91,14 +114,23 @@ impl Schedule {
         secret: &SharedSecret,
         enc: &[u8; ENC_BYTES],
     ) -> Result<Self, Error> {
-        let context = recipient
-            .with_context(app, hybrid::KEM_ID, |context| Context::key_schedule(hybrid::KEM_ID, secret, context))?;
+        let context = recipient.with_context(app, hybrid::KEM_ID, |context| {
+            Context::key_schedule(hybrid::KEM_ID, secret, context)
+        })?;
         let schedule = Self::new(context, Header::of_encapsulation(recipient.id, enc));
         let encapsulation = Some(Box::new(Encapsulation::new(&schedule.header, enc)));
-        Ok(Self { encapsulation, ..schedule })
+        Ok(Self {
+            encapsulation,
+            ..schedule
+        })
     }
 
     fn new(context: Context, header: Header) -> Self {
-        Self { context, header, header_text: header.text(), encapsulation: None }
+        Self {
+            context,
+            header,
+            header_text: header.text(),
+            encapsulation: None,
+        }
     }
 }

@@ -42,8 +42,8 @@ pub use agreement_queue::AgreementQueue;
 pub use app::{AppId, AppKeys, KeyId, KeyMaterial, KeyState, KeyVersion, Origin};
 pub use curve::Curve;
 pub use envelope::{
-    Datatype, ENCAPSULATION_TEXT_BYTES, EncapsulationPlace, Encoding, Envelope, TEXT_PREFIX, looks_like_binary,
-    looks_like_text,
+    Datatype, ENCAPSULATION_TEXT_BYTES, EncapsulationPlace, Encoding, Envelope, TEXT_PREFIX,
+    looks_like_binary, looks_like_text,
 };
 pub use epoch::{Clock, EpochLifetime};
 pub use error::{CannotOpen, Error};

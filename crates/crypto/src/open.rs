@@ -11,7 +11,8 @@ use crate::aead::{TAG_BYTES, room};
 use crate::agreement_queue::AgreementQueue;
 use crate::context::Context;
 use crate::envelope::{
-    BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, ENCAPSULATION_BYTES, Header, HeaderText, Parts,
+    BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, ENCAPSULATION_BYTES, Header,
+    HeaderText, Parts,
 };
 use crate::hybrid::ENC_BYTES;
 use crate::open_key_cache::HELD_MAX;
@@ -86,13 +87,19 @@ impl Opener {
     /// Makes the opener refuse what was sealed outside.
     #[must_use]
     pub fn inside_only(self, inside_only: bool) -> Self {
-        Self { recipient: self.recipient.inside_only(inside_only), ..self }
+        Self {
+            recipient: self.recipient.inside_only(inside_only),
+            ..self
+        }
     }
 
     /// Makes the opener use and extend the cache of schedules that other requests opened.
     #[must_use]
     pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
-        Self { recipient: self.recipient.with_cache(kept), ..self }
+        Self {
+            recipient: self.recipient.with_cache(kept),
+            ..self
+        }
     }
 
     /// Takes the text of an encapsulation that fields can refer to. It is decapsulated when one does.
@@ -105,7 +112,12 @@ impl Opener {
 
     /// Returns the queue through which other threads make the key agreements of fields that this opener has yet to come to.
     pub fn share_agreements(&mut self) -> Arc<AgreementQueue> {
-        let queue = || Arc::new(AgreementQueue::new(self.recipient.clone(), self.by_header.keys()));
+        let queue = || {
+            Arc::new(AgreementQueue::new(
+                self.recipient.clone(),
+                self.by_header.keys(),
+            ))
+        };
         Arc::clone(self.queue.get_or_insert_with(queue))
     }
 
@@ -144,7 +156,9 @@ impl Opener {
         if header.suite() == Suite::Xaes || self.by_header.contains_key(&header) {
             return true;
         }
-        let Ok(version) = self.recipient.key_version(header) else { return true };
+        let Ok(version) = self.recipient.key_version(header) else {
+            return true;
+        };
         // A full table would be emptied, and with it what is there for other fields.
         match self.recipient.cached_context(header, version.origin) {
             Some(held) if self.schedules.len() < HELD_MAX => {
@@ -161,7 +175,10 @@ impl Opener {
     /// [`CannotOpen`], whatever the reason.
     #[inline]
     pub fn open_text(&mut self, text: &[u8]) -> Result<Opened<'_>, CannotOpen> {
-        let last = self.last.as_ref().and_then(|last| Some((last.place, text.strip_prefix(last.text.as_bytes())?)));
+        let last = self
+            .last
+            .as_ref()
+            .and_then(|last| Some((last.place, text.strip_prefix(last.text.as_bytes())?)));
         let (place, body) = match last {
             Some(last) => last,
             None => {
@@ -169,19 +186,27 @@ impl Opener {
                 if self.recipient.lacks_encapsulation(&parts) {
                     return Err(CannotOpen);
                 }
-                let Parts { header, encapsulation, body } = parts;
+                let Parts {
+                    header,
+                    encapsulation,
+                    body,
+                } = parts;
                 if encapsulation.is_empty() {
                     let text = HeaderText::new(&text[..text.len() - body.len()]);
                     (self.place(header, text)?, body)
                 } else {
                     let mut bytes = [0; ENCAPSULATION_BYTES];
-                    BASE64.decode_slice(encapsulation, &mut bytes).map_err(|_| CannotOpen)?;
+                    BASE64
+                        .decode_slice(encapsulation, &mut bytes)
+                        .map_err(|_| CannotOpen)?;
                     (self.place_of_encapsulation(header, &bytes)?, body)
                 }
             }
         };
         room(&mut self.body, body.len());
-        let bytes = BASE64.decode_slice(body, &mut self.body).map_err(|_| CannotOpen)?;
+        let bytes = BASE64
+            .decode_slice(body, &mut self.body)
+            .map_err(|_| CannotOpen)?;
         self.open_body(place, bytes)
     }
 
@@ -191,11 +216,18 @@ impl Opener {
     /// [`CannotOpen`], whatever the reason.
     #[inline]
     pub fn open_binary(&mut self, bytes: &[u8]) -> Result<Opened<'_>, CannotOpen> {
-        let parts = bytes.strip_prefix(BINARY_PREFIX).and_then(Header::split).ok_or(CannotOpen)?;
+        let parts = bytes
+            .strip_prefix(BINARY_PREFIX)
+            .and_then(Header::split)
+            .ok_or(CannotOpen)?;
         if self.recipient.lacks_encapsulation(&parts) {
             return Err(CannotOpen);
         }
-        let Parts { header, encapsulation, body } = parts;
+        let Parts {
+            header,
+            encapsulation,
+            body,
+        } = parts;
         let place = match &self.last {
             _ if !encapsulation.is_empty() => self.place_of_encapsulation(header, encapsulation)?,
             Some(last) if last.header == header => last.place,
@@ -232,7 +264,11 @@ impl Opener {
         if datatype == Datatype::String && std::str::from_utf8(plaintext).is_err() {
             return Err(CannotOpen);
         }
-        Ok(Opened { datatype, origin, plaintext })
+        Ok(Opened {
+            datatype,
+            origin,
+            plaintext,
+        })
     }
 
     /// Returns the place of a header's context, which is derived at the header's first field.
@@ -244,16 +280,26 @@ impl Opener {
             let held = self.by_header.get(&header).copied();
             ContextPlace::Held(held.map_or_else(|| self.agree(header, None), Ok)?)
         };
-        self.last = Some(LastHeader { header, text, place });
+        self.last = Some(LastHeader {
+            header,
+            text,
+            place,
+        });
         Ok(place)
     }
 
     /// Returns the place of the context of a header that an encapsulation follows. It must be the one that the header names,
     /// also if the context is there, so that no altered byte opens.
-    fn place_of_encapsulation(&mut self, header: Header, bytes: &[u8]) -> Result<ContextPlace, CannotOpen> {
+    fn place_of_encapsulation(
+        &mut self,
+        header: Header,
+        bytes: &[u8],
+    ) -> Result<ContextPlace, CannotOpen> {
         let enc = header.checked_enc(bytes).ok_or(CannotOpen)?;
         let held = self.by_header.get(&header).copied();
-        Ok(ContextPlace::Held(held.map_or_else(|| self.agree(header, Some(enc)), Ok)?))
+        Ok(ContextPlace::Held(
+            held.map_or_else(|| self.agree(header, Some(enc)), Ok)?,
+        ))
     }
 
     /// Derives the context of a header of [`Suite::Xaes`].
@@ -261,14 +307,23 @@ impl Opener {
         // Whatever `last` says, a failure leaves no context for it.
         self.last = None;
         let version = self.recipient.key_version(header)?;
-        let KeyMaterial::Symmetric(key) = &version.material else { return Err(CannotOpen) };
-        self.derived = Some(key.opening_context(header.random()).map_err(|_| CannotOpen)?);
+        let KeyMaterial::Symmetric(key) = &version.material else {
+            return Err(CannotOpen);
+        };
+        self.derived = Some(
+            key.opening_context(header.random())
+                .map_err(|_| CannotOpen)?,
+        );
         Ok(())
     }
 
     /// Takes the context of a header of another suite from where it is, or makes it by one Diffie-Hellman. `enc`: the
     /// encapsulation of [`Suite::P256MlKem768`]. Returns its index.
-    fn agree(&mut self, header: Header, enc: Option<&[u8; ENC_BYTES]>) -> Result<usize, CannotOpen> {
+    fn agree(
+        &mut self,
+        header: Header,
+        enc: Option<&[u8; ENC_BYTES]>,
+    ) -> Result<usize, CannotOpen> {
         // Looks up the key before the cache, because a disabled version must open nothing.
         let origin = self.recipient.key_version(header)?.origin;
         let kept = self.recipient.cached_context(header, origin);
@@ -300,6 +355,8 @@ impl Opener {
 
 impl fmt::Debug for Opener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opener").field("app", self.recipient.app()).finish_non_exhaustive()
+        f.debug_struct("Opener")
+            .field("app", self.recipient.app())
+            .finish_non_exhaustive()
     }
 }

@@ -47,7 +47,11 @@ pub(crate) enum Name {
     /// An envelope's header: curve, key version and ephemeral key.
     Envelope(Header),
     /// An Evervault value's ephemeral key. The value names no key version, and one agreement gives two keys.
-    Evervault { key: KeyId, ephemeral: [u8; 33], kdf: Kdf },
+    Evervault {
+        key: KeyId,
+        ephemeral: [u8; 33],
+        kdf: Kdf,
+    },
 }
 
 /// A cached schedule. Its variant matches the variant of its [`Name`].
@@ -71,7 +75,12 @@ impl OpenedSchedules {
     pub fn new(capacity: NonZeroUsize, lifetime_ticks: u64) -> Self {
         Self {
             lifetime_ticks,
-            inner: Mutex::new(Inner { now: 0, hits: 0, misses: 0, entries: LruCache::new(capacity) }),
+            inner: Mutex::new(Inner {
+                now: 0,
+                hits: 0,
+                misses: 0,
+                entries: LruCache::new(capacity),
+            }),
         }
     }
 
@@ -143,7 +152,14 @@ impl OpenedSchedules {
         let key = (app.clone(), name);
         // If two requests opened a schedule at the same time, the earlier expiry is kept.
         if !inner.entries.contains(&key) {
-            inner.entries.put(key, CachedKey { schedule, ends, uses_left: USES_MAX });
+            inner.entries.put(
+                key,
+                CachedKey {
+                    schedule,
+                    ends,
+                    uses_left: USES_MAX,
+                },
+            );
         }
     }
 
@@ -170,8 +186,12 @@ impl Inner {
     }
 
     fn drop_where(&mut self, gone: impl Fn(&(AppId, Name), &CachedKey) -> bool) {
-        let keys: Vec<_> =
-            self.entries.iter().filter(|(key, entry)| gone(key, entry)).map(|(key, _)| key.clone()).collect();
+        let keys: Vec<_> = self
+            .entries
+            .iter()
+            .filter(|(key, entry)| gone(key, entry))
+            .map(|(key, _)| key.clone())
+            .collect();
         for key in keys {
             self.entries.pop(&key);
         }
@@ -180,6 +200,8 @@ impl Inner {
 
 impl fmt::Debug for OpenedSchedules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenedSchedules").field("len", &self.len()).finish_non_exhaustive()
+        f.debug_struct("OpenedSchedules")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
     }
 }

@@ -50,7 +50,10 @@ impl Precomputed {
 
     pub(crate) fn take_ready(&self, app: &AppId) -> Option<Schedule> {
         // A key version belongs to one app. The filter keeps schedules separate even if two apps shared a version.
-        lock(&self.ready).pop().filter(|(of, _)| of == app).map(|(_, schedule)| schedule)
+        lock(&self.ready)
+            .pop()
+            .filter(|(of, _)| of == app)
+            .map(|(_, schedule)| schedule)
     }
 }
 
@@ -73,14 +76,30 @@ impl KeyVersion {
 
     /// Calls `derive` with the common part of all schedules of the app under this key of the HPKE KEM `kem_id`: in PSK mode
     /// if the key has a pre-shared key. The first call computes that part.
-    pub(crate) fn with_context<T>(&self, app: &AppId, kem_id: u16, derive: impl FnOnce(&ScheduleContext) -> T) -> T {
+    pub(crate) fn with_context<T>(
+        &self,
+        app: &AppId,
+        kem_id: u16,
+        derive: impl FnOnce(&ScheduleContext) -> T,
+    ) -> T {
         let make = || {
-            let psk = if let KeyMaterial::Psk(key) = &self.material { Some(key.psk()) } else { None };
+            let psk = if let KeyMaterial::Psk(key) = &self.material {
+                Some(key.psk())
+            } else {
+                None
+            };
             ScheduleContext::new(kem_id, &[INFO_PREFIX, app.as_str().as_bytes()], psk)
         };
-        let (of, context) = self.precomputed.context.get_or_init(|| (app.clone(), make()));
+        let (of, context) = self
+            .precomputed
+            .context
+            .get_or_init(|| (app.clone(), make()));
         // A key version belongs to one app. The check keeps contexts separate even if two apps shared a version.
-        if of == app { derive(context) } else { derive(&make()) }
+        if of == app {
+            derive(context)
+        } else {
+            derive(&make())
+        }
     }
 
     /// Computes a Diffie-Hellman of this version's public key with an ephemeral key, by table if there is one.
@@ -97,8 +116,10 @@ impl KeyVersion {
     /// # Errors
     /// [`Error::Library`]; sealing continues without a table.
     pub fn make_table(&self) -> Result<bool, Error> {
-        if !matches!(self.suite(), Suite::P256 | Suite::P256Psk | Suite::P256MlKem768)
-            || self.precomputed.table().is_some()
+        if !matches!(
+            self.suite(),
+            Suite::P256 | Suite::P256Psk | Suite::P256MlKem768
+        ) || self.precomputed.table().is_some()
         {
             return Ok(false);
         }
@@ -131,7 +152,15 @@ impl KeyVersion {
 
 impl fmt::Debug for Precomputed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (table, ready, epoch) = (self.table().is_some(), lock(&self.ready).len(), lock(&self.epoch).is_some());
-        f.debug_struct("Precomputed").field("table", &table).field("ready", &ready).field("epoch", &epoch).finish()
+        let (table, ready, epoch) = (
+            self.table().is_some(),
+            lock(&self.ready).len(),
+            lock(&self.epoch).is_some(),
+        );
+        f.debug_struct("Precomputed")
+            .field("table", &table)
+            .field("ready", &ready)
+            .field("epoch", &epoch)
+            .finish()
     }
 }

@@ -50,7 +50,8 @@ impl PskSeed {
     /// HKDF-Expand with the seed as pseudorandom key. The label and the suite byte separate all outputs.
     fn expand(&self, label: &[u8], suite: Suite, out: &mut [u8; 32]) -> Result<(), Error> {
         let prk = Hkdf::<Sha256>::from_prk(&self.0[..]).map_err(|_| Error::Library)?;
-        prk.expand_multi_info(&[label, &[suite.byte()]], out).map_err(|_| Error::Library)
+        prk.expand_multi_info(&[label, &[suite.byte()]], out)
+            .map_err(|_| Error::Library)
     }
 }
 
@@ -77,13 +78,23 @@ impl PskKey {
     pub fn from_seed(curve: Curve, seed: PskSeed) -> Result<Self, Error> {
         let pair = Box::new(derive_pair(curve, &seed)?);
         let id = KeyId::of_suite(Suite::psk_of(curve), pair.public());
-        Ok(Self { curve, seed, id, pair: OnceLock::from(pair) })
+        Ok(Self {
+            curve,
+            seed,
+            id,
+            pair: OnceLock::from(pair),
+        })
     }
 
     /// Takes a stored seed whose key has this id. The key pair is derived, and the id checked, at the first use.
     #[must_use]
     pub fn stored(curve: Curve, seed: PskSeed, id: KeyId) -> Self {
-        Self { curve, seed, id, pair: OnceLock::new() }
+        Self {
+            curve,
+            seed,
+            id,
+            pair: OnceLock::new(),
+        }
     }
 
     /// Returns the id that names this key in envelopes.
@@ -120,8 +131,13 @@ impl PskKey {
     /// Derives the pre-shared key and its `psk_id`.
     pub(crate) fn psk(&self) -> Psk {
         let mut key = Box::new(Zeroizing::new([0; 32]));
-        self.seed.expand(PSK_LABEL, self.suite(), &mut key).expect("the seed and the output are of one hash");
-        Psk { key, id: [PSK_ID_LABEL, self.id.as_bytes()].concat() }
+        self.seed
+            .expand(PSK_LABEL, self.suite(), &mut key)
+            .expect("the seed and the output are of one hash");
+        Psk {
+            key,
+            id: [PSK_ID_LABEL, self.id.as_bytes()].concat(),
+        }
     }
 }
 

@@ -8,7 +8,9 @@ use crate::envelope::{Encapsulation, Header, Parts};
 use crate::hpke::ScheduleContext;
 use crate::hybrid::{self, ENC_BYTES};
 use crate::open_key_cache::{Name, Schedule};
-use crate::{AppId, AppKeys, CannotOpen, KeyMaterial, KeyVersion, OpenedSchedules, Origin, PublicKey, Suite};
+use crate::{
+    AppId, AppKeys, CannotOpen, KeyMaterial, KeyVersion, OpenedSchedules, Origin, PublicKey, Suite,
+};
 
 /// The inputs of the contexts of one request. Each thread that works on the request has a clone.
 #[derive(Clone)]
@@ -33,11 +35,19 @@ pub(crate) struct HeldContext {
 
 impl Recipient {
     pub(crate) fn new(keys: Arc<AppKeys>) -> Self {
-        Self { keys, opens_outside: true, given: HashMap::new(), cache: None }
+        Self {
+            keys,
+            opens_outside: true,
+            given: HashMap::new(),
+            cache: None,
+        }
     }
 
     pub(crate) fn inside_only(self, inside_only: bool) -> Self {
-        Self { opens_outside: !inside_only, ..self }
+        Self {
+            opens_outside: !inside_only,
+            ..self
+        }
     }
 
     pub(crate) fn with_cache(self, cache: Option<Arc<OpenedSchedules>>) -> Self {
@@ -58,27 +68,46 @@ impl Recipient {
     /// Returns true if the encapsulation of an envelope is apart and was not given. It then does not open, also if its
     /// schedule is cached: that must not depend on other requests.
     pub(crate) fn lacks_encapsulation(&self, parts: &Parts<'_>) -> bool {
-        let is_apart = parts.header.suite() == Suite::P256MlKem768 && parts.encapsulation.is_empty();
+        let is_apart =
+            parts.header.suite() == Suite::P256MlKem768 && parts.encapsulation.is_empty();
         is_apart && !self.given.contains_key(&parts.header)
     }
 
     /// Returns the key version that opens a header.
     pub(crate) fn key_version(&self, header: Header) -> Result<&Arc<KeyVersion>, CannotOpen> {
-        let version = self.keys.reader(header.suite(), header.key_id()).ok_or(CannotOpen)?;
-        if self.opens_outside || version.origin == Origin::Inside { Ok(version) } else { Err(CannotOpen) }
+        let version = self
+            .keys
+            .reader(header.suite(), header.key_id())
+            .ok_or(CannotOpen)?;
+        if self.opens_outside || version.origin == Origin::Inside {
+            Ok(version)
+        } else {
+            Err(CannotOpen)
+        }
     }
 
     /// Returns a context under which an earlier request opened a field, with a version of this origin.
     pub(crate) fn cached_context(&self, header: Header, origin: Origin) -> Option<HeldContext> {
-        match self.cache.as_ref()?.get(self.app(), Name::Envelope(header))? {
-            Schedule::Envelope(context) => Some(HeldContext { context, header, origin, is_cached: true }),
+        match self
+            .cache
+            .as_ref()?
+            .get(self.app(), Name::Envelope(header))?
+        {
+            Schedule::Envelope(context) => Some(HeldContext {
+                context,
+                header,
+                origin,
+                is_cached: true,
+            }),
             _ => None,
         }
     }
 
     /// Returns true if [`Self::cached_context`] would return a context. Does not count as a use.
     pub(crate) fn is_cached(&self, header: Header) -> bool {
-        self.cache.as_ref().is_some_and(|cache| cache.contains(self.app(), Name::Envelope(header)))
+        self.cache
+            .as_ref()
+            .is_some_and(|cache| cache.contains(self.app(), Name::Envelope(header)))
     }
 
     /// Offers a context, under which a field has opened, to other requests.
@@ -89,19 +118,29 @@ impl Recipient {
         }
         held.is_cached = true;
         if let Some(cache) = &self.cache {
-            cache.keep(self.app(), Name::Envelope(held.header), Schedule::Envelope(Arc::clone(&held.context)));
+            cache.keep(
+                self.app(),
+                Name::Envelope(held.header),
+                Schedule::Envelope(Arc::clone(&held.context)),
+            );
         }
     }
 
     /// Makes the context of a header by one Diffie-Hellman. `enc`: the encapsulation of [`Suite::P256MlKem768`], unless it
     /// was given.
-    pub(crate) fn agree(&self, header: Header, enc: Option<&[u8; ENC_BYTES]>) -> Result<HeldContext, CannotOpen> {
+    pub(crate) fn agree(
+        &self,
+        header: Header,
+        enc: Option<&[u8; ENC_BYTES]>,
+    ) -> Result<HeldContext, CannotOpen> {
         let version = self.key_version(header)?;
         let enc = enc.or_else(|| self.given.get(&header).map(|enc| &**enc));
         let context = match (&version.material, enc) {
             (KeyMaterial::Hybrid(key), Some(enc)) => {
                 let secret = key.decapsulate(enc).map_err(|_| CannotOpen)?;
-                let schedule = |context: &ScheduleContext| Context::key_schedule(hybrid::KEM_ID, &secret, context);
+                let schedule = |context: &ScheduleContext| {
+                    Context::key_schedule(hybrid::KEM_ID, &secret, context)
+                };
                 version.with_context(self.app(), hybrid::KEM_ID, schedule)
             }
             (KeyMaterial::Pair(_) | KeyMaterial::Psk(_), None) => {
@@ -110,13 +149,20 @@ impl Recipient {
                     _ => version.pair().map_err(|_| CannotOpen)?,
                 };
                 let curve = header.suite().dhkem_curve().ok_or(CannotOpen)?;
-                let ephemeral = PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
-                let schedule = |context: &ScheduleContext| Context::recipient(pair, &ephemeral, context);
+                let ephemeral =
+                    PublicKey::from_sec1(curve, header.ephemeral()).map_err(|_| CannotOpen)?;
+                let schedule =
+                    |context: &ScheduleContext| Context::recipient(pair, &ephemeral, context);
                 version.with_context(self.app(), curve.kem_id(), schedule)
             }
             _ => return Err(CannotOpen),
         };
         let context = Arc::new(context.map_err(|_| CannotOpen)?);
-        Ok(HeldContext { context, header, origin: version.origin, is_cached: false })
+        Ok(HeldContext {
+            context,
+            header,
+            origin: version.origin,
+            is_cached: false,
+        })
     }
 }

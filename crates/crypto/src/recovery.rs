@@ -26,7 +26,11 @@ impl HybridPublicKey {
     pub fn seal_copy(&self, secret: &Zeroizing<[u8; 32]>, aad: &[u8]) -> Result<Vec<u8>, Error> {
         let ephemeral = Ephemeral::generate(Curve::P256)?;
         let (shared, enc) = self.encapsulate(&ephemeral, &ephemeral.agree(self.point())?)?;
-        let context = Context::key_schedule(KEM_ID, &shared, &ScheduleContext::new(KEM_ID, &[INFO], None))?;
+        let context = Context::key_schedule(
+            KEM_ID,
+            &shared,
+            &ScheduleContext::new(KEM_ID, &[INFO], None),
+        )?;
         // Allocates the full capacity at once: growing would leave an unwiped copy of the secret.
         let mut sealed = Vec::with_capacity(RECOVERY_COPY_BYTES);
         sealed.extend_from_slice(&enc[..]);
@@ -45,7 +49,11 @@ impl HybridKey {
         let sealed: &[u8; RECOVERY_COPY_BYTES] = sealed.try_into().map_err(|_| CannotOpen)?;
         let (enc, ciphertext) = sealed.split_first_chunk::<ENC_BYTES>().ok_or(CannotOpen)?;
         let shared = self.decapsulate(enc).map_err(|_| CannotOpen)?;
-        let context = Context::key_schedule(KEM_ID, &shared, &ScheduleContext::new(KEM_ID, &[INFO], None));
+        let context = Context::key_schedule(
+            KEM_ID,
+            &shared,
+            &ScheduleContext::new(KEM_ID, &[INFO], None),
+        );
         let mut data = Zeroizing::new(ciphertext.to_vec());
         let plain = context.map_err(|_| CannotOpen)?.open(0, aad, &mut data)?;
         let mut secret = Zeroizing::new([0; 32]);

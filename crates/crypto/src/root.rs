@@ -106,14 +106,22 @@ impl RootKey {
     ///
     /// # Errors
     /// [`Error::Unwrap`] when `wrapped_audit` was wrapped under another root key, for another set, or altered.
-    pub fn kek_with_wrapped_audit(&self, set: &[u8; 16], wrapped_audit: &[u8]) -> Result<Kek, Error> {
-        let audit_secret = self.kek(set, Zeroizing::default())?.unwrap_audit_secret(wrapped_audit, set)?;
+    pub fn kek_with_wrapped_audit(
+        &self,
+        set: &[u8; 16],
+        wrapped_audit: &[u8],
+    ) -> Result<Kek, Error> {
+        let audit_secret = self
+            .kek(set, Zeroizing::default())?
+            .unwrap_audit_secret(wrapped_audit, set)?;
         self.kek(set, audit_secret)
     }
 
     fn expand(&self, label: &[u8], set: &[u8; 16], to: &mut [u8]) -> Result<(), Error> {
         let expander = Hkdf::<Sha256>::from_prk(&self.0[..]).map_err(|_| Error::Library)?;
-        expander.expand_multi_info(&[label, set], to).map_err(|_| Error::Library)
+        expander
+            .expand_multi_info(&[label, set], to)
+            .map_err(|_| Error::Library)
     }
 }
 

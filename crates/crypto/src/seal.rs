@@ -5,11 +5,15 @@ use std::sync::{Arc, LazyLock};
 
 use base64::Engine as _;
 
-use crate::envelope::{BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, Header, base64_chars};
+use crate::envelope::{
+    BASE64, BINARY_PREFIX, BODY_OVERHEAD, BODY_PREFIX_BYTES, Header, base64_chars,
+};
 use crate::epoch::Epoch;
 use crate::key_schedule::Schedule;
 use crate::short_fields::{PLAINTEXT_BYTES_MAX, ShortFields};
-use crate::{AppId, Clock, Datatype, EncapsulationPlace, Encoding, EpochLifetime, Error, KeyVersion, Suite};
+use crate::{
+    AppId, Clock, Datatype, EncapsulationPlace, Encoding, EpochLifetime, Error, KeyVersion, Suite,
+};
 
 /// The scope of an ephemeral key, or of the random bytes of [`Suite::Xaes`], within one sealer.
 /// [`Sealer::in_epoch`] shares a key between sealers.
@@ -104,13 +108,25 @@ impl Keys {
     #[inline]
     fn next_of_present(&mut self) -> Option<u32> {
         match self {
-            Self::Own { scope: KeyScope::Request, next, .. } => {
+            Self::Own {
+                scope: KeyScope::Request,
+                next,
+                ..
+            } => {
                 let sequence = (*next)?;
                 *next = sequence.checked_add(1);
                 Some(sequence)
             }
-            Self::Own { scope: KeyScope::Field, .. } => None,
-            Self::Shared { epoch, lifetime, clock, .. } if !epoch.is_revoked() => epoch.take_number(*lifetime, clock()),
+            Self::Own {
+                scope: KeyScope::Field,
+                ..
+            } => None,
+            Self::Shared {
+                epoch,
+                lifetime,
+                clock,
+                ..
+            } if !epoch.is_revoked() => epoch.take_number(*lifetime, clock()),
             Self::Shared { .. } => None,
         }
     }
@@ -127,7 +143,13 @@ impl Keys {
     /// are over.
     #[inline]
     fn next(&mut self, app: &AppId, recipient: &KeyVersion) -> Result<(&Schedule, u32), Error> {
-        if let Self::Shared { epoch, lifetime, clock, ended } = self {
+        if let Self::Shared {
+            epoch,
+            lifetime,
+            clock,
+            ended,
+        } = self
+        {
             while !epoch.is_revoked() && *ended < EPOCHS_MAX {
                 let now = clock();
                 if let Some(sequence) = epoch.take_number(*lifetime, now) {
@@ -139,10 +161,18 @@ impl Keys {
                     *epoch = recipient.epoch(app, *lifetime, now)?;
                 }
             }
-            *self = Self::Own { scope: KeyScope::Request, schedule: Schedule::take(app, recipient)?, next: Some(0) };
+            *self = Self::Own {
+                scope: KeyScope::Request,
+                schedule: Schedule::take(app, recipient)?,
+                next: Some(0),
+            };
         }
         match self {
-            Self::Own { scope, schedule, next } => {
+            Self::Own {
+                scope,
+                schedule,
+                next,
+            } => {
                 let used = *next != Some(0);
                 if next.is_none() || (used && *scope == KeyScope::Field) {
                     *schedule = Schedule::take(app, recipient)?;
@@ -172,16 +202,35 @@ impl Sealer {
         encoding: Encoding,
         context: &[u8],
     ) -> Result<Self, Error> {
-        let keys = Keys::Own { scope, schedule: Schedule::take(app, &recipient)?, next: Some(0) };
+        let keys = Keys::Own {
+            scope,
+            schedule: Schedule::take(app, &recipient)?,
+            next: Some(0),
+        };
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }
 
     /// Creates the sealer of one request with a ready schedule, without a Diffie-Hellman. Returns `None` if none is ready.
     #[must_use]
-    pub fn if_ready(app: &AppId, recipient: &Arc<KeyVersion>, encoding: Encoding, context: &[u8]) -> Option<Self> {
+    pub fn if_ready(
+        app: &AppId,
+        recipient: &Arc<KeyVersion>,
+        encoding: Encoding,
+        context: &[u8],
+    ) -> Option<Self> {
         let schedule = Schedule::take_ready(app, recipient)?;
-        let keys = Keys::Own { scope: KeyScope::Request, schedule, next: Some(0) };
-        Some(Self::with_keys(app, Arc::clone(recipient), keys, encoding, context))
+        let keys = Keys::Own {
+            scope: KeyScope::Request,
+            schedule,
+            next: Some(0),
+        };
+        Some(Self::with_keys(
+            app,
+            Arc::clone(recipient),
+            keys,
+            encoding,
+            context,
+        ))
     }
 
     /// Creates a sealer under the key of the current epoch, which all such sealers of this key version share. Starts an
@@ -198,7 +247,12 @@ impl Sealer {
         encoding: Encoding,
         context: &[u8],
     ) -> Result<Self, Error> {
-        let keys = Keys::Shared { epoch: recipient.epoch(app, lifetime, clock())?, lifetime, clock, ended: 0 };
+        let keys = Keys::Shared {
+            epoch: recipient.epoch(app, lifetime, clock())?,
+            lifetime,
+            clock,
+            ended: 0,
+        };
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }
 
@@ -212,8 +266,19 @@ impl Sealer {
         encoding: Encoding,
         context: &[u8],
     ) -> Option<Self> {
-        let keys = Keys::Shared { epoch: recipient.present_epoch(app, lifetime, clock())?, lifetime, clock, ended: 0 };
-        Some(Self::with_keys(app, Arc::clone(recipient), keys, encoding, context))
+        let keys = Keys::Shared {
+            epoch: recipient.present_epoch(app, lifetime, clock())?,
+            lifetime,
+            clock,
+            ended: 0,
+        };
+        Some(Self::with_keys(
+            app,
+            Arc::clone(recipient),
+            keys,
+            encoding,
+            context,
+        ))
     }
 
     /// Creates a sealer with a given ephemeral key, for test vectors only. A second use of one key repeats nonces.
@@ -227,7 +292,11 @@ impl Sealer {
         sequence: u32,
     ) -> Result<Self, Error> {
         let schedule = Schedule::with_ephemeral(app, &recipient, ephemeral)?;
-        let keys = Keys::Own { scope: KeyScope::Request, schedule, next: Some(sequence) };
+        let keys = Keys::Own {
+            scope: KeyScope::Request,
+            schedule,
+            next: Some(sequence),
+        };
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }
 
@@ -241,9 +310,15 @@ impl Sealer {
         random: &[u8; crate::xaes::RANDOM_BYTES],
         sequence: u32,
     ) -> Result<Self, Error> {
-        let crate::KeyMaterial::Symmetric(key) = &recipient.material else { return Err(Error::Library) };
+        let crate::KeyMaterial::Symmetric(key) = &recipient.material else {
+            return Err(Error::Library);
+        };
         let schedule = Schedule::with_random(key, random)?;
-        let keys = Keys::Own { scope: KeyScope::Request, schedule, next: Some(sequence) };
+        let keys = Keys::Own {
+            scope: KeyScope::Request,
+            schedule,
+            next: Some(sequence),
+        };
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }
 
@@ -257,17 +332,40 @@ impl Sealer {
         (ephemeral, randomness): (&crate::key::Ephemeral, &[u8; 32]),
         sequence: u32,
     ) -> Result<Self, Error> {
-        let crate::KeyMaterial::Hybrid(key) = &recipient.material else { return Err(Error::Library) };
+        let crate::KeyMaterial::Hybrid(key) = &recipient.material else {
+            return Err(Error::Library);
+        };
         let (secret, enc) = key.encapsulate_with(ephemeral, randomness)?;
         let schedule = Schedule::of_encapsulation(app, &recipient, &secret, &enc)?;
-        let keys = Keys::Own { scope: KeyScope::Request, schedule, next: Some(sequence) };
+        let keys = Keys::Own {
+            scope: KeyScope::Request,
+            schedule,
+            next: Some(sequence),
+        };
         Ok(Self::with_keys(app, recipient, keys, encoding, context))
     }
 
-    fn with_keys(app: &AppId, recipient: Arc<KeyVersion>, keys: Keys, encoding: Encoding, context: &[u8]) -> Self {
+    fn with_keys(
+        app: &AppId,
+        recipient: Arc<KeyVersion>,
+        keys: Keys,
+        encoding: Encoding,
+        context: &[u8],
+    ) -> Self {
         let (app, aads) = (app.clone(), Aads::new(context));
         let (place, apart) = (EncapsulationPlace::Inline, Vec::new());
-        Self { app, recipient, keys, encoding, aads, body: Vec::new(), singles: 0, short_fields: None, place, apart }
+        Self {
+            app,
+            recipient,
+            keys,
+            encoding,
+            aads,
+            body: Vec::new(),
+            singles: 0,
+            short_fields: None,
+            place,
+            apart,
+        }
     }
 
     /// Makes the sealer leave encapsulations out of envelopes, or not. Without effect on suites that have none.
@@ -278,22 +376,35 @@ impl Sealer {
 
     /// Takes the texts of the encapsulations that the envelopes so far refer to. They are needed to open them.
     pub fn take_encapsulations(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.apart).into_iter().map(|(_, text)| text).collect()
+        std::mem::take(&mut self.apart)
+            .into_iter()
+            .map(|(_, text)| text)
+            .collect()
     }
 
     /// Notes the encapsulation of the present schedule, if it is apart.
     #[inline]
     fn note_apart(&mut self) {
         // The second field of a schedule and later ones were noted with the first.
-        let is_noted = matches!(self.keys, Keys::Own { next: Some(2..), .. });
+        let is_noted = matches!(
+            self.keys,
+            Keys::Own {
+                next: Some(2..),
+                ..
+            }
+        );
         if self.place == EncapsulationPlace::Inline || is_noted {
             return;
         }
         let schedule = self.keys.present();
         if let Some(encapsulation) = &schedule.encapsulation
-            && self.apart.last().is_none_or(|(header, _)| *header != schedule.header)
+            && self
+                .apart
+                .last()
+                .is_none_or(|(header, _)| *header != schedule.header)
         {
-            self.apart.push((schedule.header, encapsulation.to_text(&schedule.header)));
+            self.apart
+                .push((schedule.header, encapsulation.to_text(&schedule.header)));
         }
     }
 
@@ -302,8 +413,12 @@ impl Sealer {
     #[inline]
     pub fn sealed_bytes(&self, plaintext: usize) -> usize {
         match self.place {
-            EncapsulationPlace::Inline => self.encoding.sealed_bytes(self.recipient.suite(), plaintext),
-            EncapsulationPlace::Apart => self.encoding.sealed_bytes_apart(self.recipient.suite(), plaintext),
+            EncapsulationPlace::Inline => self
+                .encoding
+                .sealed_bytes(self.recipient.suite(), plaintext),
+            EncapsulationPlace::Apart => self
+                .encoding
+                .sealed_bytes_apart(self.recipient.suite(), plaintext),
         }
     }
 
@@ -326,11 +441,29 @@ impl Sealer {
     /// # Errors
     /// [`Error::Library`] when the crypto library fails; `out` is then unchanged.
     #[inline]
-    pub fn seal(&mut self, datatype: Datatype, plaintext: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
-        debug_assert!(self.short_fields.as_ref().is_none_or(|fields| fields.is_empty()), "fields wait for `complete`");
+    pub fn seal(
+        &mut self,
+        datatype: Datatype,
+        plaintext: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        debug_assert!(
+            self.short_fields
+                .as_ref()
+                .is_none_or(|fields| fields.is_empty()),
+            "fields wait for `complete`"
+        );
         let (schedule, sequence) = self.keys.next(&self.app, &self.recipient)?;
         let style = (self.encoding, self.place);
-        schedule.seal(style, datatype, sequence, self.aads.of(datatype), plaintext, &mut self.body, out)?;
+        schedule.seal(
+            style,
+            datatype,
+            sequence,
+            self.aads.of(datatype),
+            plaintext,
+            &mut self.body,
+            out,
+        )?;
         self.note_apart();
         Ok(())
     }
@@ -341,7 +474,12 @@ impl Sealer {
     /// # Errors
     /// [`Error::Library`] when the crypto library fails; `out` is then unchanged.
     #[inline]
-    pub fn seal_later(&mut self, datatype: Datatype, plaintext: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
+    pub fn seal_later(
+        &mut self,
+        datatype: Datatype,
+        plaintext: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
         if self.singles < SINGLES || !*SEALS_BATCHES {
             self.singles += 1;
             return self.seal(datatype, plaintext, out);
@@ -351,14 +489,30 @@ impl Sealer {
             self.complete(out);
             return self.seal(datatype, plaintext, out);
         };
-        let Self { keys, aads, encoding, body, place, .. } = self;
+        let Self {
+            keys,
+            aads,
+            encoding,
+            body,
+            place,
+            ..
+        } = self;
         let schedule = keys.present();
         if plaintext.len() > PLAINTEXT_BYTES_MAX {
-            return schedule.seal((*encoding, *place), datatype, sequence, aads.of(datatype), plaintext, body, out);
+            return schedule.seal(
+                (*encoding, *place),
+                datatype,
+                sequence,
+                aads.of(datatype),
+                plaintext,
+                body,
+                out,
+            );
         }
         schedule.write_header((*encoding, *place), out);
-        let short_fields =
-            self.short_fields.get_or_insert_with(|| Box::new(ShortFields::new(|datatype| aads.of(datatype))));
+        let short_fields = self
+            .short_fields
+            .get_or_insert_with(|| Box::new(ShortFields::new(|datatype| aads.of(datatype))));
         short_fields.put(datatype, sequence, plaintext, *encoding, out);
         let is_full = short_fields.is_full();
         self.note_apart();
@@ -370,7 +524,12 @@ impl Sealer {
 
     /// Fills in every ciphertext that [`Sealer::seal_later`] left out of `out`.
     pub fn complete(&mut self, out: &mut [u8]) {
-        let Self { keys, encoding, short_fields, .. } = self;
+        let Self {
+            keys,
+            encoding,
+            short_fields,
+            ..
+        } = self;
         if let Some(short_fields) = short_fields.as_mut().filter(|fields| !fields.is_empty()) {
             short_fields.complete(&keys.present().context, *encoding, out);
         }
@@ -380,7 +539,10 @@ impl Sealer {
 impl Schedule {
     /// Appends an envelope. `body` is a buffer.
     #[inline]
-    #[expect(clippy::too_many_arguments, reason = "all of them vary by field or belong to the sealer")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all of them vary by field or belong to the sealer"
+    )]
     fn seal(
         &self,
         (encoding, place): (Encoding, EncapsulationPlace),
@@ -443,7 +605,9 @@ impl Schedule {
         self.write_header((Encoding::Text, place), out);
         let start = out.len();
         out.resize(start + base64_chars(body.len()), 0);
-        BASE64.encode_slice(&*body, &mut out[start..]).expect("the room is base64_chars long");
+        BASE64
+            .encode_slice(&*body, &mut out[start..])
+            .expect("the room is base64_chars long");
         Ok(())
     }
 
@@ -472,6 +636,8 @@ impl Schedule {
 
 impl fmt::Debug for Sealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sealer").field("app", &self.app).finish_non_exhaustive()
+        f.debug_struct("Sealer")
+            .field("app", &self.app)
+            .finish_non_exhaustive()
     }
 }

@@ -76,8 +76,15 @@ impl ShortFields {
         self.bodies.push(datatype as u8);
         self.bodies.extend_from_slice(&sequence.to_be_bytes());
         self.bodies.extend_from_slice(plaintext);
-        self.bodies.resize(start + body_bytes.next_multiple_of(3), 0);
-        self.fields.push(ShortField { at: out.len(), start, plaintext_bytes: plaintext.len(), datatype, sequence });
+        self.bodies
+            .resize(start + body_bytes.next_multiple_of(3), 0);
+        self.fields.push(ShortField {
+            at: out.len(),
+            start,
+            plaintext_bytes: plaintext.len(),
+            datatype,
+            sequence,
+        });
         out.resize(out.len() + body_length(encoding, plaintext.len()), 0);
     }
 
@@ -92,10 +99,14 @@ impl ShortFields {
                 length: field.plaintext_bytes,
             }
         });
-        context.batch_key().seal(&messages[..self.fields.len()], &mut self.bodies);
+        context
+            .batch_key()
+            .seal(&messages[..self.fields.len()], &mut self.bodies);
         if encoding == Encoding::Text {
             self.chars.resize(self.bodies.len() / 3 * 4, 0);
-            BASE64.encode_slice(&self.bodies, &mut self.chars).expect("4 characters encode 3 bytes");
+            BASE64
+                .encode_slice(&self.bodies, &mut self.chars)
+                .expect("4 characters encode 3 bytes");
         }
         for field in self.fields.drain(..) {
             let length = body_length(encoding, field.plaintext_bytes);
@@ -119,7 +130,13 @@ impl Drop for ShortFields {
 }
 
 impl ShortField {
-    const NONE: Self = Self { at: 0, start: 0, plaintext_bytes: 0, datatype: Datatype::Value, sequence: 0 };
+    const NONE: Self = Self {
+        at: 0,
+        start: 0,
+        plaintext_bytes: 0,
+        datatype: Datatype::Value,
+        sequence: 0,
+    };
 }
 
 /// Returns the length of a body in an envelope.

@@ -35,8 +35,17 @@ impl SigningKey {
     /// [`Error::Library`] when the library fails.
     pub fn from_seed(seed: Zeroizing<[u8; 32]>) -> Result<Self, Error> {
         let pair = Ed25519KeyPair::from_seed_unchecked(&seed[..]).map_err(|_| Error::Library)?;
-        let public = VerifyingKey(pair.public_key().as_ref().try_into().map_err(|_| Error::Library)?);
-        Ok(Self { pair, seed: Box::new(seed), public })
+        let public = VerifyingKey(
+            pair.public_key()
+                .as_ref()
+                .try_into()
+                .map_err(|_| Error::Library)?,
+        );
+        Ok(Self {
+            pair,
+            seed: Box::new(seed),
+            public,
+        })
     }
 
     pub(crate) fn seed(&self) -> &[u8; 32] {
@@ -53,7 +62,10 @@ impl SigningKey {
     #[must_use]
     pub fn sign(&self, label: &str, message: &[u8]) -> [u8; SIGNATURE_BYTES] {
         let signature = self.pair.sign(&labelled(label, message));
-        signature.as_ref().try_into().expect("an Ed25519 signature has 64 bytes")
+        signature
+            .as_ref()
+            .try_into()
+            .expect("an Ed25519 signature has 64 bytes")
     }
 }
 
@@ -86,7 +98,8 @@ impl VerifyingKey {
     /// [`Error::InvalidSignature`].
     pub fn verify(&self, label: &str, message: &[u8], signature: &[u8]) -> Result<(), Error> {
         let key = UnparsedPublicKey::new(&ED25519, self.0);
-        key.verify(&labelled(label, message), signature).map_err(|_| Error::InvalidSignature)
+        key.verify(&labelled(label, message), signature)
+            .map_err(|_| Error::InvalidSignature)
     }
 }
 

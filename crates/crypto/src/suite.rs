@@ -23,8 +23,14 @@ pub enum Suite {
 
 impl Suite {
     /// All suites, that of new apps first.
-    pub const ALL: [Self; 6] =
-        [Self::P256Psk, Self::P256, Self::Secp256k1, Self::Xaes, Self::P256MlKem768, Self::Secp256k1Psk];
+    pub const ALL: [Self; 6] = [
+        Self::P256Psk,
+        Self::P256,
+        Self::Secp256k1,
+        Self::Xaes,
+        Self::P256MlKem768,
+        Self::Secp256k1Psk,
+    ];
 
     /// The suite that an app writes from its creation on, until its operator sets another.
     pub const OF_NEW_APPS: Self = Self::P256Psk;
@@ -137,7 +143,9 @@ impl SuiteSet {
 
     /// Returns the suites of the set, in the order of [`Suite::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Suite> {
-        Suite::ALL.into_iter().filter(move |suite| self.contains(*suite))
+        Suite::ALL
+            .into_iter()
+            .filter(move |suite| self.contains(*suite))
     }
 }
 
@@ -149,7 +157,11 @@ impl Default for SuiteSet {
 
 impl FromIterator<Suite> for SuiteSet {
     fn from_iter<T: IntoIterator<Item = Suite>>(suites: T) -> Self {
-        Self(suites.into_iter().fold(0, |set, suite| set | 1 << suite as u8))
+        Self(
+            suites
+                .into_iter()
+                .fold(0, |set, suite| set | 1 << suite as u8),
+        )
     }
 }
 

@@ -89,22 +89,35 @@ impl XaesKey {
     pub fn derive(app: &AppId, secret: &XaesSecret) -> Result<Self, Error> {
         let prk = Hkdf::<Sha256>::from_prk(secret.expose()).map_err(|_| Error::Library)?;
         let expand = |label: &[u8], out: &mut [u8]| {
-            prk.expand_multi_info(&[label, app.as_str().as_bytes()], out).map_err(|_| Error::Library)
+            prk.expand_multi_info(&[label, app.as_str().as_bytes()], out)
+                .map_err(|_| Error::Library)
         };
-        let (mut key, mut id, mut check) = (Zeroizing::new([0; KEY_BYTES]), [0; 5], [0; CHECK_BYTES]);
+        let (mut key, mut id, mut check) =
+            (Zeroizing::new([0; KEY_BYTES]), [0; 5], [0; CHECK_BYTES]);
         expand(KEY_LABEL, &mut key[..])?;
         expand(ID_LABEL, &mut id)?;
         expand(CHECK_LABEL, &mut check)?;
         Self::of_key(&key, KeyId::from_bytes(id), check)
     }
 
-    pub(crate) fn of_key(key: &[u8; KEY_BYTES], id: KeyId, check: [u8; CHECK_BYTES]) -> Result<Self, Error> {
+    pub(crate) fn of_key(
+        key: &[u8; KEY_BYTES],
+        id: KeyId,
+        check: [u8; CHECK_BYTES],
+    ) -> Result<Self, Error> {
         let key = UnboundCipherKey::new(&AES_256, key).map_err(|_| Error::Library)?;
         let cipher = Box::new(EncryptingKey::ecb(key).map_err(|_| Error::Library)?);
         let mut subkey = Zeroizing::new([0; BLOCK_BYTES]);
-        cipher.less_safe_encrypt(&mut subkey[..], EncryptionContext::None).map_err(|_| Error::Library)?;
+        cipher
+            .less_safe_encrypt(&mut subkey[..], EncryptionContext::None)
+            .map_err(|_| Error::Library)?;
         double(&mut subkey);
-        Ok(Self { cipher, subkey, id, check })
+        Ok(Self {
+            cipher,
+            subkey,
+            id,
+            check,
+        })
     }
 
     /// Returns the id that names this key in envelopes: 5 bytes derived from the secret and the app's name.
@@ -145,9 +158,14 @@ impl XaesKey {
             block[1] = counter;
             block[2] = b'X';
             block[BLOCK_BYTES - SELECTOR_BYTES..].copy_from_slice(selector);
-            block.iter_mut().zip(self.subkey.iter()).for_each(|(byte, key)| *byte ^= key);
+            block
+                .iter_mut()
+                .zip(self.subkey.iter())
+                .for_each(|(byte, key)| *byte ^= key);
         }
-        self.cipher.less_safe_encrypt(key, EncryptionContext::None).map_err(|_| Error::Library)?;
+        self.cipher
+            .less_safe_encrypt(key, EncryptionContext::None)
+            .map_err(|_| Error::Library)?;
         let mut nonce = Zeroizing::new([0; NONCE_BYTES]);
         nonce[..prefix.len()].copy_from_slice(prefix);
         Ok(nonce)

@@ -47,8 +47,16 @@ pub enum FileError {
 /// # Errors
 ///
 /// The file exists and must be kept, or the system returns an error.
-pub fn write(file: &Path, contents: &[u8], access: Access, existing: Existing) -> Result<(), FileError> {
-    let failed = |source| FileError::Io { file: file.to_owned(), source };
+pub fn write(
+    file: &Path,
+    contents: &[u8],
+    access: Access,
+    existing: Existing,
+) -> Result<(), FileError> {
+    let failed = |source| FileError::Io {
+        file: file.to_owned(),
+        source,
+    };
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -67,7 +75,9 @@ pub fn write(file: &Path, contents: &[u8], access: Access, existing: Existing) -
             _ => failed(source),
         });
     }
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(failed)
 }
 
 /// Returns a name in the target's folder that no other writer uses.
@@ -113,7 +123,11 @@ mod tests {
         assert_eq!(fs::read(&file).unwrap(), b"first");
         write(&file, b"third", Access::Owner, Existing::Replace).unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"third");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+        assert_eq!(
+            fs::read_dir(folder.path()).unwrap().count(),
+            1,
+            "nothing is left beside it"
+        );
     }
 
     #[cfg(unix)]
@@ -133,7 +147,11 @@ mod tests {
     #[test]
     fn a_missing_folder_or_name_is_said() {
         let folder = tempfile::tempdir().unwrap();
-        for file in [folder.path().join("none/key.pem"), PathBuf::from("/"), folder.path().join("..")] {
+        for file in [
+            folder.path().join("none/key.pem"),
+            PathBuf::from("/"),
+            folder.path().join(".."),
+        ] {
             assert!(matches!(
                 write(&file, b"", Access::Owner, Existing::Keep),
                 Err(FileError::Io { .. } | FileError::Exists(_))

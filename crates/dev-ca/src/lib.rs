@@ -10,8 +10,8 @@ use std::fmt;
 use std::net::IpAddr;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType,
 };
 use time::{Duration, OffsetDateTime};
 use x509_parser::pem::parse_x509_pem;
@@ -35,7 +35,10 @@ impl Validity {
     /// Returns a span from one hour ago to `days` days from now.
     pub fn days(days: u32) -> Self {
         let now = OffsetDateTime::now_utc();
-        Self { not_before: now - Duration::hours(BACKDATE_HOURS), not_after: now + Duration::days(i64::from(days)) }
+        Self {
+            not_before: now - Duration::hours(BACKDATE_HOURS),
+            not_after: now + Duration::days(i64::from(days)),
+        }
     }
 }
 
@@ -121,7 +124,9 @@ pub enum PkiError {
     #[error("a common name has 1 to 64 printable characters")]
     CommonName,
     /// An alternative name that is not allowed in a certificate.
-    #[error("alternative name {0:?}: must be a host name without wildcards, an address or a URI in ASCII")]
+    #[error(
+        "alternative name {0:?}: must be a host name without wildcards, an address or a URI in ASCII"
+    )]
     AlternativeName(Name),
     /// A server certificate without alternative names matches no address.
     #[error("a server certificate needs at least one alternative name")]
@@ -144,7 +149,9 @@ pub struct Authority {
 
 impl fmt::Debug for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Authority").field("not_after", &self.not_after).finish_non_exhaustive()
+        f.debug_struct("Authority")
+            .field("not_after", &self.not_after)
+            .finish_non_exhaustive()
     }
 }
 
@@ -161,7 +168,12 @@ impl Authority {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let cert_pem = params.self_signed(&key)?.pem();
         let key_pem = SecretPem::new(key.serialize_pem());
-        Ok(Self { cert_pem, key_pem, issuer: Issuer::new(params, key), not_after: validity.not_after })
+        Ok(Self {
+            cert_pem,
+            key_pem,
+            issuer: Issuer::new(params, key),
+            not_after: validity.not_after,
+        })
     }
 
     /// Loads an authority from the contents of its two files.
@@ -170,7 +182,8 @@ impl Authority {
     ///
     /// Not PEM, not an authority, or a key of another pair.
     pub fn load(cert_pem: &str, key_pem: SecretPem) -> Result<Self, PkiError> {
-        let (_, pem) = parse_x509_pem(cert_pem.as_bytes()).map_err(|_| PkiError::NotACertificate)?;
+        let (_, pem) =
+            parse_x509_pem(cert_pem.as_bytes()).map_err(|_| PkiError::NotACertificate)?;
         let certificate = pem.parse_x509().map_err(|_| PkiError::NotACertificate)?;
         if !certificate.is_ca() {
             return Err(PkiError::NotAnAuthority);
@@ -181,7 +194,12 @@ impl Authority {
         }
         let not_after = certificate.validity().not_after.to_datetime();
         let issuer = Issuer::from_ca_cert_pem(cert_pem, key)?;
-        Ok(Self { cert_pem: cert_pem.to_owned(), key_pem, issuer, not_after })
+        Ok(Self {
+            cert_pem: cert_pem.to_owned(),
+            key_pem,
+            issuer,
+            not_after,
+        })
     }
 
     /// Returns the authority's certificate in PEM, which the peer trusts.
@@ -215,7 +233,11 @@ impl Authority {
             return Err(PkiError::Validity(self.not_after));
         }
         let mut params = params(&leaf.common_name, leaf.validity)?;
-        params.subject_alt_names = leaf.names.iter().map(alternative_name).collect::<Result<_, _>>()?;
+        params.subject_alt_names = leaf
+            .names
+            .iter()
+            .map(alternative_name)
+            .collect::<Result<_, _>>()?;
         params.is_ca = IsCa::ExplicitNoCa;
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -225,12 +247,18 @@ impl Authority {
         }];
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let cert_pem = params.signed_by(&key, &self.issuer)?.pem();
-        Ok(Issued { cert_pem, key_pem: SecretPem::new(key.serialize_pem()) })
+        Ok(Issued {
+            cert_pem,
+            key_pem: SecretPem::new(key.serialize_pem()),
+        })
     }
 }
 
 fn params(common_name: &str, validity: Validity) -> Result<CertificateParams, PkiError> {
-    if common_name.is_empty() || common_name.chars().count() > 64 || common_name.chars().any(char::is_control) {
+    if common_name.is_empty()
+        || common_name.chars().count() > 64
+        || common_name.chars().any(char::is_control)
+    {
         return Err(PkiError::CommonName);
     }
     if validity.not_after <= validity.not_before {
@@ -238,7 +266,9 @@ fn params(common_name: &str, validity: Validity) -> Result<CertificateParams, Pk
     }
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, common_name);
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
     params.not_before = validity.not_before;
     params.not_after = validity.not_after;
     Ok(params)
@@ -247,12 +277,14 @@ fn params(common_name: &str, validity: Validity) -> Result<CertificateParams, Pk
 fn alternative_name(name: &Name) -> Result<SanType, PkiError> {
     let refused = || PkiError::AlternativeName(name.clone());
     match name {
-        Name::Dns(host) if sealwire_access::is_host_name(host) => {
-            Ok(SanType::DnsName(host.as_str().try_into().map_err(|_| refused())?))
-        }
+        Name::Dns(host) if sealwire_access::is_host_name(host) => Ok(SanType::DnsName(
+            host.as_str().try_into().map_err(|_| refused())?,
+        )),
         Name::Ip(address) => Ok(SanType::IpAddress(*address)),
         Name::Uri(uri) if uri.contains(':') && uri.bytes().all(|byte| byte.is_ascii_graphic()) => {
-            Ok(SanType::URI(uri.as_str().try_into().map_err(|_| refused())?))
+            Ok(SanType::URI(
+                uri.as_str().try_into().map_err(|_| refused())?,
+            ))
         }
         Name::Dns(_) | Name::Uri(_) => Err(refused()),
     }
@@ -302,10 +334,18 @@ mod tests {
             let (_, cert) = x509_parser::parse_x509_certificate(&der).unwrap();
             assert!(!cert.is_ca());
             let eku = cert.extended_key_usage().unwrap().unwrap().value;
-            assert_eq!((eku.server_auth, eku.client_auth), (usage == Usage::Server, usage == Usage::Client));
+            assert_eq!(
+                (eku.server_auth, eku.client_auth),
+                (usage == Usage::Server, usage == Usage::Client)
+            );
             let key_usage = cert.key_usage().unwrap().unwrap().value;
             assert!(key_usage.digital_signature() && !key_usage.key_cert_sign());
-            let names = &cert.subject_alternative_name().unwrap().unwrap().value.general_names;
+            let names = &cert
+                .subject_alternative_name()
+                .unwrap()
+                .unwrap()
+                .value
+                .general_names;
             assert!(matches!(
                 names[..],
                 [
@@ -314,10 +354,12 @@ mod tests {
                     GeneralName::URI("spiffe://example.org/relay"),
                 ]
             ));
-            let identified = cert
-                .extensions()
-                .iter()
-                .any(|extension| matches!(extension.parsed_extension(), ParsedExtension::AuthorityKeyIdentifier(_)));
+            let identified = cert.extensions().iter().any(|extension| {
+                matches!(
+                    extension.parsed_extension(),
+                    ParsedExtension::AuthorityKeyIdentifier(_)
+                )
+            });
             assert!(identified);
         }
     }
@@ -339,10 +381,20 @@ mod tests {
     #[test]
     fn an_authority_survives_its_files() {
         let made = authority();
-        let loaded = Authority::load(made.cert_pem(), SecretPem::new(made.key_pem().expose().into())).unwrap();
-        assert_eq!(loaded.not_after().unix_timestamp(), made.not_after().unix_timestamp());
+        let loaded = Authority::load(
+            made.cert_pem(),
+            SecretPem::new(made.key_pem().expose().into()),
+        )
+        .unwrap();
+        assert_eq!(
+            loaded.not_after().unix_timestamp(),
+            made.not_after().unix_timestamp()
+        );
         let outlast = Leaf {
-            validity: Validity { not_before: made.not_after() - Duration::days(1), not_after: made.not_after() },
+            validity: Validity {
+                not_before: made.not_after() - Duration::days(1),
+                not_after: made.not_after(),
+            },
             ..leaf(Usage::Server)
         };
         loaded.issue(&outlast).unwrap();
@@ -356,7 +408,11 @@ mod tests {
         let cases = [
             ("", key(first.key_pem()), "is not a PEM certificate"),
             (first.cert_pem(), key(second.key_pem()), "does not belong"),
-            (first.cert_pem(), SecretPem::new("no key".into()), "not an unencrypted"),
+            (
+                first.cert_pem(),
+                SecretPem::new("no key".into()),
+                "not an unencrypted",
+            ),
             (&issued.cert_pem, key(&issued.key_pem), "not an authority"),
         ];
         for (cert, key, expected) in cases {
@@ -369,20 +425,65 @@ mod tests {
     fn leaves_that_must_not_be_issued() {
         let authority = authority();
         let validity = Validity::days(30);
-        let reversed = Validity { not_before: validity.not_after, not_after: validity.not_before };
-        let with_name = |name| Leaf { names: vec![name], ..leaf(Usage::Client) };
+        let reversed = Validity {
+            not_before: validity.not_after,
+            not_after: validity.not_before,
+        };
+        let with_name = |name| Leaf {
+            names: vec![name],
+            ..leaf(Usage::Client)
+        };
         let cases: Vec<(&str, Leaf)> = vec![
-            ("no name", Leaf { names: Vec::new(), ..leaf(Usage::Server) }),
-            ("outlives", Leaf { validity: Validity::days(366), ..leaf(Usage::Client) }),
-            ("reversed", Leaf { validity: reversed, ..leaf(Usage::Client) }),
-            ("empty common name", Leaf { common_name: String::new(), ..leaf(Usage::Client) }),
-            ("long common name", Leaf { common_name: "x".repeat(65), ..leaf(Usage::Client) }),
-            ("control character", Leaf { common_name: "a\nb".into(), ..leaf(Usage::Client) }),
+            (
+                "no name",
+                Leaf {
+                    names: Vec::new(),
+                    ..leaf(Usage::Server)
+                },
+            ),
+            (
+                "outlives",
+                Leaf {
+                    validity: Validity::days(366),
+                    ..leaf(Usage::Client)
+                },
+            ),
+            (
+                "reversed",
+                Leaf {
+                    validity: reversed,
+                    ..leaf(Usage::Client)
+                },
+            ),
+            (
+                "empty common name",
+                Leaf {
+                    common_name: String::new(),
+                    ..leaf(Usage::Client)
+                },
+            ),
+            (
+                "long common name",
+                Leaf {
+                    common_name: "x".repeat(65),
+                    ..leaf(Usage::Client)
+                },
+            ),
+            (
+                "control character",
+                Leaf {
+                    common_name: "a\nb".into(),
+                    ..leaf(Usage::Client)
+                },
+            ),
             ("wildcard", with_name(Name::Dns("*.example.org".into()))),
             ("empty host", with_name(Name::Dns(String::new()))),
             ("host with space", with_name(Name::Dns("a b".into()))),
             ("URI without scheme", with_name(Name::Uri("example".into()))),
-            ("URI with newline", with_name(Name::Uri("spiffe://a/\n".into()))),
+            (
+                "URI with newline",
+                with_name(Name::Uri("spiffe://a/\n".into())),
+            ),
         ];
         for (case, leaf) in cases {
             assert!(authority.issue(&leaf).is_err(), "{case}");

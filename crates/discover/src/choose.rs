@@ -15,7 +15,9 @@ const LONGITUDE_NOISE: &str = "noise(by=1, min=-180, max=180)";
 
 /// Returns true if a name of a location is that of a latitude.
 fn is_latitude(name: &str) -> bool {
-    names::words(name).iter().any(|word| word == "lat" || word.contains("latitude"))
+    names::words(name)
+        .iter()
+        .any(|word| word == "lat" || word.contains("latitude"))
 }
 
 /// A source of values.
@@ -54,15 +56,29 @@ pub fn candidates(category: Category, demands: Demands<'_>) -> Vec<Function> {
     let hash = length_max.unwrap_or(HASH_LENGTH).min(HASH_LENGTH);
     let hash = (hash >= HASH_LENGTH_MIN).then(|| format!("hash(length={hash})"));
     let list = |name: &str| {
-        let longest = builtin_entries(name).map(|entry| entry.chars().count()).max().unwrap_or(0);
+        let longest = builtin_entries(name)
+            .map(|entry| entry.chars().count())
+            .max()
+            .unwrap_or(0);
         (length_max.is_none_or(|max| longest <= max)).then(|| format!("pseudonym(list={name})"))
     };
     let full_names = || {
-        let longest = |name| builtin_entries(name).map(|entry: &str| entry.chars().count()).max().unwrap_or(0);
+        let longest = |name| {
+            builtin_entries(name)
+                .map(|entry: &str| entry.chars().count())
+                .max()
+                .unwrap_or(0)
+        };
         let longest = longest("first_names") + 1 + longest("last_names");
-        (length_max.is_none_or(|max| longest <= max)).then(|| "pseudonym(list=full_names)".to_owned())
+        (length_max.is_none_or(|max| longest <= max))
+            .then(|| "pseudonym(list=full_names)".to_owned())
     };
-    let some = |texts: &[&str]| texts.iter().map(|text| Some((*text).to_owned())).collect::<Vec<_>>();
+    let some = |texts: &[&str]| {
+        texts
+            .iter()
+            .map(|text| Some((*text).to_owned()))
+            .collect::<Vec<_>>()
+    };
     let mut texts: Vec<Option<String>> = match category {
         Category::Email => some(&["email"]),
         Category::Phone => some(&["phone", "fpe"]),
@@ -74,22 +90,33 @@ pub fn candidates(category: Category, demands: Demands<'_>) -> Vec<Function> {
         Category::City => vec![list("cities")],
         Category::PostalCode => some(&["postal_code", "fpe", "fpe(alphabet=alphanumeric_upper)"]),
         Category::BirthDate => some(&["date_shift(within=365)", "generalize(step=10)"]),
-        Category::BankAccount => {
-            some(&["iban", "fpe", "fpe(alphabet=alphanumeric_upper)", "fpe(alphabet=alphanumeric)"])
-        }
-        Category::NationalId | Category::Identifier => {
-            some(&["fpe", "fpe(alphabet=alphanumeric_upper)", "fpe(alphabet=alphanumeric)"])
-        }
+        Category::BankAccount => some(&[
+            "iban",
+            "fpe",
+            "fpe(alphabet=alphanumeric_upper)",
+            "fpe(alphabet=alphanumeric)",
+        ]),
+        Category::NationalId | Category::Identifier => some(&[
+            "fpe",
+            "fpe(alphabet=alphanumeric_upper)",
+            "fpe(alphabet=alphanumeric)",
+        ]),
         Category::Card => some(&["card", "fpe"]),
         Category::Secret | Category::FreeText | Category::Photo | Category::Special => Vec::new(),
         Category::IpAddress => some(&["fixed(\"192.0.2.1\")"]),
         Category::Pay => some(&["noise(percent=10)"]),
-        Category::Location if is_latitude(demands.name) => some(&[LATITUDE_NOISE, LONGITUDE_NOISE, "noise(by=1)"]),
+        Category::Location if is_latitude(demands.name) => {
+            some(&[LATITUDE_NOISE, LONGITUDE_NOISE, "noise(by=1)"])
+        }
         Category::Location => some(&[LONGITUDE_NOISE, "noise(by=1)"]),
     };
     if demands.is_unique {
         texts.push(hash);
-        texts.extend(some(&["fpe", "fpe(alphabet=alphanumeric)", "date_shift(days=173)"]));
+        texts.extend(some(&[
+            "fpe",
+            "fpe(alphabet=alphanumeric)",
+            "date_shift(days=173)",
+        ]));
     } else {
         if category.is_kept_apart() {
             texts.push(hash);
@@ -97,14 +124,24 @@ pub fn candidates(category: Category, demands: Demands<'_>) -> Vec<Function> {
         texts.extend(some(&["redact", "fixed(\"x\")", "fixed(\"\")"]));
         texts.extend(match demands.source {
             DemandSource::File => Vec::new(),
-            DemandSource::Database => some(&["fixed(\"{}\")", "fixed(\"1970-01-01\")", "fixed(\"0\")"]),
-            DemandSource::Arrow => some(&["fixed(\"1970-01-01\")", "fixed(\"1970-01-01T00:00:00Z\")", "fixed(\"0\")"]),
+            DemandSource::Database => {
+                some(&["fixed(\"{}\")", "fixed(\"1970-01-01\")", "fixed(\"0\")"])
+            }
+            DemandSource::Arrow => some(&[
+                "fixed(\"1970-01-01\")",
+                "fixed(\"1970-01-01T00:00:00Z\")",
+                "fixed(\"0\")",
+            ]),
         });
         if demands.is_nullable {
             texts.push(Some("null".to_owned()));
         }
     }
-    texts.into_iter().flatten().filter_map(|text| text.parse().ok()).collect()
+    texts
+        .into_iter()
+        .flatten()
+        .filter_map(|text| text.parse().ok())
+        .collect()
 }
 
 #[cfg(test)]
@@ -123,9 +160,19 @@ mod tests {
             ("platform_lon", LONGITUDE_NOISE),
         ] {
             let class = &FieldClass::Number;
-            let demands = Demands { name, class, is_unique: false, is_nullable: true, source: DemandSource::Database };
+            let demands = Demands {
+                name,
+                class,
+                is_unique: false,
+                is_nullable: true,
+                source: DemandSource::Database,
+            };
             let functions = candidates(Category::Location, demands);
-            assert_eq!(functions.first().map(Function::to_string).as_deref(), Some(expected), "{name}");
+            assert_eq!(
+                functions.first().map(Function::to_string).as_deref(),
+                Some(expected),
+                "{name}"
+            );
         }
     }
 }

@@ -4,7 +4,10 @@ use sealwire_mask_rules::{Target, Value};
 
 use crate::choose::{DemandSource, Demands, candidates};
 use crate::sample::{Sample, ValueType};
-use crate::{ColumnPaths, DiscoverOptions, DiscoveredField, FieldVerdict, Trial, UNCERTAIN_MIN, first_fitting, judge};
+use crate::{
+    ColumnPaths, DiscoverOptions, DiscoveredField, FieldVerdict, Trial, UNCERTAIN_MIN,
+    first_fitting, judge,
+};
 
 /// Judges a field by its name, the name of its table or parent key, and its values, and chooses its function. `shown` is
 /// the field's name in the result.
@@ -31,12 +34,29 @@ pub fn decide_field(
         fallback: Some("redact".to_owned()),
         columns: ColumnPaths::default(),
     };
-    if let Some(category) = judged.category.filter(|_| judged.confidence >= UNCERTAIN_MIN.min(options.min_confidence)) {
-        let demands = Demands { name, class: &class, is_unique: false, is_nullable: true, source: DemandSource::File };
-        let values = sample.values.iter().map(|(r#type, text)| scalar(*r#type, text));
-        field.mask = first_fitting(candidates(category, demands), values, trial).map(|function| function.to_string());
+    if let Some(category) = judged
+        .category
+        .filter(|_| judged.confidence >= UNCERTAIN_MIN.min(options.min_confidence))
+    {
+        let demands = Demands {
+            name,
+            class: &class,
+            is_unique: false,
+            is_nullable: true,
+            source: DemandSource::File,
+        };
+        let values = sample
+            .values
+            .iter()
+            .map(|(r#type, text)| scalar(*r#type, text));
+        field.mask = first_fitting(candidates(category, demands), values, trial)
+            .map(|function| function.to_string());
         let is_sensitive = judged.confidence >= options.min_confidence && field.mask.is_some();
-        field.verdict = if is_sensitive { FieldVerdict::Sensitive } else { FieldVerdict::Uncertain };
+        field.verdict = if is_sensitive {
+            FieldVerdict::Sensitive
+        } else {
+            FieldVerdict::Uncertain
+        };
     }
     field
 }
@@ -45,8 +65,10 @@ fn scalar(r#type: ValueType, text: &str) -> Value<'_> {
     match r#type {
         ValueType::Text => Value::Str(text),
         ValueType::Boolean => Value::Bool(text == "true"),
-        ValueType::Number => {
-            text.parse().map(Value::Int).or_else(|_| text.parse().map(Value::Float)).unwrap_or(Value::Str(text))
-        }
+        ValueType::Number => text
+            .parse()
+            .map(Value::Int)
+            .or_else(|_| text.parse().map(Value::Float))
+            .unwrap_or(Value::Str(text)),
     }
 }

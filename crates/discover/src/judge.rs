@@ -28,20 +28,39 @@ pub struct Judgement {
 
 /// Judges a field by its name, table, class and values.
 #[must_use]
-pub fn judge(name: &str, table: &str, class: &FieldClass, sample: &Sample, this_year: i32) -> Judgement {
+pub fn judge(
+    name: &str,
+    table: &str,
+    class: &FieldClass,
+    sample: &Sample,
+    this_year: i32,
+) -> Judgement {
     let by_name = names::vote(name, table).filter(|vote| class.can_hold(vote.category));
     let mut by_value = values::votes(sample, this_year);
     by_value.retain(|vote| class.can_hold(vote.category));
     if names::is_of_persons(table) {
-        let lifted = |vote: &&mut ValueVote| matches!(vote.category, Category::BirthDate | Category::City);
-        by_value.iter_mut().filter(lifted).for_each(|vote| vote.weight += 0.15);
+        let lifted =
+            |vote: &&mut ValueVote| matches!(vote.category, Category::BirthDate | Category::City);
+        by_value
+            .iter_mut()
+            .filter(lifted)
+            .for_each(|vote| vote.weight += 0.15);
     }
     if *class == FieldClass::Inet {
         let of = sample.values.len();
         let form = "the type of an IP address";
-        by_value.push(ValueVote { category: Category::IpAddress, weight: 0.95, matching: of, of, form });
+        by_value.push(ValueVote {
+            category: Category::IpAddress,
+            weight: 0.95,
+            matching: of,
+            of,
+            form,
+        });
     }
-    let best = by_value.iter().max_by(|a, b| a.weight.total_cmp(&b.weight)).cloned();
+    let best = by_value
+        .iter()
+        .max_by(|a, b| a.weight.total_cmp(&b.weight))
+        .cloned();
     let mut evidence = Vec::new();
     let (category, mut confidence) = match (by_name, best) {
         (None, None) => (None, 0.0),
@@ -51,11 +70,16 @@ pub fn judge(name: &str, table: &str, class: &FieldClass, sample: &Sample, this_
         }
         (Some(vote), best) => {
             evidence.push(format!("name: contains `{}`", vote.word));
-            let agreeing = by_value.iter().find(|other| other.category.is_like(vote.category));
+            let agreeing = by_value
+                .iter()
+                .find(|other| other.category.is_like(vote.category));
             match (agreeing, best) {
                 (Some(other), _) => {
                     evidence.push(told(other));
-                    (Some(vote.category), 1.0 - (1.0 - vote.weight) * (1.0 - other.weight))
+                    (
+                        Some(vote.category),
+                        1.0 - (1.0 - vote.weight) * (1.0 - other.weight),
+                    )
                 }
                 // Values of another strict form decide against the name.
                 (None, Some(other)) if other.weight >= 0.85 && !other.category.is_name() => {
@@ -70,15 +94,27 @@ pub fn judge(name: &str, table: &str, class: &FieldClass, sample: &Sample, this_
         }
     };
     if confidence < 0.4 && sample.long * 2 > sample.seen {
-        let evidence = vec![format!("{} of {} values were too long to be read", sample.long, sample.seen)];
-        return Judgement { category: Some(Category::FreeText), confidence: 0.4, evidence };
+        let evidence = vec![format!(
+            "{} of {} values were too long to be read",
+            sample.long, sample.seen
+        )];
+        return Judgement {
+            category: Some(Category::FreeText),
+            confidence: 0.4,
+            evidence,
+        };
     }
     let texts: HashSet<&str> = sample.texts().collect();
-    if texts.len() == 1 && sample.values.len() >= 50 && by_name.is_none_or(|vote| vote.weight < 0.8) {
+    if texts.len() == 1 && sample.values.len() >= 50 && by_name.is_none_or(|vote| vote.weight < 0.8)
+    {
         evidence.push("all sampled values are equal".to_owned());
         confidence *= 0.6;
     }
-    Judgement { category, confidence: confidence.min(CONFIDENCE_MAX), evidence }
+    Judgement {
+        category,
+        confidence: confidence.min(CONFIDENCE_MAX),
+        evidence,
+    }
 }
 
 fn told(vote: &ValueVote) -> String {
@@ -86,15 +122,25 @@ fn told(vote: &ValueVote) -> String {
 }
 
 /// Lowers the weight of a name whose values contradict it.
-fn by_name_alone(vote: NameVote, class: &FieldClass, sample: &Sample, evidence: &mut Vec<String>) -> f64 {
+fn by_name_alone(
+    vote: NameVote,
+    class: &FieldClass,
+    sample: &Sample,
+    evidence: &mut Vec<String>,
+) -> f64 {
     let texts: Vec<&str> = sample.texts().collect();
     if texts.len() < CONTRADICTION_MIN {
-        let sampled = if texts.is_empty() { "no values".to_owned() } else { format!("only {} values", texts.len()) };
+        let sampled = if texts.is_empty() {
+            "no values".to_owned()
+        } else {
+            format!("only {} values", texts.len())
+        };
         evidence.push(format!("{sampled} to judge by"));
         return vote.weight;
     }
-    let share =
-        |test: &dyn Fn(&str) -> bool| texts.iter().filter(|text| test(text)).count() as f64 / texts.len() as f64;
+    let share = |test: &dyn Fn(&str) -> bool| {
+        texts.iter().filter(|text| test(text)).count() as f64 / texts.len() as f64
+    };
     let digits = |text: &str| text.chars().filter(char::is_ascii_digit).count();
     let has_letters = |text: &str| text.chars().any(char::is_alphabetic);
     let is_date = |text: &str| values::year_of_date(text).is_some();
@@ -120,12 +166,17 @@ fn by_name_alone(vote: NameVote, class: &FieldClass, sample: &Sample, evidence: 
         Category::Identifier | Category::FreeText | Category::Photo => 1.0,
     };
     if fits < 0.3 && !matches!(class, FieldClass::Date) {
-        evidence.push(format!("few values have the form of {}", vote.category.title()));
+        evidence.push(format!(
+            "few values have the form of {}",
+            vote.category.title()
+        ));
         return vote.weight * 0.4;
     }
     let distinct = texts.iter().collect::<HashSet<_>>().len();
     if texts.len() >= REPEATED_MIN && distinct < DISTINCT_MIN && is_of_many(vote.category) {
-        evidence.push(format!("only {distinct} distinct values, which cannot tell persons apart"));
+        evidence.push(format!(
+            "only {distinct} distinct values, which cannot tell persons apart"
+        ));
         return vote.weight * 0.4;
     }
     evidence.push("the values do not contradict the name".to_owned());
@@ -146,7 +197,9 @@ pub fn class_of(sample: &Sample) -> FieldClass {
     if sample.is_all(ValueType::Number) {
         return FieldClass::Number;
     }
-    FieldClass::Text { characters_max: None }
+    FieldClass::Text {
+        characters_max: None,
+    }
 }
 
 #[cfg(test)]
@@ -171,21 +224,32 @@ mod tests {
         ] {
             let mut sample = Sample::new(200, 7);
             (0..count).for_each(|at| sample.add(ValueType::Text, values[at % values.len()]));
-            let class = FieldClass::Text { characters_max: None };
+            let class = FieldClass::Text {
+                characters_max: None,
+            };
             let judged = judge(name, table, &class, &sample, 2025);
-            assert_eq!(judged.confidence >= 0.5, is_sensitive, "{table}.{name} of {count}: {judged:?}");
+            assert_eq!(
+                judged.confidence >= 0.5,
+                is_sensitive,
+                "{table}.{name} of {count}: {judged:?}"
+            );
         }
     }
 
     #[test]
     fn amounts_of_money_are_pay() {
         for (values, is_sensitive) in [
-            (["$1,234.00", "$2,000.50", "-$3.00", "4.500,00 €", "$5.00"], true),
+            (
+                ["$1,234.00", "$2,000.50", "-$3.00", "4.500,00 €", "$5.00"],
+                true,
+            ),
             (["1234.00", "2000.50", "3", "4500", "5"], true),
             (["low", "high", "low", "mid", "high"], false),
         ] {
             let mut sample = Sample::new(10, 7);
-            values.iter().for_each(|text| sample.add(ValueType::Text, text));
+            values
+                .iter()
+                .for_each(|text| sample.add(ValueType::Text, text));
             let judged = judge("salary", "employees", &FieldClass::Number, &sample, 2025);
             assert_eq!(judged.confidence >= 0.5, is_sensitive, "{judged:?}");
         }

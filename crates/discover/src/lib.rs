@@ -53,7 +53,12 @@ impl DiscoverOptions {
     /// Creates the default settings.
     #[must_use]
     pub fn new(this_year: i32) -> Self {
-        Self { sample: 1_000, min_confidence: 0.7, seed: 1, this_year }
+        Self {
+            sample: 1_000,
+            min_confidence: 0.7,
+            seed: 1,
+            this_year,
+        }
     }
 }
 
@@ -223,7 +228,10 @@ impl FieldClass {
             Self::Date => category == Category::BirthDate,
             Self::Inet => category == Category::IpAddress,
             Self::Bytes => matches!(category, Category::Photo | Category::Secret),
-            Self::Other => matches!(category, Category::Special | Category::Location | Category::Identifier),
+            Self::Other => matches!(
+                category,
+                Category::Special | Category::Location | Category::Identifier
+            ),
         }
     }
 }
@@ -301,7 +309,9 @@ impl DiscoveredField {
     fn redact(&mut self, unfit: &str) {
         let old = std::mem::replace(&mut self.mask, self.fallback.clone()).unwrap_or_default();
         match &self.mask {
-            Some(mask) => self.evidence.push(format!("`{old}` does not fit {unfit}, so `{mask}`")),
+            Some(mask) => self
+                .evidence
+                .push(format!("`{old}` does not fit {unfit}, so `{mask}`")),
             None => {
                 self.evidence.push(format!("`{old}` does not fit {unfit}"));
                 self.verdict = FieldVerdict::Uncertain;
@@ -326,7 +336,10 @@ impl Discovery {
     /// Replaces the functions of rules that do not fit all values by constants. `unfit` are indexes of rules, each with the
     /// number of its values.
     pub fn redact(&mut self, unfit: &[(usize, u64)]) {
-        let sensitive = self.fields.iter_mut().filter(|field| field.verdict == FieldVerdict::Sensitive);
+        let sensitive = self
+            .fields
+            .iter_mut()
+            .filter(|field| field.verdict == FieldVerdict::Sensitive);
         for (rule, field) in sensitive.enumerate() {
             if let Some((_, values)) = unfit.iter().find(|(of, _)| *of == rule) {
                 field.redact(&format!("{values} of the values"));
@@ -343,7 +356,9 @@ impl Discovery {
                 && field.columns.0.iter().any(|name| name == column)
         };
         let field = self.fields.iter_mut().find(is_named);
-        field.map(|field| field.redact("the type of the column")).is_some()
+        field
+            .map(|field| field.redact("the type of the column"))
+            .is_some()
     }
 
     /// Returns the rules as TOML, with the evidence as comments.

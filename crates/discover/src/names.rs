@@ -85,7 +85,11 @@ const PATTERNS: &[(Category, f64, &[&str])] = &[
             "rufname",
         ],
     ),
-    (Category::FirstName, 0.8, &["first", "middle", "given", "nombre_pila"]),
+    (
+        Category::FirstName,
+        0.8,
+        &["first", "middle", "given", "nombre_pila"],
+    ),
     (
         Category::LastName,
         0.9,
@@ -150,7 +154,11 @@ const PATTERNS: &[(Category, f64, &[&str])] = &[
             "nom_client",
         ],
     ),
-    (Category::FullName, 0.75, &["holder", "recipient", "addressee", "spouse", "next_of_kin"]),
+    (
+        Category::FullName,
+        0.75,
+        &["holder", "recipient", "addressee", "spouse", "next_of_kin"],
+    ),
     (
         Category::Username,
         0.85,
@@ -220,7 +228,20 @@ const PATTERNS: &[(Category, f64, &[&str])] = &[
             "ship_city",
         ],
     ),
-    (Category::City, 0.75, &["ort", "stadt", "county", "district", "suburb", "borough", "neighborhood", "localidad"]),
+    (
+        Category::City,
+        0.75,
+        &[
+            "ort",
+            "stadt",
+            "county",
+            "district",
+            "suburb",
+            "borough",
+            "neighborhood",
+            "localidad",
+        ],
+    ),
     (
         Category::PostalCode,
         0.85,
@@ -426,7 +447,18 @@ const PATTERNS: &[(Category, f64, &[&str])] = &[
     (
         Category::Pay,
         0.85,
-        &["salary", "income", "wage", "gehalt", "lohn", "salaire", "salario", "bonus", "net_worth", "monthly_income"],
+        &[
+            "salary",
+            "income",
+            "wage",
+            "gehalt",
+            "lohn",
+            "salaire",
+            "salario",
+            "bonus",
+            "net_worth",
+            "monthly_income",
+        ],
     ),
     (
         Category::Special,
@@ -458,7 +490,19 @@ const PATTERNS: &[(Category, f64, &[&str])] = &[
             "sexual_orientation",
         ],
     ),
-    (Category::Location, 0.75, &["latitude", "longitude", "lat", "lon", "lng", "geo_location", "coordinates"]),
+    (
+        Category::Location,
+        0.75,
+        &[
+            "latitude",
+            "longitude",
+            "lat",
+            "lon",
+            "lng",
+            "geo_location",
+            "coordinates",
+        ],
+    ),
     (
         Category::FreeText,
         0.5,
@@ -485,7 +529,16 @@ const PATTERNS: &[(Category, f64, &[&str])] = &[
     (
         Category::Photo,
         0.8,
-        &["photo", "picture", "avatar", "portrait", "foto", "signature", "fingerprint", "photo_path"],
+        &[
+            "photo",
+            "picture",
+            "avatar",
+            "portrait",
+            "foto",
+            "signature",
+            "fingerprint",
+            "photo_path",
+        ],
     ),
 ];
 
@@ -582,7 +635,9 @@ const DESCRIBES: &[&str] = &[
     "required",
     "attempts",
 ];
-const ASKS: &[&str] = &["is", "has", "allow", "num", "total", "needs", "max", "min", "ist", "hat", "es"];
+const ASKS: &[&str] = &[
+    "is", "has", "allow", "num", "total", "needs", "max", "min", "ist", "hat", "es",
+];
 
 /// Splits a name into lower-case words without accents and digits.
 pub(crate) fn words(name: &str) -> Vec<String> {
@@ -624,11 +679,14 @@ pub(crate) fn words(name: &str) -> Vec<String> {
 pub fn is_of_persons(table: &str) -> bool {
     let singular = |word: &str| {
         PERSONS.iter().any(|known| {
-            word == *known || word.strip_suffix('s') == Some(known) || word.strip_suffix("en") == Some(known)
+            word == *known
+                || word.strip_suffix('s') == Some(known)
+                || word.strip_suffix("en") == Some(known)
         })
     };
     let words = words(table);
-    words.iter().any(|word| singular(word)) && !words.iter().any(|word| word == "type" || word == "status")
+    words.iter().any(|word| singular(word))
+        && !words.iter().any(|word| word == "type" || word == "status")
 }
 
 /// Last words of tables whose rows are not persons but belong to them, as in `user_attribute`.
@@ -658,7 +716,9 @@ const OF_PERSONS: &[&str] = &[
 /// Returns true if the rows of a table of persons are no persons.
 fn is_of_attributes(table: &str) -> bool {
     let words = words(table);
-    let Some(last) = words.last() else { return false };
+    let Some(last) = words.last() else {
+        return false;
+    };
     OF_PERSONS.iter().any(|known| {
         let plural = match known.strip_suffix('y') {
             Some(stem) => format!("{stem}ies"),
@@ -694,7 +754,8 @@ fn vote_by_words(name: &str, table: &str) -> Option<NameVote> {
         }
         for pattern in *patterns {
             let compact: String = pattern.chars().filter(|c| *c != '_').collect();
-            let is_compound = |word: &String| *word == compact || compact.len() >= 7 && word.contains(&compact);
+            let is_compound =
+                |word: &String| *word == compact || compact.len() >= 7 && word.contains(&compact);
             let whole = joined.contains(&format!("_{pattern}_"));
             if !whole && !words.iter().any(is_compound) {
                 continue;
@@ -721,7 +782,9 @@ fn vote_by_words(name: &str, table: &str) -> Option<NameVote> {
             let mut weight = *weight;
             let last = words.last().map_or("", String::as_str);
             if DESCRIBES.contains(&last) && !pattern.ends_with(last)
-                || words.first().is_some_and(|first| ASKS.contains(&first.as_str()))
+                || words
+                    .first()
+                    .is_some_and(|first| ASKS.contains(&first.as_str()))
             {
                 weight *= 0.3;
             }
@@ -732,7 +795,14 @@ fn vote_by_words(name: &str, table: &str) -> Option<NameVote> {
                 weight -= 0.3;
             }
             if best.is_none_or(|(length, vote)| (compact.len(), weight) > (length, vote.weight)) {
-                best = Some((compact.len(), NameVote { category: *category, weight, word: pattern }));
+                best = Some((
+                    compact.len(),
+                    NameVote {
+                        category: *category,
+                        weight,
+                        word: pattern,
+                    },
+                ));
             }
         }
     }
@@ -740,11 +810,20 @@ fn vote_by_words(name: &str, table: &str) -> Option<NameVote> {
     if best.is_some() {
         return best;
     }
-    let [rest @ .., last] = words.as_slice() else { return None };
+    let [rest @ .., last] = words.as_slice() else {
+        return None;
+    };
     let bare = BARE_NAMES.iter().find(|bare| *bare == last)?;
-    let is_persons =
-        if rest.is_empty() { is_of_persons(table) && !is_of_attributes(table) } else { is_of_persons(&rest.join("_")) };
-    is_persons.then_some(NameVote { category: Category::FullName, weight: 0.85, word: bare })
+    let is_persons = if rest.is_empty() {
+        is_of_persons(table) && !is_of_attributes(table)
+    } else {
+        is_of_persons(&rest.join("_"))
+    };
+    is_persons.then_some(NameVote {
+        category: Category::FullName,
+        weight: 0.85,
+        word: bare,
+    })
 }
 
 #[cfg(test)]
@@ -789,7 +868,10 @@ mod tests {
         ];
         for (name, table, category) in yes {
             let vote = vote(name, table).unwrap_or_else(|| panic!("{table}.{name}"));
-            assert!(vote.category == category && vote.weight >= 0.7, "{table}.{name}: {vote:?}");
+            assert!(
+                vote.category == category && vote.weight >= 0.7,
+                "{table}.{name}: {vote:?}"
+            );
         }
         for (name, table) in [
             ("name", "products"),
@@ -807,7 +889,10 @@ mod tests {
             ("number", "orders"),
             ("line", "invoice"),
         ] {
-            assert!(vote(name, table).is_none_or(|vote| vote.weight < 0.5), "{table}.{name}");
+            assert!(
+                vote(name, table).is_none_or(|vote| vote.weight < 0.5),
+                "{table}.{name}"
+            );
         }
     }
 }

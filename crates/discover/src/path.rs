@@ -50,7 +50,8 @@ pub fn merge_maps(fields: Vec<(Vec<PathPart>, Sample)>) -> MergedFields {
 /// Returns true within `Some` for an object whose keys have the form of personal data, and false for another map.
 fn is_map(_: &[PathPart], keys: &BTreeSet<String>) -> Option<bool> {
     let is_personal = are_personal(keys);
-    let is_map = is_personal || keys.len() >= MAP_KEYS_MIN || keys.iter().any(|key| is_data_key(key));
+    let is_map =
+        is_personal || keys.len() >= MAP_KEYS_MIN || keys.iter().any(|key| is_data_key(key));
     is_map.then_some(is_personal)
 }
 
@@ -66,11 +67,15 @@ pub(crate) fn hide_keys(
         let mut keys: BTreeMap<Vec<PathPart>, BTreeSet<String>> = BTreeMap::new();
         for parts in &*paths {
             if let Some(PathPart::Key(key)) = parts.get(level) {
-                keys.entry(parts[..level].to_vec()).or_default().insert(key.clone());
+                keys.entry(parts[..level].to_vec())
+                    .or_default()
+                    .insert(key.clone());
             }
         }
         for (prefix, keys) in keys {
-            let Some(is_personal) = is_map(&prefix, &keys) else { continue };
+            let Some(is_personal) = is_map(&prefix, &keys) else {
+                continue;
+            };
             for parts in &mut *paths {
                 if parts.len() > level && parts[..level] == prefix {
                     parts[level] = PathPart::Any;
@@ -84,8 +89,10 @@ pub(crate) fn hide_keys(
 
 /// Returns true if some keys have the form of personal data, or most are names of persons.
 pub(crate) fn are_personal(keys: &BTreeSet<String>) -> bool {
-    let are_names =
-        || keys.len() >= NAME_KEYS_MIN && keys.iter().filter(|key| is_listed_name(key)).count() * 2 >= keys.len();
+    let are_names = || {
+        keys.len() >= NAME_KEYS_MIN
+            && keys.iter().filter(|key| is_listed_name(key)).count() * 2 >= keys.len()
+    };
     keys.iter().any(|key| is_value_like(key)) || are_names()
 }
 
@@ -116,15 +123,26 @@ pub fn names_of(parts: &[PathPart]) -> (&str, &str) {
 /// stay.
 #[must_use]
 pub fn hide_map_keys(paths: &[String]) -> Vec<String> {
-    let split: Vec<Vec<TextStep<'_>>> = paths.iter().map(|path| split(path).unwrap_or_default()).collect();
-    let mut parts: Vec<Vec<PathPart>> =
-        split.iter().map(|steps| steps.iter().map(|(part, _)| part.clone()).collect()).collect();
+    let split: Vec<Vec<TextStep<'_>>> = paths
+        .iter()
+        .map(|path| split(path).unwrap_or_default())
+        .collect();
+    let mut parts: Vec<Vec<PathPart>> = split
+        .iter()
+        .map(|steps| steps.iter().map(|(part, _)| part.clone()).collect())
+        .collect();
     hide_keys(&mut parts, is_map);
-    let step = |((old, text), new): (&TextStep<'_>, &PathPart)| if old == new { *text } else { "[*]" }.to_owned();
+    let step = |((old, text), new): (&TextStep<'_>, &PathPart)| {
+        if old == new { *text } else { "[*]" }.to_owned()
+    };
     let mut shown = Vec::with_capacity(paths.len());
     for ((path, steps), parts) in paths.iter().zip(&split).zip(&parts) {
         let steps: String = steps.iter().zip(parts).map(step).collect();
-        shown.push(if steps.is_empty() { path.clone() } else { format!("${steps}") });
+        shown.push(if steps.is_empty() {
+            path.clone()
+        } else {
+            format!("${steps}")
+        });
     }
     shown
 }
@@ -144,7 +162,10 @@ fn split(path: &str) -> Option<Vec<TextStep<'_>>> {
             let (key, length) = unquoted(quoted)?;
             (PathPart::Key(key), 2 + length)
         } else {
-            (PathPart::Any, rest.starts_with('[').then(|| rest.find(']'))?? + 1)
+            (
+                PathPart::Any,
+                rest.starts_with('[').then(|| rest.find(']'))?? + 1,
+            )
         };
         let (text, behind) = rest.split_at_checked(length)?;
         steps.push((part, text));
@@ -173,17 +194,30 @@ mod tests {
 
     #[test]
     fn keys_of_maps_are_hidden_in_paths() {
-        let many: Vec<String> =
-            (0..120).map(|at| format!("$.wide.k{}", ["a", "b", "c"][at % 3].repeat(at / 3 + 1))).collect();
+        let many: Vec<String> = (0..120)
+            .map(|at| format!("$.wide.k{}", ["a", "b", "c"][at % 3].repeat(at / 3 + 1)))
+            .collect();
         for (paths, expected) in [
             (
                 &["$", "$.a.b", "$.a['b c'].d", "$.list[*].x", "$.list[0].y"][..],
                 &["$", "$.a.b", "$.a['b c'].d", "$.list[*].x", "$.list[0].y"][..],
             ),
-            (&["$.by['a@b.example'].n", "$.by.other.n", "$.x"], &["$.by[*].n", "$.by[*].n", "$.x"]),
-            (&["$.by['it\\'s a@b.example']", "$['a]b']"], &["$.by[*]", "$['a]b']"]),
-            (&["$.year['2023']", "$.year['2024'][*]"], &["$.year[*]", "$.year[*][*]"]),
-            (&["$.by.Anna", "$.by.Bob", "$.by.Emma"], &["$.by[*]", "$.by[*]", "$.by[*]"]),
+            (
+                &["$.by['a@b.example'].n", "$.by.other.n", "$.x"],
+                &["$.by[*].n", "$.by[*].n", "$.x"],
+            ),
+            (
+                &["$.by['it\\'s a@b.example']", "$['a]b']"],
+                &["$.by[*]", "$['a]b']"],
+            ),
+            (
+                &["$.year['2023']", "$.year['2024'][*]"],
+                &["$.year[*]", "$.year[*][*]"],
+            ),
+            (
+                &["$.by.Anna", "$.by.Bob", "$.by.Emma"],
+                &["$.by[*]", "$.by[*]", "$.by[*]"],
+            ),
             // Columns and other texts stay.
             (
                 &["people[*].email", "a@b.example", "$.a['b", "(other fields)"],

@@ -53,7 +53,9 @@ impl SampleRandom {
 
 impl fmt::Debug for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sample").field("seen", &self.seen).finish_non_exhaustive()
+        f.debug_struct("Sample")
+            .field("seen", &self.seen)
+            .finish_non_exhaustive()
     }
 }
 
@@ -67,7 +69,15 @@ impl Sample {
     /// Creates an empty sample of at most `size` values with at most `bytes_max` bytes, if that is less than 1 MiB.
     pub(crate) fn bounded(size: usize, seed: u64, bytes_max: usize) -> Self {
         let bytes_max = bytes_max.min(FIELD_BYTES_MAX);
-        Self { values: Vec::new(), seen: 0, long: 0, bytes: 0, bytes_max, size, random: SampleRandom::new(seed) }
+        Self {
+            values: Vec::new(),
+            seen: 0,
+            long: 0,
+            bytes: 0,
+            bytes_max,
+            size,
+            random: SampleRandom::new(seed),
+        }
     }
 
     /// Offers a value to the sample.
@@ -76,7 +86,11 @@ impl Sample {
     }
 
     /// Offers a value of at most `bytes_max` bytes, which is made only if it comes into the sample.
-    pub(crate) fn offer(&mut self, bytes_max: usize, value: impl FnOnce() -> (ValueType, Box<str>)) {
+    pub(crate) fn offer(
+        &mut self,
+        bytes_max: usize,
+        value: impl FnOnce() -> (ValueType, Box<str>),
+    ) {
         self.seen += 1;
         if bytes_max > VALUE_BYTES_MAX {
             self.long += 1;
@@ -101,7 +115,10 @@ impl Sample {
     /// Adds the values of another sample.
     pub fn merge(&mut self, other: Self) {
         let unseen = other.seen - other.values.len() as u64;
-        other.values.iter().for_each(|(r#type, text)| self.add(*r#type, text));
+        other
+            .values
+            .iter()
+            .for_each(|(r#type, text)| self.add(*r#type, text));
         self.seen += unseen;
         self.long += other.long;
     }
@@ -120,7 +137,10 @@ impl Sample {
 
     /// Returns the texts that are not blank.
     pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
-        self.values.iter().map(|(_, text)| text.trim()).filter(|text| !text.is_empty())
+        self.values
+            .iter()
+            .map(|(_, text)| text.trim())
+            .filter(|text| !text.is_empty())
     }
 
     /// Returns true if there are values and all have this type.

@@ -25,7 +25,9 @@ fn quoted(text: &str) -> String {
 
 /// Removes line ends and other control characters from a comment.
 fn on_a_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
 }
 
 pub(crate) fn toml(discovery: &Discovery) -> String {
@@ -42,7 +44,12 @@ pub(crate) fn toml(discovery: &Discovery) -> String {
         line(&mut out, &format!("Note: {note}."));
     }
     out.push_str("\n# Fields that no rule names are kept. `refuse` makes a job fail where a new field appears.\nunknown = \"keep\"\n");
-    let of = |verdict| discovery.fields.iter().filter(move |field| field.verdict == verdict);
+    let of = |verdict| {
+        discovery
+            .fields
+            .iter()
+            .filter(move |field| field.verdict == verdict)
+    };
     for field in of(FieldVerdict::Sensitive) {
         out.push('\n');
         line(&mut out, &evidence(field));
@@ -52,21 +59,29 @@ pub(crate) fn toml(discovery: &Discovery) -> String {
         }
     }
     if of(FieldVerdict::Uncertain).next().is_some() {
-        out.push_str("\n# Uncertain: decide on each, and remove the `#` of the rules that you want.\n");
+        out.push_str(
+            "\n# Uncertain: decide on each, and remove the `#` of the rules that you want.\n",
+        );
         for field in of(FieldVerdict::Uncertain) {
             out.push_str("#\n");
             line(&mut out, &format!("{}: {}", field.field, evidence(field)));
             match field.mask {
-                Some(_) => rule(field).iter().for_each(|part| line(&mut out, &format!("  {part}"))),
+                Some(_) => rule(field)
+                    .iter()
+                    .for_each(|part| line(&mut out, &format!("  {part}"))),
                 None => line(&mut out, "  No function fits its values and its column."),
             }
         }
     }
-    let (read, empty): (Vec<_>, Vec<_>) = of(FieldVerdict::Harmless).partition(|field| field.values > 0);
+    let (read, empty): (Vec<_>, Vec<_>) =
+        of(FieldVerdict::Harmless).partition(|field| field.values > 0);
     if !read.is_empty() {
         out.push_str("\n# Judged harmless:\n");
         for field in read {
-            line(&mut out, &format!("  {} ({} values)", field.field, field.values));
+            line(
+                &mut out,
+                &format!("  {} ({} values)", field.field, field.values),
+            );
         }
     }
     if !empty.is_empty() {
@@ -80,7 +95,11 @@ pub(crate) fn toml(discovery: &Discovery) -> String {
 
 fn evidence(field: &DiscoveredField) -> String {
     let category = field.category.map_or("", super::Category::title);
-    format!("{category}. {}; confidence {:.2}", field.evidence.join("; "), field.confidence)
+    format!(
+        "{category}. {}; confidence {:.2}",
+        field.evidence.join("; "),
+        field.confidence
+    )
 }
 
 fn rule(field: &DiscoveredField) -> [String; 3] {
@@ -91,7 +110,11 @@ fn rule(field: &DiscoveredField) -> [String; 3] {
         None => ("column", field.field.as_str()),
     };
     let mask = field.mask.as_deref().unwrap_or("redact");
-    ["[[rule]]".to_owned(), format!("{key} = {}", quoted(name)), format!("mask = {}", quoted(mask))]
+    [
+        "[[rule]]".to_owned(),
+        format!("{key} = {}", quoted(name)),
+        format!("mask = {}", quoted(mask)),
+    ]
 }
 
 #[cfg(test)]
@@ -101,13 +124,17 @@ mod tests {
     #[test]
     fn names_cannot_leave_their_string_or_comment() {
         for text in ["a\"b", "a\\b", "a\nb", "é", "\u{7f}", "x\"\n[[rule]]\n"] {
-            let parsed: Result<sealwire_mask_rules::Rules, _> = sealwire_mask_rules::Rules::from_toml(&format!(
-                "# {}\nunknown = \"keep\"\n[[rule]]\ncolumn = {}\nmask = \"redact\"\n",
-                on_a_line(text),
-                quoted(text)
-            ));
+            let parsed: Result<sealwire_mask_rules::Rules, _> =
+                sealwire_mask_rules::Rules::from_toml(&format!(
+                    "# {}\nunknown = \"keep\"\n[[rule]]\ncolumn = {}\nmask = \"redact\"\n",
+                    on_a_line(text),
+                    quoted(text)
+                ));
             let rules = parsed.unwrap_or_else(|error| panic!("{text:?}: {error}"));
-            assert_eq!(rules.get(0).map(|rule| rule.target.clone()), Some(Target::Column(text.to_owned())));
+            assert_eq!(
+                rules.get(0).map(|rule| rule.target.clone()),
+                Some(Target::Column(text.to_owned()))
+            );
         }
     }
 }

@@ -95,19 +95,39 @@ pub(crate) fn votes(sample: &Sample, this_year: i32) -> Vec<ValueVote> {
         };
         if matching > 0 && share >= share_min {
             let weight = (0.7 + 0.3 * share).min(if of < 3 { 0.9 } else { 0.98 });
-            votes.push(ValueVote { category, weight, matching, of, form });
+            votes.push(ValueVote {
+                category,
+                weight,
+                matching,
+                of,
+                form,
+            });
         }
     }
-    let embedded = count(&|text| text.contains(char::is_whitespace) && text.split_whitespace().any(is_embedded));
+    let embedded = count(&|text| {
+        text.contains(char::is_whitespace) && text.split_whitespace().any(is_embedded)
+    });
     if embedded > 0 && embedded * 100 >= of {
         let form = "an e-mail address or a key among other words";
-        votes.push(ValueVote { category: Category::FreeText, weight: 0.85, matching: embedded, of, form });
+        votes.push(ValueVote {
+            category: Category::FreeText,
+            weight: 0.85,
+            matching: embedded,
+            of,
+            form,
+        });
     }
     let streets = count(&is_street);
     if of >= 5 && streets * 10 >= of * 4 {
         let weight = if streets * 10 >= of * 7 { 0.85 } else { 0.7 };
         let form = "the form of a street address";
-        votes.push(ValueVote { category: Category::Street, weight, matching: streets, of, form });
+        votes.push(ValueVote {
+            category: Category::Street,
+            weight,
+            matching: streets,
+            of,
+            form,
+        });
     }
     if of >= VALUES_MIN {
         lists(&texts, &mut votes);
@@ -121,22 +141,55 @@ fn lists(texts: &[&str], votes: &mut Vec<ValueVote>) {
     let count = |test: &dyn Fn(&str) -> bool| texts.iter().filter(|text| test(text)).count();
     let full = |text: &str| {
         let text = text.to_lowercase();
-        let words: Vec<&str> = text.split([' ', ',']).filter(|word| !word.is_empty()).collect();
+        let words: Vec<&str> = text
+            .split([' ', ','])
+            .filter(|word| !word.is_empty())
+            .collect();
         (2..=4).contains(&words.len())
             && words.iter().any(|word| FIRST_NAMES.contains(*word))
-            && words.iter().all(|word| word.chars().all(|c| c.is_alphabetic() || matches!(c, '-' | '\'' | '.')))
+            && words.iter().all(|word| {
+                word.chars()
+                    .all(|c| c.is_alphabetic() || matches!(c, '-' | '\'' | '.'))
+            })
     };
-    let of_list = |list: &'static HashSet<String>| move |text: &str| list.contains(&text.to_lowercase());
+    let of_list =
+        |list: &'static HashSet<String>| move |text: &str| list.contains(&text.to_lowercase());
     for (category, matching, strong, form) in [
-        (Category::FirstName, count(&of_list(&FIRST_NAMES)), 0.8, "an entry of the list of first names"),
-        (Category::LastName, count(&of_list(&LAST_NAMES)), 0.75, "an entry of the list of last names"),
-        (Category::FullName, count(&full), 0.8, "a first name of the list and one to three further words"),
-        (Category::City, count(&of_list(&CITIES)), 0.6, "an entry of the list of cities"),
+        (
+            Category::FirstName,
+            count(&of_list(&FIRST_NAMES)),
+            0.8,
+            "an entry of the list of first names",
+        ),
+        (
+            Category::LastName,
+            count(&of_list(&LAST_NAMES)),
+            0.75,
+            "an entry of the list of last names",
+        ),
+        (
+            Category::FullName,
+            count(&full),
+            0.8,
+            "a first name of the list and one to three further words",
+        ),
+        (
+            Category::City,
+            count(&of_list(&CITIES)),
+            0.6,
+            "an entry of the list of cities",
+        ),
     ] {
         let share = matching as f64 / of as f64;
         if share >= 0.3 {
             let weight = if share >= 0.5 { strong } else { strong - 0.2 };
-            votes.push(ValueVote { category, weight, matching, of, form });
+            votes.push(ValueVote {
+                category,
+                weight,
+                matching,
+                of,
+                form,
+            });
         }
     }
 }
@@ -146,27 +199,45 @@ fn dates(texts: &[&str], this_year: i32, votes: &mut Vec<ValueVote>) {
     if years.len() * 10 < texts.len() * 9 {
         return;
     }
-    let matching = years.iter().filter(|year| AGES.contains(&(this_year - **year))).count();
+    let matching = years
+        .iter()
+        .filter(|year| AGES.contains(&(this_year - **year)))
+        .count();
     let distinct: HashSet<&&str> = texts.iter().collect();
-    let span = years.iter().max().zip(years.iter().min()).map_or(0, |(max, min)| max - min);
+    let span = years
+        .iter()
+        .max()
+        .zip(years.iter().min())
+        .map_or(0, |(max, min)| max - min);
     if matching * 10 >= texts.len() * 9 && span >= 25 && distinct.len() * 3 >= texts.len() {
         let form = "a date 18 to 100 years ago";
-        votes.push(ValueVote { category: Category::BirthDate, weight: 0.6, matching, of: texts.len(), form });
+        votes.push(ValueVote {
+            category: Category::BirthDate,
+            weight: 0.6,
+            matching,
+            of: texts.len(),
+            form,
+        });
     }
 }
 
 /// Returns the year of an ISO date, alone or before a time.
 pub(crate) fn year_of_date(text: &str) -> Option<i32> {
     let bytes = text.as_bytes();
-    let is_digits =
-        |range: std::ops::Range<usize>| bytes.get(range).is_some_and(|part| part.iter().all(u8::is_ascii_digit));
+    let is_digits = |range: std::ops::Range<usize>| {
+        bytes
+            .get(range)
+            .is_some_and(|part| part.iter().all(u8::is_ascii_digit))
+    };
     let is_date = is_digits(0..4)
         && bytes.get(4) == Some(&b'-')
         && is_digits(5..7)
         && bytes.get(7) == Some(&b'-')
         && is_digits(8..10)
         && matches!(bytes.get(10), None | Some(b'T' | b' '));
-    is_date.then(|| text.get(..4).and_then(|year| year.parse().ok())).flatten()
+    is_date
+        .then(|| text.get(..4).and_then(|year| year.parse().ok()))
+        .flatten()
 }
 
 fn is_embedded(word: &str) -> bool {
@@ -182,9 +253,12 @@ fn is_street(text: &str) -> bool {
             || word.ends_with("strasse")
             || word.ends_with("str.")
             || word.ends_with("gasse")
-            || word.len() > 5 && (word.ends_with("weg") || word.ends_with("platz") || word.ends_with("allee"))
+            || word.len() > 5
+                && (word.ends_with("weg") || word.ends_with("platz") || word.ends_with("allee"))
     };
-    text.chars().any(|c| c.is_ascii_digit()) && lower.contains(' ') && lower.split_whitespace().any(is_word)
+    text.chars().any(|c| c.is_ascii_digit())
+        && lower.contains(' ')
+        && lower.split_whitespace().any(is_word)
 }
 
 /// Returns true if a key of a JSON object or a header of CSV looks like a value, and so must not be shown.
@@ -212,7 +286,10 @@ pub(crate) fn is_data_key(key: &str) -> bool {
 fn is_name(text: &str) -> bool {
     let lower = text.to_lowercase();
     let words: Vec<&str> = lower.split_whitespace().collect();
-    (2..=4).contains(&words.len()) && words.iter().any(|word| FIRST_NAMES.contains(*word) || LAST_NAMES.contains(*word))
+    (2..=4).contains(&words.len())
+        && words
+            .iter()
+            .any(|word| FIRST_NAMES.contains(*word) || LAST_NAMES.contains(*word))
 }
 
 /// Returns true if the text is an entry of a list of names of persons.
@@ -243,7 +320,12 @@ mod tests {
         ] {
             assert_eq!(is_value_like(key), expected, "{key}");
         }
-        for (key, expected) in [("42", true), ("2023", true), ("address2", false), ("", false)] {
+        for (key, expected) in [
+            ("42", true),
+            ("2023", true),
+            ("address2", false),
+            ("", false),
+        ] {
             assert_eq!(is_data_key(key), expected, "{key}");
         }
     }

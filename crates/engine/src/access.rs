@@ -13,8 +13,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sealwire_access::{
-    AccessMode, AuthorizationRequest, Binding, Cache, CacheBounds, Decision, Denied, Grants, Identity, LoadError,
-    Loader, Operation, Permit, Permitted, Principal, Role, ValueVisibility, principal_key,
+    AccessMode, AuthorizationRequest, Binding, Cache, CacheBounds, Decision, Denied, Grants,
+    Identity, LoadError, Loader, Operation, Permit, Permitted, Principal, Role, ValueVisibility,
+    principal_key,
 };
 use sealwire_store::ControlStore as _;
 use sealwire_wire::control::Checked;
@@ -67,14 +68,18 @@ impl Authorizer {
         match config.mode {
             AccessMode::Enforce => {}
             AccessMode::Observe => {
-                tracing::warn!("access.mode is \"observe\": requests that no role grants are permitted")
+                tracing::warn!(
+                    "access.mode is \"observe\": requests that no role grants are permitted"
+                )
             }
             AccessMode::Off => {
-                tracing::warn!("access.mode is \"off\": each certificate of tls.client_ca may use every app")
+                tracing::warn!(
+                    "access.mode is \"off\": each certificate of tls.client_ca may use every app"
+                )
             }
         }
-        let policies =
-            (config.mode != AccessMode::Off).then(|| Arc::new(Cache::new(Bindings(Arc::downgrade(apps)), bounds)));
+        let policies = (config.mode != AccessMode::Off)
+            .then(|| Arc::new(Cache::new(Bindings(Arc::downgrade(apps)), bounds)));
         if let Some(policies) = &policies {
             let purged = Arc::clone(policies);
             apps.after_each_load(Box::new(move || purged.purge()));
@@ -170,9 +175,17 @@ impl Authorizer {
     /// answer.
     pub async fn has_role(&self, principal: &Principal) -> Result<(), CallFailure> {
         self.apps.check_unsealed()?;
-        let Some(policies) = self.policies.as_ref().filter(|_| self.mode == AccessMode::Enforce) else { return Ok(()) };
+        let Some(policies) = self
+            .policies
+            .as_ref()
+            .filter(|_| self.mode == AccessMode::Enforce)
+        else {
+            return Ok(());
+        };
         match policies.get(principal).await {
-            Ok(grants) if grants.as_ref().is_none_or(|grants| grants.is_empty()) => Err(CallFailure::LongWithoutRole),
+            Ok(grants) if grants.as_ref().is_none_or(|grants| grants.is_empty()) => {
+                Err(CallFailure::LongWithoutRole)
+            }
             Ok(_) => Ok(()),
             Err(error) => Err(CallFailure::Unknown(error)),
         }
@@ -180,13 +193,26 @@ impl Authorizer {
 
     /// Reports what becomes of a request of a principal in this engine's mode, for `principals.check`. `property`: also for
     /// this property of objects. Reads the principal's roles from the store, without the cache.
-    pub async fn check(&self, principal: &Principal, ask: AuthorizationRequest<'_>, property: Option<&str>) -> Checked {
+    pub async fn check(
+        &self,
+        principal: &Principal,
+        ask: AuthorizationRequest<'_>,
+        property: Option<&str>,
+    ) -> Checked {
         match self.mode {
-            AccessMode::Off => check_loaded(self.mode, Ok(None), ask, property, self.apps.roles().0),
-            AccessMode::Enforce | AccessMode::Observe => match load_grants(&self.apps, principal).await {
-                Ok((generation, grants)) => check_loaded(self.mode, Ok(grants), ask, property, generation),
-                Err(error) => check_loaded(self.mode, Err(error), ask, property, self.apps.roles().0),
-            },
+            AccessMode::Off => {
+                check_loaded(self.mode, Ok(None), ask, property, self.apps.roles().0)
+            }
+            AccessMode::Enforce | AccessMode::Observe => {
+                match load_grants(&self.apps, principal).await {
+                    Ok((generation, grants)) => {
+                        check_loaded(self.mode, Ok(grants), ask, property, generation)
+                    }
+                    Err(error) => {
+                        check_loaded(self.mode, Err(error), ask, property, self.apps.roles().0)
+                    }
+                }
+            }
         }
     }
 
@@ -195,8 +221,15 @@ impl Authorizer {
     /// # Errors
     ///
     /// [`CallFailure::HourlyLimitReached`] and [`CallFailure::AboveHourlyLimit`].
-    pub fn charge_hourly(&self, principal: &Principal, permit: &Permit<'_>, fields: u64) -> Result<(), CallFailure> {
-        let charged = self.hourly_limiter.charge(principal, permit, fields, Instant::now());
+    pub fn charge_hourly(
+        &self,
+        principal: &Principal,
+        permit: &Permit<'_>,
+        fields: u64,
+    ) -> Result<(), CallFailure> {
+        let charged = self
+            .hourly_limiter
+            .charge(principal, permit, fields, Instant::now());
         if charged.is_err() {
             self.metrics.refused(RefusalReason::Hourly);
         }
@@ -214,7 +247,10 @@ impl Authorizer {
             Ok(Decision { observed, .. }) => observed.as_ref(),
             Err(denied) => Some(denied),
         };
-        if let Some(Denied { operation, missing, .. }) = denied {
+        if let Some(Denied {
+            operation, missing, ..
+        }) = denied
+        {
             self.metrics.access.denied(*operation, *missing);
         }
         let Decision { permit, observed } = decided?;
@@ -239,14 +275,31 @@ pub(crate) fn check_loaded(
     property: Option<&str>,
     generation: u64,
 ) -> Checked {
-    let base =
-        Checked { permitted: false, role: None, mask: None, missing: None, mode: mode.name().into(), generation };
+    let base = Checked {
+        permitted: false,
+        role: None,
+        mask: None,
+        missing: None,
+        mode: mode.name().into(),
+        generation,
+    };
     let grants = match loaded {
-        _ if mode == AccessMode::Off => return Checked { permitted: true, ..base },
+        _ if mode == AccessMode::Off => {
+            return Checked {
+                permitted: true,
+                ..base
+            };
+        }
         Ok(grants) => grants.unwrap_or_default(),
         Err(error) => {
-            let missing = Some(format!("the roles of this principal cannot be read: {error}"));
-            return Checked { permitted: mode.unknown(ask).is_some(), missing, ..base };
+            let missing = Some(format!(
+                "the roles of this principal cannot be read: {error}"
+            ));
+            return Checked {
+                permitted: mode.unknown(ask).is_some(),
+                missing,
+                ..base
+            };
         }
     };
 
@@ -255,7 +308,9 @@ pub(crate) fn check_loaded(
         None => grants.permitted(&ask),
     };
     let (role, role_mask, missing) = match granted {
-        Ok(Permitted { role, mask, .. }) => (Some(role.to_string()), mask.map(ToString::to_string), None),
+        Ok(Permitted { role, mask, .. }) => {
+            (Some(role.to_string()), mask.map(ToString::to_string), None)
+        }
         Err(denied) => (None, None, Some(denied.to_string())),
     };
 
@@ -263,9 +318,18 @@ pub(crate) fn check_loaded(
         Ok(Decision { permit, .. }) => {
             let (permitted, mask) = shown_through(&permit, property);
             let mask = mask.or(role_mask).filter(|_| permitted);
-            Checked { permitted, role, mask, missing, ..base }
+            Checked {
+                permitted,
+                role,
+                mask,
+                missing,
+                ..base
+            }
         }
-        Err(denied) => Checked { missing: Some(denied.to_string()), ..base },
+        Err(denied) => Checked {
+            missing: Some(denied.to_string()),
+            ..base
+        },
     }
 }
 
@@ -273,8 +337,13 @@ pub(crate) fn check_loaded(
 fn shown_through(permit: &Permit<'_>, property: Option<&str>) -> (bool, Option<String>) {
     let visibility = match property {
         None => Some(permit.sight()),
-        Some(property) if permit.operation() == Operation::ObjectsGet => permit.properties().read(property),
-        Some(property) => permit.properties().uses(property).then_some(ValueVisibility::Clear),
+        Some(property) if permit.operation() == Operation::ObjectsGet => {
+            permit.properties().read(property)
+        }
+        Some(property) => permit
+            .properties()
+            .uses(property)
+            .then_some(ValueVisibility::Clear),
     };
     match visibility {
         Some(ValueVisibility::Masked(mask)) => (true, Some(mask.to_string())),
@@ -288,16 +357,27 @@ struct Bindings(Weak<Apps>);
 
 impl Loader<Principal, Grants> for Bindings {
     async fn load(&self, principal: Principal) -> Result<Option<Grants>, LoadError> {
-        let apps = self.0.upgrade().ok_or_else(|| LoadError::failed("the engine has ended"))?;
+        let apps = self
+            .0
+            .upgrade()
+            .ok_or_else(|| LoadError::failed("the engine has ended"))?;
         Ok(load_grants(&apps, &principal).await?.1)
     }
 }
 
 /// Reads the grants of a principal from the store, and the generation that they are of. `None`: the principal has no role.
-async fn load_grants(apps: &Apps, principal: &Principal) -> Result<(u64, Option<Grants>), LoadError> {
+async fn load_grants(
+    apps: &Apps,
+    principal: &Principal,
+) -> Result<(u64, Option<Grants>), LoadError> {
     let key = principal_key(principal);
     for _ in 0..TRIES_MAX {
-        let (generation, record) = apps.control().store().read(&key).await.map_err(LoadError::failed)?;
+        let (generation, record) = apps
+            .control()
+            .store()
+            .read(&key)
+            .await
+            .map_err(LoadError::failed)?;
         let (served, roles) = apps.roles();
         if generation != served {
             // Records of two generations could combine to grants that never existed.
@@ -306,21 +386,33 @@ async fn load_grants(apps: &Apps, principal: &Principal) -> Result<(u64, Option<
             }
             continue;
         }
-        let Some(record) = record else { return Ok((generation, None)) };
+        let Some(record) = record else {
+            return Ok((generation, None));
+        };
         let binding = Binding::from_record(&key, &record);
         let binding = binding.map_err(|error| LoadError::failed(format_args!("{key}: {error}")))?;
 
         return Ok((generation, Some(grants_of(&binding, &roles))));
     }
-    Err(LoadError::failed("roles or grants changed during each attempt to read them"))
+    Err(LoadError::failed(
+        "roles or grants changed during each attempt to read them",
+    ))
 }
 
 /// Returns the grants of a binding. `roles`: the readable roles.
 pub(crate) fn grants_of(binding: &Binding, roles: &HashMap<Box<str>, Arc<Role>>) -> Grants {
-    let named: Vec<_> = binding.roles.iter().filter_map(|role| roles.get(role.as_str()).cloned()).collect();
+    let named: Vec<_> = binding
+        .roles
+        .iter()
+        .filter_map(|role| roles.get(role.as_str()).cloned())
+        .collect();
     let is_complete = named.len() == binding.roles.len();
     let grants = Grants::of(named);
-    if is_complete { grants } else { grants.and_unreadable_roles() }
+    if is_complete {
+        grants
+    } else {
+        grants.and_unreadable_roles()
+    }
 }
 
 #[cfg(test)]

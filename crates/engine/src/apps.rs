@@ -97,9 +97,17 @@ impl CachedApp {
     /// # Errors
     ///
     /// [`CallFailure::NoPublicKey`].
-    pub(crate) fn public_keys(&self, generation: u64, now_unix_s: u64) -> Result<PublicKeys, CallFailure> {
+    pub(crate) fn public_keys(
+        &self,
+        generation: u64,
+        now_unix_s: u64,
+    ) -> Result<PublicKeys, CallFailure> {
         let mut signed = self.signed.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_fresh = |at: u64| now_unix_s.checked_sub(at).is_some_and(|age| age < SIGNED_AGE_MAX_S);
+        let is_fresh = |at: u64| {
+            now_unix_s
+                .checked_sub(at)
+                .is_some_and(|age| age < SIGNED_AGE_MAX_S)
+        };
         if let Some((_, keys)) = signed.as_ref().filter(|(at, _)| is_fresh(*at)) {
             return Ok(keys.clone());
         }
@@ -107,7 +115,12 @@ impl CachedApp {
         let fresh = public_keys::publish(&self.app.keys, signer, generation, now_unix_s);
         let fresh = fresh.ok_or(CallFailure::NoPublicKey)?;
         let (signature, signer) = fresh.to_base64();
-        let keys = PublicKeys { keys: fresh.keys, signature, signer, generation };
+        let keys = PublicKeys {
+            keys: fresh.keys,
+            signature,
+            signer,
+            generation,
+        };
         *signed = Some((now_unix_s, keys.clone()));
         Ok(keys)
     }
@@ -128,7 +141,10 @@ impl CachedApp {
 
     /// Returns its token map of that number, with its name.
     pub(crate) fn tokens_of_number(&self, number: u32) -> Option<(&str, &Arc<Collection>)> {
-        let found = self.collections.iter().find(|(_, collection)| collection.map.collection == number);
+        let found = self
+            .collections
+            .iter()
+            .find(|(_, collection)| collection.map.collection == number);
         found.map(|(name, collection)| (&**name, collection))
     }
 
@@ -139,7 +155,10 @@ impl CachedApp {
 
     /// Returns its collection of objects of that number, with its name.
     pub(crate) fn objects_of_number(&self, number: u32) -> Option<(&str, &Arc<ObjectCollection>)> {
-        let found = self.objects.iter().find(|(_, collection)| collection.map.collection == number);
+        let found = self
+            .objects
+            .iter()
+            .find(|(_, collection)| collection.map.collection == number);
         found.map(|(name, collection)| (&**name, collection))
     }
 
@@ -164,7 +183,10 @@ impl Deref for CachedApp {
 
 impl CachedApp {
     fn new(app: App, signer: Option<Arc<SigningKey>>) -> Self {
-        let object_keys = Arc::new(ObjectKeys::new(app.number, &app.token_keys.object_index_secret()));
+        let object_keys = Arc::new(ObjectKeys::new(
+            app.number,
+            &app.token_keys.object_index_secret(),
+        ));
         let (mut collections, mut objects) = (HashMap::new(), HashMap::new());
         for (name, found) in &app.collections {
             let (name, map) = (name.as_str(), app.map(found));
@@ -193,7 +215,15 @@ impl CachedApp {
             }
         }
         let (masks, signed) = (RoleMasks::default(), Mutex::default());
-        Self { app, collections, objects, object_keys, masks, signer, signed }
+        Self {
+            app,
+            collections,
+            objects,
+            object_keys,
+            masks,
+            signer,
+            signed,
+        }
     }
 }
 
@@ -222,7 +252,13 @@ impl Apps {
     ) -> Result<Self, StoreError> {
         let id = format!("{:016x}", rand::random::<u64>());
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let instance = Instance { id, address, version, generation: 0, age: Duration::ZERO };
+        let instance = Instance {
+            id,
+            address,
+            version,
+            generation: 0,
+            age: Duration::ZERO,
+        };
         // Before it loads: from here on nothing that it may come to serve is replaced by something else.
         control.beat(&instance).await?;
         let (id, store) = (instance.id.clone(), control.clone());
@@ -242,7 +278,9 @@ impl Apps {
         let table = match control.load().await {
             Ok(state) => AppTable::new(state, &AppTable::default()),
             Err(StoreError::Sealed) => {
-                tracing::error!("the store is sealed: nothing is served until `sealwire root unseal`");
+                tracing::error!(
+                    "the store is sealed: nothing is served until `sealwire root unseal`"
+                );
                 AppTable::sealed(0)
             }
             Err(error) => return Err(error),
@@ -289,7 +327,11 @@ impl Apps {
     ///
     /// [`CallFailure::Sealed`].
     pub fn check_unsealed(&self) -> Result<(), CallFailure> {
-        if self.is_sealed() { Err(CallFailure::Sealed) } else { Ok(()) }
+        if self.is_sealed() {
+            Err(CallFailure::Sealed)
+        } else {
+            Ok(())
+        }
     }
 
     /// Returns once the store is not sealed and its apps are loaded.
@@ -303,9 +345,16 @@ impl Apps {
     /// # Errors
     ///
     /// [`CallFailure::Sealed`].
-    pub(crate) fn find_unsealed(&self, name: &str) -> Result<(u64, Option<Arc<CachedApp>>), CallFailure> {
+    pub(crate) fn find_unsealed(
+        &self,
+        name: &str,
+    ) -> Result<(u64, Option<Arc<CachedApp>>), CallFailure> {
         let table = self.table();
-        if table.is_sealed { Err(CallFailure::Sealed) } else { Ok((table.generation, table.apps.get(name).cloned())) }
+        if table.is_sealed {
+            Err(CallFailure::Sealed)
+        } else {
+            Ok((table.generation, table.apps.get(name).cloned()))
+        }
     }
 
     /// Returns true if the key is one that an app publishes.
@@ -333,7 +382,10 @@ impl Apps {
     /// The keys of every app that calls may use.
     pub fn all(&self) -> Vec<Arc<AppKeys>> {
         let table = self.table();
-        let active = table.apps.values().filter(|app| app.state == AppState::Active);
+        let active = table
+            .apps
+            .values()
+            .filter(|app| app.state == AppState::Active);
         active.map(|app| Arc::clone(&app.keys)).collect()
     }
 
@@ -376,13 +428,20 @@ impl Apps {
 
     /// Where this instance takes calls, once that is known.
     pub fn listens(&self, address: String) {
-        self.instance.lock().unwrap_or_else(PoisonError::into_inner).address = address;
+        self.instance
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .address = address;
         self.unsaid.store(true, Ordering::SeqCst);
     }
 
     /// Names this run of this engine.
     pub fn instance(&self) -> String {
-        self.instance.lock().unwrap_or_else(PoisonError::into_inner).id.clone()
+        self.instance
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .id
+            .clone()
     }
 
     /// Takes this instance out of the store.
@@ -401,7 +460,11 @@ impl Apps {
         let instance = {
             let mut instance = self.instance.lock().unwrap_or_else(PoisonError::into_inner);
             // Without keys, an instance serves no generation, as before its first load.
-            instance.generation = if self.is_sealed() { 0 } else { self.generation() };
+            instance.generation = if self.is_sealed() {
+                0
+            } else {
+                self.generation()
+            };
             instance.clone()
         };
         let said = self.control.beat(&instance).await;
@@ -435,7 +498,11 @@ impl Apps {
             loaded => loaded?,
         };
         let table = Arc::new(AppTable::new(state, &before));
-        tracing::info!(generation = table.generation, apps = table.apps.len(), "apps loaded");
+        tracing::info!(
+            generation = table.generation,
+            apps = table.apps.len(),
+            "apps loaded"
+        );
         self.replace(&before, &table);
         if before.is_sealed {
             tracing::warn!("the store is unsealed");
@@ -472,10 +539,15 @@ impl Apps {
 
     /// Wipes what was kept and made ahead for keys that changed, went, or may not be used now.
     fn purge_changed(&self, before: &AppTable, after: &AppTable) {
-        let stays = |old: &App, new: &App| Arc::ptr_eq(&old.keys, &new.keys) && new.state == AppState::Active;
+        let stays = |old: &App, new: &App| {
+            Arc::ptr_eq(&old.keys, &new.keys) && new.state == AppState::Active
+        };
         for (name, old) in &before.apps {
             if after.apps.get(name).is_none_or(|new| !stays(old, new)) {
-                old.keys.versions().iter().for_each(|version| version.cool());
+                old.keys
+                    .versions()
+                    .iter()
+                    .for_each(|version| version.cool());
                 if let Some(opened) = &self.opened {
                     opened.purge(old.keys.app());
                 }
@@ -509,7 +581,12 @@ impl Apps {
     /// Follows the store until dropped: at once, when it tells of a change, when somebody knows of one, and at every
     /// poll. `stale`: time for which cached permissions are used while the store cannot be read; `None` if requests need
     /// no permission.
-    pub async fn watch(self: Arc<Self>, poll: Duration, stale: Option<Duration>, admin: Arc<Telemetry>) {
+    pub async fn watch(
+        self: Arc<Self>,
+        poll: Duration,
+        stale: Option<Duration>,
+        admin: Arc<Telemetry>,
+    ) {
         let (mut failing, mut pause) = (false, Duration::ZERO);
         let mut last_read = tokio::time::Instant::now();
         // The records were not authentic when they were loaded last.
@@ -530,8 +607,11 @@ impl Apps {
             if read.is_ok() {
                 last_read = tokio::time::Instant::now();
             }
-            let may_use_cached_permissions = read.is_ok() || stale.is_none_or(|stale| last_read.elapsed() < stale);
-            admin.readiness.set(Condition::Permissions, may_use_cached_permissions);
+            let may_use_cached_permissions =
+                read.is_ok() || stale.is_none_or(|stale| last_read.elapsed() < stale);
+            admin
+                .readiness
+                .set(Condition::Permissions, may_use_cached_permissions);
             let failure = match read {
                 Ok(()) => self.maintain().await.err(),
                 Err(error) => Some(error),
@@ -540,11 +620,17 @@ impl Apps {
                 tracing::error!(%error, "the store cannot be read; the last good state stays in use");
             }
             failing = failure.is_some();
-            pause = if failing { FAILED_PAUSE.min(poll) } else { jittered(poll) };
+            pause = if failing {
+                FAILED_PAUSE.min(poll)
+            } else {
+                jittered(poll)
+            };
             admin.readiness.set(Condition::Store, !failing);
             match &failure {
                 None => is_false = false,
-                Some(StoreError::NotAuthentic { .. } | StoreError::RolledBack { .. }) => is_false = true,
+                Some(StoreError::NotAuthentic { .. } | StoreError::RolledBack { .. }) => {
+                    is_false = true
+                }
                 // A store that does not answer says nothing about its records.
                 Some(_) => {}
             }
@@ -565,7 +651,10 @@ impl Apps {
 
     /// Removes what is due, and reports the state that is served.
     async fn maintain(&self) -> Result<(), StoreError> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
         if self.table().removal_unix_s.is_some_and(|due| due <= now) {
             match self.control.maintain(now).await {
                 Ok(removed) => tracing::info!(removed, "what was deleted is removed"),
@@ -575,7 +664,11 @@ impl Apps {
             }
             self.refresh().await?;
         }
-        if self.unsaid.load(Ordering::SeqCst) { self.beat().await } else { Ok(()) }
+        if self.unsaid.load(Ordering::SeqCst) {
+            self.beat().await
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -587,7 +680,11 @@ pub(crate) fn jittered(poll: Duration) -> Duration {
 impl AppTable {
     /// Creates the table of a sealed store, without any app, key or role.
     fn sealed(generation: u64) -> Self {
-        Self { generation, is_sealed: true, ..Self::default() }
+        Self {
+            generation,
+            is_sealed: true,
+            ..Self::default()
+        }
     }
 
     /// Of what the store has. Keys that did not change are those from before, with what was made ahead for them; all
@@ -603,15 +700,27 @@ impl AppTable {
                     app.token_keys = Arc::clone(&old.token_keys);
                 }
             }
-            (name, Arc::new(CachedApp::new(app, state.signing_key.clone())))
+            (
+                name,
+                Arc::new(CachedApp::new(app, state.signing_key.clone())),
+            )
         };
         let versions = state.apps.iter().flat_map(|app| app.keys.versions());
         let outside = versions.filter(|version| version.origin == Origin::Outside);
-        let outside = outside.map(|version| (version.suite(), version.id)).collect();
+        let outside = outside
+            .map(|version| (version.suite(), version.id))
+            .collect();
         let apps = state.apps.into_iter().map(serve).collect();
         let roles = Arc::new(readable_roles(&state.access));
         let removal_unix_s = state.removal_unix_s;
-        Self { generation: state.generation, is_sealed: false, apps, removal_unix_s, roles, outside }
+        Self {
+            generation: state.generation,
+            is_sealed: false,
+            apps,
+            removal_unix_s,
+            roles,
+            outside,
+        }
     }
 }
 
@@ -625,14 +734,20 @@ pub(crate) fn readable_roles(records: &BTreeMap<String, Vec<u8>>) -> HashMap<Box
             None
         }
     };
-    let written = records.iter().filter(|(key, _)| key.starts_with("role/")).filter_map(read);
+    let written = records
+        .iter()
+        .filter(|(key, _)| key.starts_with("role/"))
+        .filter_map(read);
     let all = written.chain([Role::administrator()]);
-    all.map(|role| (role.name().as_str().into(), Arc::new(role))).collect()
+    all.map(|role| (role.name().as_str().into(), Arc::new(role)))
+        .collect()
 }
 
 impl std::fmt::Debug for Apps {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Apps").field("generation", &self.generation()).finish_non_exhaustive()
+        f.debug_struct("Apps")
+            .field("generation", &self.generation())
+            .finish_non_exhaustive()
     }
 }
 

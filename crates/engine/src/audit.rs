@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use sealwire_audit::{
-    AuditKey, Event, FileEvent, JournalError, Observer, Options, Record, RecordLost, SUBJECTS_MAX, Trail, TrailOptions,
-    WriteAck,
+    AuditKey, Event, FileEvent, JournalError, Observer, Options, Record, RecordLost, SUBJECTS_MAX,
+    Trail, TrailOptions, WriteAck,
 };
 
 use crate::sweeper::Swept;
@@ -35,7 +35,10 @@ pub struct Audit {
 impl Audit {
     /// Prepares the trail that a configuration names, if it names one. Nothing is recorded until [`Self::open`].
     pub fn new(config: &sealwire_config::Audit) -> Self {
-        Self { is_on: config.folder.is_some(), trail: Arc::default() }
+        Self {
+            is_on: config.folder.is_some(),
+            trail: Arc::default(),
+        }
     }
 
     /// Opens the trail, if there is one, and records the start. Once.
@@ -50,7 +53,9 @@ impl Audit {
         instance: String,
         state: &Arc<Telemetry>,
     ) -> Result<(), JournalError> {
-        let Some(folder) = config.folder.clone() else { return Ok(()) };
+        let Some(folder) = config.folder.clone() else {
+            return Ok(());
+        };
         let options = TrailOptions {
             journal: Options {
                 folder,
@@ -67,7 +72,10 @@ impl Audit {
             gather: GATHER,
             version: env!("CARGO_PKG_VERSION"),
         };
-        let watch = Watch { state: Arc::clone(state), failures: LogThrottle::default() };
+        let watch = Watch {
+            state: Arc::clone(state),
+            failures: LogThrottle::default(),
+        };
         let trail = Arc::new(Trail::open(options, key, Arc::new(watch))?);
         if !trail.found().is_sound() {
             tracing::error!(
@@ -76,7 +84,10 @@ impl Audit {
             );
         }
         if trail.torn_bytes() > 0 {
-            tracing::warn!(bytes = trail.torn_bytes(), "the end of the audit trail was torn and is set aside");
+            tracing::warn!(
+                bytes = trail.torn_bytes(),
+                "the end of the audit trail was torn and is set aside"
+            );
         }
         let probe = Arc::clone(&trail);
         state.metrics.watch_audit(Box::new(move || probe.state()));
@@ -117,12 +128,25 @@ impl Audit {
     /// Takes the record of a request. The result tells when the response can be sent. Data subjects beyond those that one
     /// record holds are in further records of the request before it, without its counts.
     pub fn record(&self, record: &Record<'_>) -> Recording {
-        let Some(trail) = self.trail.get() else { return Recording::none() };
-        let (subjects, more) = record.subjects.split_at(record.subjects.len().min(SUBJECTS_MAX));
+        let Some(trail) = self.trail.get() else {
+            return Recording::none();
+        };
+        let (subjects, more) = record
+            .subjects
+            .split_at(record.subjects.len().min(SUBJECTS_MAX));
         for subjects in more.chunks(SUBJECTS_MAX) {
-            drop(trail.record(&Record { subjects, change: &[], fields: 0, errors: 0, ..*record }));
+            drop(trail.record(&Record {
+                subjects,
+                change: &[],
+                fields: 0,
+                errors: 0,
+                ..*record
+            }));
         }
-        Recording(Some(trail.record(&Record { subjects, ..*record })))
+        Recording(Some(trail.record(&Record {
+            subjects,
+            ..*record
+        })))
     }
 
     /// Takes the record of a request that was refused before any work: of a flood, most are only counted.
@@ -137,7 +161,9 @@ impl Audit {
         }
         loop {
             tokio::time::sleep(SETTLE).await;
-            let Some(trail) = self.trail.get() else { continue };
+            let Some(trail) = self.trail.get() else {
+                continue;
+            };
             let trail = Arc::clone(trail);
             // A disk may take its time to say how much room it has.
             let _ = tokio::task::spawn_blocking(move || trail.settle(Instant::now())).await;
@@ -194,7 +220,9 @@ impl Recording {
     pub fn now(&self) -> Option<Result<(), CallFailure>> {
         match &self.0 {
             None => Some(Ok(())),
-            Some(written) => written.now().map(|outcome| outcome.map_err(|_| CallFailure::Audit)),
+            Some(written) => written
+                .now()
+                .map(|outcome| outcome.map_err(|_| CallFailure::Audit)),
         }
     }
 
@@ -223,7 +251,9 @@ impl Recording {
                 tokio::task::yield_now().await;
                 written.await
             });
-            tokio::time::timeout(WRITE_MAX, writes).await.map(|ended| ended.unwrap_or(Err(RecordLost)))
+            tokio::time::timeout(WRITE_MAX, writes)
+                .await
+                .map(|ended| ended.unwrap_or(Err(RecordLost)))
         } else {
             tokio::time::timeout(WRITE_MAX, written).await
         };
@@ -251,11 +281,17 @@ struct Watch {
 
 impl Observer for Watch {
     fn notice(&self, notice: &FileEvent<'_>) {
-        let Telemetry { readiness, metrics, .. } = &*self.state;
+        let Telemetry {
+            readiness, metrics, ..
+        } = &*self.state;
         match notice {
             FileEvent::Wrote { records, took } => metrics.audited(*records, *took),
             FileEvent::Began { file, head } => {
-                tracing::info!(file, head, "an audit segment begins; keep its head elsewhere")
+                tracing::info!(
+                    file,
+                    head,
+                    "an audit segment begins; keep its head elsewhere"
+                )
             }
             FileEvent::Failing { error, lost } => {
                 readiness.set(Condition::Audit, false);
@@ -265,7 +301,10 @@ impl Observer for Watch {
             }
             FileEvent::Recovered { lost } => {
                 readiness.set(Condition::Audit, true);
-                tracing::warn!(lost, "the audit trail is written again; the gap is recorded");
+                tracing::warn!(
+                    lost,
+                    "the audit trail is written again; the gap is recorded"
+                );
             }
             FileEvent::Stopped { head, lost: 0 } => {
                 tracing::info!(head, "the audit trail is closed; keep its head elsewhere")

@@ -3,13 +3,17 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use sealwire_crypto::{self as crypto, AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Opener, Sealer};
+use sealwire_crypto::{
+    self as crypto, AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Opener, Sealer,
+};
 use sealwire_msgpack::write;
 use sealwire_payload::{Containers, ExtraWork, Selection};
 use sealwire_schedule::{Coefficients, Cost, CostModel};
 use sealwire_store::{FoundRow, MapId, Written};
 use sealwire_token::{Format, TokenKeyVersion, TokenKeys, TokenSecret};
-use sealwire_wire::{Document, KeyScope, MaskRule, Masking, Method, OnError, Reply, RuleFields, Suite, Unmatched};
+use sealwire_wire::{
+    Document, KeyScope, MaskRule, Masking, Method, OnError, Reply, RuleFields, Suite, Unmatched,
+};
 use tokio::sync::oneshot::Receiver;
 
 use crate::operations::{MaskFields, OpenSpec, SealFields, ShowFields};
@@ -56,7 +60,10 @@ fn measure() -> Result<Costs, CallFailure> {
     let keys = token_keys()?;
     // Made once: their many series take longer to make than most of this work.
     let metrics = Arc::new(Metrics::new());
-    let suites = Suite::ALL.iter().map(|suite| Prices::of(*suite, &metrics)).collect::<Result<Vec<_>, _>>()?;
+    let suites = Suite::ALL
+        .iter()
+        .map(|suite| Prices::of(*suite, &metrics))
+        .collect::<Result<Vec<_>, _>>()?;
     let (tokens, mask) = (token_prices(&keys, &metrics)?, mask_price(&keys, &metrics)?);
     let model = |kind: OperationKind| {
         let Prices { seal, open } = suites[kind.suite as usize];
@@ -100,16 +107,27 @@ impl Prices {
             Ok::<_, CallFailure>((sealing, opening))
         };
         let (empty, one) = (timed(document(0, 0))?, timed(document(1, SHORT))?);
-        let (short, long) = (timed(document(FIELDS, SHORT))?, timed(document(FIELDS, LONG))?);
+        let (short, long) = (
+            timed(document(FIELDS, SHORT))?,
+            timed(document(FIELDS, LONG))?,
+        );
         // To open nothing takes a call's own time, to seal nothing also a key, to open one field also a key.
         let call = empty.1;
         let line = |with_key: f64, short: f64, long: f64| {
             let byte = ((long - short) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
             let field = (short - with_key) / f64::from(FIELDS) - byte * SHORT as f64;
             // Without an agreement the difference can be noise.
-            Coefficients { request: call, key_agreement: (with_key - call).max(0.0), field, byte }
+            Coefficients {
+                request: call,
+                key_agreement: (with_key - call).max(0.0),
+                field,
+                byte,
+            }
         };
-        Ok(Self { seal: line(empty.0, short.0, long.0), open: line(one.1, short.1, long.1) })
+        Ok(Self {
+            seal: line(empty.0, short.0, long.0),
+            open: line(one.1, short.1, long.1),
+        })
     }
 }
 
@@ -119,7 +137,9 @@ fn keys(suite: crypto::Suite) -> Result<Arc<AppKeys>, CallFailure> {
         let material = KeyMaterial::generate(&app, suite)?;
         AppKeys::new(app, vec![KeyVersion::new(1, KeyState::Active, material)])
     };
-    make().map(Arc::new).map_err(|_| CallFailure::Internal("cannot make a key"))
+    make()
+        .map(Arc::new)
+        .map_err(|_| CallFailure::Internal("cannot make a key"))
 }
 
 fn document(fields: u32, bytes: usize) -> Vec<u8> {
@@ -138,19 +158,38 @@ fn task(keys: &Arc<AppKeys>, suite: crypto::Suite, seals: bool) -> Task {
     let keys = Arc::clone(keys);
     if !seals {
         let native = Opener::new(Arc::clone(&keys), b"");
-        let reader =
-            FieldOpener::new(native, Evervault::new(keys, Arc::default()), Limits::default().depth_max as usize);
-        let open = OpenSpec { reader: Box::new(reader), on_error: OnError::Fail };
+        let reader = FieldOpener::new(
+            native,
+            Evervault::new(keys, Arc::default()),
+            Limits::default().depth_max as usize,
+        );
+        let open = OpenSpec {
+            reader: Box::new(reader),
+            on_error: OnError::Fail,
+        };
         return start(Containers::Descend, |context| {
-            Ok(Fields::Document(Box::new(ShowFields { open: open.start(context), shown: Disclosure::clear() })))
+            Ok(Fields::Document(Box::new(ShowFields {
+                open: open.start(context),
+                shown: Disclosure::clear(),
+            })))
         });
     }
     start(Containers::Whole, move |context| {
         let newest = keys.newest(suite).cloned().ok_or(CallFailure::NoKey)?;
-        let sealer = Sealer::new(keys.app(), newest, crypto::KeyScope::Request, crypto::Encoding::Text, b"")
-            .map_err(|_| CallFailure::Internal("the crypto library failed"))?;
+        let sealer = Sealer::new(
+            keys.app(),
+            newest,
+            crypto::KeyScope::Request,
+            crypto::Encoding::Text,
+            b"",
+        )
+        .map_err(|_| CallFailure::Internal("the crypto library failed"))?;
         let (faults, cancel) = (context.errors(OnError::Fail), context.cancel);
-        Ok(Fields::Document(Box::new(SealFields { writer: FieldSealer::Native(sealer.into()), cancel, faults })))
+        Ok(Fields::Document(Box::new(SealFields {
+            writer: FieldSealer::Native(sealer.into()),
+            cancel,
+            faults,
+        })))
     })
 }
 
@@ -162,7 +201,11 @@ fn start(
 }
 
 /// The least CPU that a call on a document takes, in nanoseconds, and the document that comes back.
-fn best(task: impl Fn() -> Task, payload: &Bytes, metrics: &Arc<Metrics>) -> Result<(f64, Bytes), CallFailure> {
+fn best(
+    task: impl Fn() -> Task,
+    payload: &Bytes,
+    metrics: &Arc<Metrics>,
+) -> Result<(f64, Bytes), CallFailure> {
     let mut least = (f64::INFINITY, Bytes::new());
     for _ in 0..RUNS {
         let (took, outcome) = timed(job(task(), payload, metrics))?;
@@ -204,59 +247,93 @@ fn job_of(
 }
 
 /// The CPU that one walk takes, and what it comes to.
-fn timed((mut work, mut finished): (Box<Job>, Receiver<Finished>)) -> Result<(f64, Outcome), CallFailure> {
+fn timed(
+    (mut work, mut finished): (Box<Job>, Receiver<Finished>),
+) -> Result<(f64, Outcome), CallFailure> {
     let began = thread_cpu();
     work.slice(&SliceBudget::UNLIMITED);
     let took = thread_cpu().saturating_sub(began);
     work.deliver();
-    let finished = finished.try_recv().map_err(|_| CallFailure::Internal("calibration did not end"))?;
+    let finished = finished
+        .try_recv()
+        .map_err(|_| CallFailure::Internal("calibration did not end"))?;
     Ok((took.as_nanos() as f64, finished.result?))
 }
 
 /// The document in a reply.
 fn document_of(outcome: Outcome) -> Result<Bytes, CallFailure> {
     let none = CallFailure::Internal("calibration gave no document");
-    let Outcome::Reply(reply) = outcome else { return Err(none) };
+    let Outcome::Reply(reply) = outcome else {
+        return Err(none);
+    };
     let reply = Bytes::from(reply);
-    let payload = Reply::decode(&reply).ok().and_then(|reply| reply.outcome.ok()).and_then(|outcome| {
-        let document = Document::decode(outcome).ok()?;
-        Some(reply.slice_ref(document.payload))
-    });
+    let payload = Reply::decode(&reply)
+        .ok()
+        .and_then(|reply| reply.outcome.ok())
+        .and_then(|outcome| {
+            let document = Document::decode(outcome).ok()?;
+            Some(reply.slice_ref(document.payload))
+        });
     payload.ok_or(none)
 }
 
 fn token_keys() -> Result<Arc<TokenKeys>, CallFailure> {
     let made = TokenSecret::generate().and_then(|secret| {
-        let version = TokenKeyVersion { number: 1, state: KeyState::Active, secret };
+        let version = TokenKeyVersion {
+            number: 1,
+            state: KeyState::Active,
+            secret,
+        };
         TokenKeys::new(1, vec![version])
     });
-    made.map(Arc::new).map_err(|_| CallFailure::Internal("cannot make a key"))
+    made.map(Arc::new)
+        .map_err(|_| CallFailure::Internal("cannot make a key"))
 }
 
 /// Measures masking by a function of medium cost. Other functions cost a tenth of it to ten times as much.
 fn mask_price(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<Coefficients, CallFailure> {
     let task = || {
-        let rule = MaskRule { fields: RuleFields::Path("$[*]"), mask: "hash" };
-        let wanted = MaskSpec::of(&Masking { rules: vec![rule], ..Masking::default() });
+        let rule = MaskRule {
+            fields: RuleFields::Path("$[*]"),
+            mask: "hash",
+        };
+        let wanted = MaskSpec::of(&Masking {
+            rules: vec![rule],
+            ..Masking::default()
+        });
         let keys = Arc::clone(keys);
         start(Containers::Descend, move |context| {
             let masks = Arc::new(wanted?.into_masks(masks::secret(&keys))?);
             let (faults, cancel) = (context.errors(OnError::Fail), context.cancel);
-            Ok(Fields::Document(Box::new(MaskFields::new(masks, cancel, faults))))
+            Ok(Fields::Document(Box::new(MaskFields::new(
+                masks, cancel, faults,
+            ))))
         })
     };
-    let took = |fields, bytes| best(task, &document(fields, bytes).into(), metrics).map(|(took, _)| took);
+    let took =
+        |fields, bytes| best(task, &document(fields, bytes).into(), metrics).map(|(took, _)| took);
     let (empty, short, long) = (took(0, 0)?, took(FIELDS, SHORT)?, took(FIELDS, LONG)?);
     let byte = ((long - short) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
     let field = (short - empty) / f64::from(FIELDS) - byte * SHORT as f64;
-    Ok(Coefficients { request: empty, key_agreement: 0.0, field, byte })
+    Ok(Coefficients {
+        request: empty,
+        key_agreement: 0.0,
+        field,
+        byte,
+    })
 }
 
 /// Measures each walk over tokens, in the order of their kinds.
-fn token_prices(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<[Coefficients; 4], CallFailure> {
+fn token_prices(
+    keys: &Arc<TokenKeys>,
+    metrics: &Arc<Metrics>,
+) -> Result<[Coefficients; 4], CallFailure> {
     let collection = Arc::new(Collection {
         keys: Arc::clone(keys),
-        map: MapId { app: 1, collection: 1 },
+        map: MapId {
+            app: 1,
+            collection: 1,
+        },
         kind: tokens::CollectionKind::Random,
         format: Format::Opaque,
         per_context: false,
@@ -271,27 +348,48 @@ fn token_prices(keys: &Arc<TokenKeys>, metrics: &Arc<Metrics>) -> Result<[Coeffi
     });
     let (empty, short, long) = (empty?, short?, long?);
     Ok(std::array::from_fn(|walk| {
-        let byte = ((long[walk] - short[walk]) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
+        let byte =
+            ((long[walk] - short[walk]) / f64::from(FIELDS) / (LONG - SHORT) as f64).max(0.0);
         let field = (short[walk] - empty[walk]) / f64::from(FIELDS) - byte * SHORT as f64;
-        Coefficients { request: empty[walk], key_agreement: 0.0, field, byte }
+        Coefficients {
+            request: empty[walk],
+            key_agreement: 0.0,
+            field,
+            byte,
+        }
     }))
 }
 
 /// The CPU of each walk of a round trip. The store has a token for every field already, which costs the most.
-fn walks(collection: &Arc<Collection>, payload: &Bytes, metrics: &Arc<Metrics>) -> Result<[f64; 4], CallFailure> {
-    let bounds = Bounds { fields_max: FIELDS as usize, value_bytes_max: LONG };
+fn walks(
+    collection: &Arc<Collection>,
+    payload: &Bytes,
+    metrics: &Arc<Metrics>,
+) -> Result<[f64; 4], CallFailure> {
+    let bounds = Bounds {
+        fields_max: FIELDS as usize,
+        value_bytes_max: LONG,
+    };
     let minting = TokenizeSpec {
         collection: Arc::clone(collection),
         context: Box::default(),
         tags: Vec::new(),
         expires: None,
         created: 0,
-        idempotency_key: Some(IdempotencyKey { principal: "calibration".into(), key: (*b"calibration").into() }),
+        idempotency_key: Some(IdempotencyKey {
+            principal: "calibration".into(),
+            key: (*b"calibration").into(),
+        }),
         subject: None,
         bounds,
     };
     let shown = Disclosure::clear();
-    let looking = DetokenizeSpec { collection: Arc::clone(collection), context: Box::default(), bounds, shown };
+    let looking = DetokenizeSpec {
+        collection: Arc::clone(collection),
+        context: Box::default(),
+        bounds,
+        shown,
+    };
     let tokenize = start(Containers::Whole, move |context| {
         let (faults, cancel) = (context.errors(OnError::Fail), context.cancel);
         let fields = TokenizeFields::new(minting, cancel, faults);
@@ -320,7 +418,12 @@ fn walks(collection: &Arc<Collection>, payload: &Bytes, metrics: &Arc<Metrics>) 
     let reveal = match outcome {
         Outcome::Asks(mut paused) => {
             if let TokenFields::Detokenize(fields) = &mut paused.fields {
-                let found = rows.into_iter().map(|row| Some(FoundRow { row, subject_key: None }));
+                let found = rows.into_iter().map(|row| {
+                    Some(FoundRow {
+                        row,
+                        subject_key: None,
+                    })
+                });
                 fields.found(found.collect());
             }
             timed(paused.again())?.0

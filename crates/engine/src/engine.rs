@@ -83,15 +83,26 @@ impl Engine {
     /// # Errors
     ///
     /// No such app or collection, or an older generation than demanded.
-    pub fn locate(&self, permit: &Permit<'_>, min_generation: Option<u64>) -> Result<Located, CallFailure> {
+    pub fn locate(
+        &self,
+        permit: &Permit<'_>,
+        min_generation: Option<u64>,
+    ) -> Result<Located, CallFailure> {
         let (generation, app) = self.find(permit, min_generation)?;
         let name = permit.collection().ok_or(CallFailure::NoCollection)?;
         let other_kind = || match app.objects(name) {
-            Some(_) => CallFailure::Param { name: "collection", rule: "must be one of tokens: this one has objects" },
+            Some(_) => CallFailure::Param {
+                name: "collection",
+                rule: "must be one of tokens: this one has objects",
+            },
             None => CallFailure::NoCollection,
         };
         let collection = Arc::clone(app.collection(name).ok_or_else(other_kind)?);
-        Ok(Located { generation, collection, app })
+        Ok(Located {
+            generation,
+            collection,
+            app,
+        })
     }
 
     /// The collection of objects that is permitted.
@@ -107,11 +118,18 @@ impl Engine {
         let (generation, app) = self.find(permit, min_generation)?;
         let name = permit.collection().ok_or(CallFailure::NoCollection)?;
         let other_kind = || match app.collection(name) {
-            Some(_) => CallFailure::Param { name: "collection", rule: "must be one of objects: this one has tokens" },
+            Some(_) => CallFailure::Param {
+                name: "collection",
+                rule: "must be one of objects: this one has tokens",
+            },
             None => CallFailure::NoCollection,
         };
         let collection = Arc::clone(app.objects(name).ok_or_else(other_kind)?);
-        Ok(LocatedObjects { generation, collection, app })
+        Ok(LocatedObjects {
+            generation,
+            collection,
+            app,
+        })
     }
 
     /// The object store.
@@ -138,7 +156,9 @@ impl Engine {
         permit: &Permit<'_>,
         min_generation: Option<u64>,
     ) -> Result<(u64, Arc<CachedApp>), CallFailure> {
-        let (have, app) = self.apps.find_unsealed(permit.app().ok_or(CallFailure::NoApp)?)?;
+        let (have, app) = self
+            .apps
+            .find_unsealed(permit.app().ok_or(CallFailure::NoApp)?)?;
         if min_generation.is_some_and(|wanted| wanted > have) {
             self.apps.look();
             return Err(CallFailure::OldGeneration { have });
@@ -161,13 +181,21 @@ impl Engine {
         min_generation: Option<u64>,
     ) -> Result<wire::control::PublicKeys, CallFailure> {
         let (generation, app) = self.find(permit, min_generation)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         app.public_keys(generation, now.as_secs())
     }
 
     /// The methods it serves. Any other does not exist here.
     pub fn methods(&self) -> Methods {
-        let without = |methods: Methods, has_store, needed| if has_store { methods } else { methods.without(needed) };
+        let without = |methods: Methods, has_store, needed| {
+            if has_store {
+                methods
+            } else {
+                methods.without(needed)
+            }
+        };
         let served = without(Methods::DATA, self.tokens.is_some(), Methods::TOKENS);
         without(served, self.objects.is_some(), Methods::OBJECTS)
     }
@@ -175,13 +203,18 @@ impl Engine {
     /// The time that a caller names, or the default, cut to the limit.
     pub fn deadline(&self, wanted: Option<u32>) -> Duration {
         let limits = &self.limits;
-        Duration::from_millis(wanted.map_or(limits.deadline_ms_default, u64::from).min(limits.deadline_ms_max))
+        Duration::from_millis(
+            wanted
+                .map_or(limits.deadline_ms_default, u64::from)
+                .min(limits.deadline_ms_max),
+        )
     }
 
     /// Answers `info`.
     pub fn info(&self) -> Info {
         let limits = &self.limits;
-        let names = |names: &mut dyn Iterator<Item = &'static str>| names.map(str::to_owned).collect();
+        let names =
+            |names: &mut dyn Iterator<Item = &'static str>| names.map(str::to_owned).collect();
         Info {
             name: "sealwire".into(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -198,9 +231,18 @@ impl Engine {
                 ("elements_max".into(), limits.elements_max as u64),
                 ("reply_bytes_max".into(), limits.reply_bytes_max as u64),
                 ("discard_bytes_max".into(), limits.discard_bytes_max as u64),
-                ("tokens_per_call_max".into(), limits.tokens_per_call_max as u64),
-                ("token_value_bytes_max".into(), limits.token_value_bytes_max as u64),
-                ("in_flight_per_connection_max".into(), limits.in_flight_per_connection_max as u64),
+                (
+                    "tokens_per_call_max".into(),
+                    limits.tokens_per_call_max as u64,
+                ),
+                (
+                    "token_value_bytes_max".into(),
+                    limits.token_value_bytes_max as u64,
+                ),
+                (
+                    "in_flight_per_connection_max".into(),
+                    limits.in_flight_per_connection_max as u64,
+                ),
                 ("deadline_ms_default".into(), limits.deadline_ms_default),
                 ("deadline_ms_max".into(), limits.deadline_ms_max),
             ],

@@ -11,7 +11,11 @@ pub struct FrameText(Bytes);
 impl FrameText {
     /// Shares `text`, which must be a part of `frame`.
     pub fn new(frame: &Bytes, text: &str) -> Self {
-        if text.is_empty() { Self::default() } else { Self(frame.slice_ref(text.as_bytes())) }
+        if text.is_empty() {
+            Self::default()
+        } else {
+            Self(frame.slice_ref(text.as_bytes()))
+        }
     }
 
     /// Returns the text.

@@ -39,7 +39,11 @@ impl KeyWarmer {
     /// Nothing is hot yet.
     pub fn new(config: &sealwire_config::Crypto) -> Arc<Self> {
         let hot = RwLock::new(Arc::from([]));
-        Arc::new(Self { tables_max: config.precomputed_tables, ready_max: config.ready_keys, hot })
+        Arc::new(Self {
+            tables_max: config.precomputed_tables,
+            ready_max: config.ready_keys,
+            hot,
+        })
     }
 
     fn hot(&self) -> Arc<[Hot]> {
@@ -51,7 +55,11 @@ impl KeyWarmer {
         if self.ready_max == 0 {
             return false;
         }
-        let make = |hot: &Hot| hot.version.make_ready(hot.keys.app(), self.ready_max).unwrap_or(false);
+        let make = |hot: &Hot| {
+            hot.version
+                .make_ready(hot.keys.app(), self.ready_max)
+                .unwrap_or(false)
+        };
         self.hot().iter().any(make)
     }
 
@@ -75,28 +83,42 @@ impl KeyWarmer {
     }
 
     fn update(&self, all: &[Arc<AppKeys>], uses_before: &mut HashMap<KeyId, u64>) {
-        let before: HashMap<KeyId, Hot> = self.hot().iter().map(|hot| (hot.version.id, hot.clone())).collect();
+        let before: HashMap<KeyId, Hot> = self
+            .hot()
+            .iter()
+            .map(|hot| (hot.version.id, hot.clone()))
+            .collect();
         let mut uses_now = HashMap::new();
         let mut hot: Vec<Hot> = Vec::new();
         // A symmetric key needs nothing ahead.
         let suites = || Suite::ALL.into_iter().filter(|suite| *suite != Suite::Xaes);
-        let newest = all.iter().flat_map(|keys| suites().filter_map(move |suite| Some((keys, keys.newest(suite)?))));
+        let newest = all
+            .iter()
+            .flat_map(|keys| suites().filter_map(move |suite| Some((keys, keys.newest(suite)?))));
         for (keys, version) in newest {
             let uses = version.uses();
-            let recent = uses.saturating_sub(uses_before.get(&version.id).copied().unwrap_or_default());
+            let recent =
+                uses.saturating_sub(uses_before.get(&version.id).copied().unwrap_or_default());
             uses_now.insert(version.id, uses);
             let idle_periods = match before.get(&version.id) {
                 _ if recent >= HOT_USES => 0,
                 Some(hot) if hot.idle_periods < COLD_PERIODS => hot.idle_periods + 1,
                 _ => continue,
             };
-            hot.push(Hot { keys: Arc::clone(keys), version: Arc::clone(version), idle_periods });
+            hot.push(Hot {
+                keys: Arc::clone(keys),
+                version: Arc::clone(version),
+                idle_periods,
+            });
         }
         *uses_before = uses_now;
         hot.sort_by_key(|hot| hot.idle_periods);
         hot.truncate(self.tables_max.max(1));
         for old in before.values() {
-            if !hot.iter().any(|hot| Arc::ptr_eq(&hot.version, &old.version)) {
+            if !hot
+                .iter()
+                .any(|hot| Arc::ptr_eq(&hot.version, &old.version))
+            {
                 old.version.cool();
             }
         }
@@ -133,7 +155,11 @@ mod tests {
     }
 
     fn hot_apps(ahead: &KeyWarmer) -> Vec<String> {
-        ahead.hot().iter().map(|hot| hot.keys.app().to_string()).collect()
+        ahead
+            .hot()
+            .iter()
+            .map(|hot| hot.keys.app().to_string())
+            .collect()
     }
 
     #[test]

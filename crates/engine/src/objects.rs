@@ -40,7 +40,10 @@ pub(crate) struct LocatedObjects {
 impl LocatedObjects {
     /// Returns the map and the generation of its schema, as requests to the store name them.
     pub(crate) fn view(&self) -> MapView {
-        MapView { map: self.collection.map, generation: self.generation }
+        MapView {
+            map: self.collection.map,
+            generation: self.generation,
+        }
     }
 }
 
@@ -89,8 +92,10 @@ impl ObjectCollection {
         };
         for (at, name) in names.iter().enumerate() {
             let shown = access.read(name).ok_or_else(|| denied(name))?;
-            let unknown =
-                CallFailure::Param { name: "properties", rule: "must name properties of the collection, each once" };
+            let unknown = CallFailure::Param {
+                name: "properties",
+                rule: "must name properties of the collection, each once",
+            };
             if names[..at].contains(name) {
                 return Err(unknown);
             }
@@ -123,14 +128,29 @@ pub(crate) fn new_id(ms: u64, position: usize) -> ObjectId {
 /// Formats an id as a UUID.
 pub(crate) fn id_text(id: ObjectId) -> String {
     let hex = format!("{:032x}", u128::from_be_bytes(id.0));
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+    [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ]
+    .join("-")
 }
 
 /// Parses an id in the form that [`id_text`] gives.
 pub(crate) fn parse_id(text: &str) -> Option<ObjectId> {
     let hex: String = text.split('-').collect();
-    let is_hex = hex.len() == 32 && hex.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
-    let id = ObjectId(u128::from_str_radix(&hex, 16).ok().filter(|_| is_hex)?.to_be_bytes());
+    let is_hex = hex.len() == 32
+        && hex
+            .bytes()
+            .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+    let id = ObjectId(
+        u128::from_str_radix(&hex, 16)
+            .ok()
+            .filter(|_| is_hex)?
+            .to_be_bytes(),
+    );
     (id_text(id) == text).then_some(id)
 }
 
@@ -144,13 +164,21 @@ mod tests {
         let text = id_text(id);
         assert_eq!(&text[..18], "01a3185c-5000-7123");
         assert!(id < new_id(1_800_000_000_000, 0x124) && id < new_id(1_800_000_000_001, 0));
-        assert_eq!((text.len(), text.as_bytes()[14], parse_id(&text)), (36, b'7', Some(id)));
+        assert_eq!(
+            (text.len(), text.as_bytes()[14], parse_id(&text)),
+            (36, b'7', Some(id))
+        );
         assert!(matches!(text.as_bytes()[19], b'8' | b'9' | b'a' | b'b'));
         let zeros = "00000000-0000-0000-0000-000000000000";
         assert_eq!(parse_id(zeros), Some(ObjectId([0; 16])));
-        for wrong in
-            ["", &text.to_uppercase(), &text.replace('-', ""), &format!("{text}0"), &zeros.replace("0-0", "-00"), "é"]
-        {
+        for wrong in [
+            "",
+            &text.to_uppercase(),
+            &text.replace('-', ""),
+            &format!("{text}0"),
+            &zeros.replace("0-0", "-00"),
+            "é",
+        ] {
             assert!(parse_id(wrong).is_none(), "{wrong}");
         }
     }

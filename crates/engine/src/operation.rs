@@ -87,7 +87,10 @@ pub struct MessageSize {
 
 impl From<FrameLayout> for MessageSize {
     fn from(boundary: FrameLayout) -> Self {
-        Self { bytes: boundary.bytes, leaves: boundary.leaves }
+        Self {
+            bytes: boundary.bytes,
+            leaves: boundary.leaves,
+        }
     }
 }
 
@@ -195,9 +198,14 @@ impl RequestOptions {
     ///
     /// [`CallFailure::Internal`] if the method is no operation of the access model.
     pub fn authorization(&self) -> Result<AuthorizationRequest<'_>, CallFailure> {
-        let target =
-            RequestTarget { app: Some(self.app.as_str()), collection: self.collection(), reason: self.reason() };
-        target.ask(self.method).ok_or(CallFailure::Internal("a data method is an operation"))
+        let target = RequestTarget {
+            app: Some(self.app.as_str()),
+            collection: self.collection(),
+            reason: self.reason(),
+        };
+        target
+            .ask(self.method)
+            .ok_or(CallFailure::Internal("a data method is an operation"))
     }
 }
 
@@ -218,7 +226,8 @@ impl PlanContext<'_> {
     }
 
     pub(crate) fn objects(&self) -> Result<LocatedObjects, CallFailure> {
-        self.engine.locate_objects(self.permit, self.options.min_generation)
+        self.engine
+            .locate_objects(self.permit, self.options.min_generation)
     }
 
     pub(crate) fn fields_max(&self) -> usize {
@@ -238,7 +247,12 @@ pub(crate) struct RequestDocument {
 
 impl RequestDocument {
     pub(crate) fn new<W>(frame: &Bytes, call: &DocumentCall<'_, W>) -> Self {
-        let texts = |texts: &Vec<&str>| texts.iter().map(|text| FrameText::new(frame, text)).collect();
+        let texts = |texts: &Vec<&str>| {
+            texts
+                .iter()
+                .map(|text| FrameText::new(frame, text))
+                .collect()
+        };
         Self {
             payload: frame.slice_ref(call.payload),
             select: call.select.as_ref().map(texts),
@@ -250,8 +264,12 @@ impl RequestDocument {
     }
 
     pub(crate) fn selection(&self) -> Result<Arc<Selection>, CallFailure> {
-        let Some(paths) = &self.select else { return Ok(Arc::new(Selection::everything())) };
-        Ok(Arc::new(Selection::parse(paths.iter().map(FrameText::as_str))?))
+        let Some(paths) = &self.select else {
+            return Ok(Arc::new(Selection::everything()));
+        };
+        Ok(Arc::new(Selection::parse(
+            paths.iter().map(FrameText::as_str),
+        )?))
     }
 
     /// Returns the work of authenticating the context with each field.
@@ -285,12 +303,21 @@ impl RequestDocument {
 
 /// Returns a part of a message. An empty part keeps nothing of the message alive.
 pub(crate) fn part(frame: &Bytes, bytes: &[u8]) -> Bytes {
-    if bytes.is_empty() { Bytes::new() } else { frame.slice_ref(bytes) }
+    if bytes.is_empty() {
+        Bytes::new()
+    } else {
+        frame.slice_ref(bytes)
+    }
 }
 
 /// Returns an upper bound of a response with a document of at most so many bytes. `listed`: leaves of the message, if
 /// field errors can be listed.
 pub(crate) fn response_bytes(document: usize, listed: Option<u64>, limits: &Limits) -> usize {
-    let errors = listed.map_or(0, |leaves| FieldErrors::bytes(limits.errors_reported_max, leaves));
-    document.saturating_add(errors).saturating_add(FRAME_BYTES).min(limits.reply_bytes_max)
+    let errors = listed.map_or(0, |leaves| {
+        FieldErrors::bytes(limits.errors_reported_max, leaves)
+    });
+    document
+        .saturating_add(errors)
+        .saturating_add(FRAME_BYTES)
+        .min(limits.reply_bytes_max)
 }

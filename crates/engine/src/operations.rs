@@ -19,7 +19,8 @@ use bytes::Bytes;
 use sealwire_schedule::WorkSize;
 use sealwire_wire::control::{Control, PublicKeysCall};
 use sealwire_wire::{
-    Call, CallError, DocumentCall, FrameLayout, KeyScope, Method, Methods, Preview, SubjectTarget, Suite, TokenMap,
+    Call, CallError, DocumentCall, FrameLayout, KeyScope, Method, Methods, Preview, SubjectTarget,
+    Suite, TokenMap,
 };
 
 use crate::frame_text::FrameText;
@@ -48,33 +49,63 @@ pub enum Decoded {
 /// The message does not follow its method's table.
 pub fn decode(frame: &Bytes, boundary: &FrameLayout) -> Result<Decoded, CallError> {
     let call = Call::decode(frame, boundary)?;
-    let request = Source { frame, method: call.method() };
+    let request = Source {
+        frame,
+        method: call.method(),
+    };
     let (options, operation): (_, Box<dyn Operation>) = match call {
-        Call::Encrypt(call) => (request.options(&call, None), Box::new(encrypt::Encrypt::new(frame, &call))),
-        Call::Decrypt(call) => (request.options(&call, None), Box::new(decrypt::Decrypt::new(frame, &call))),
-        Call::Rewrap(call) => (request.options(&call, None), Box::new(rewrap::Rewrap::new(frame, &call))),
-        Call::Mask(call) => (request.options(&call, None), Box::new(mask::MaskDocument::new(frame, &call))),
+        Call::Encrypt(call) => (
+            request.options(&call, None),
+            Box::new(encrypt::Encrypt::new(frame, &call)),
+        ),
+        Call::Decrypt(call) => (
+            request.options(&call, None),
+            Box::new(decrypt::Decrypt::new(frame, &call)),
+        ),
+        Call::Rewrap(call) => (
+            request.options(&call, None),
+            Box::new(rewrap::Rewrap::new(frame, &call)),
+        ),
+        Call::Mask(call) => (
+            request.options(&call, None),
+            Box::new(mask::MaskDocument::new(frame, &call)),
+        ),
         Call::Tokenize(call) => {
             let collection = Some(call.writing.collection);
-            (request.options(&call, collection), Box::new(tokenize::Tokenize::new(frame, &call)))
+            (
+                request.options(&call, collection),
+                Box::new(tokenize::Tokenize::new(frame, &call)),
+            )
         }
         Call::Detokenize(call) => {
             let collection = Some(call.writing.collection);
-            (request.options(&call, collection), Box::new(detokenize::Detokenize::new(frame, &call)))
+            (
+                request.options(&call, collection),
+                Box::new(detokenize::Detokenize::new(frame, &call)),
+            )
         }
-        Call::Tokens(call) => (request.options_of_tokens(&call.map), Box::new(tokens::Tokens::new(frame, &call.ask))),
+        Call::Tokens(call) => (
+            request.options_of_tokens(&call.map),
+            Box::new(tokens::Tokens::new(frame, &call.ask)),
+        ),
         Call::Inspect(call) => return Ok(Decoded::Immediate(Immediate::inspect(frame, &call))),
         Call::Info => return Ok(Decoded::Immediate(Immediate::Info)),
         Call::Health => return Ok(Decoded::Immediate(Immediate::Health)),
-        Call::Control(Control::PublicKeys(call)) => {
-            (request.options_of_public_keys(&call), Box::new(public_keys::PublicKeys))
-        }
-        Call::Objects(call) => {
-            (request.options_of_tokens(&call.map), Box::new(objects::ObjectsRequest::new(frame, &call.ask)))
-        }
+        Call::Control(Control::PublicKeys(call)) => (
+            request.options_of_public_keys(&call),
+            Box::new(public_keys::PublicKeys),
+        ),
+        Call::Objects(call) => (
+            request.options_of_tokens(&call.map),
+            Box::new(objects::ObjectsRequest::new(frame, &call.ask)),
+        ),
         Call::Subjects(call) => (
             request.options_of_subjects(&call.target),
-            Box::new(subjects::SubjectsRequest::new(frame, call.target.subject, call.ask)),
+            Box::new(subjects::SubjectsRequest::new(
+                frame,
+                call.target.subject,
+                call.ask,
+            )),
         ),
         // The scan knows no other control method on a data listener.
         Call::Control(_) => return Err(CallError::Malformed),
@@ -153,7 +184,10 @@ const USUAL_SUITE: Suite = Suite::P256Psk;
 
 /// Predicts the kind and work size of a request of which only the beginning has arrived. `bytes_min`: its least length.
 pub fn preview(outlook: &Preview, bytes_min: u64) -> (OperationKind, WorkSize) {
-    let (suite, scope) = (outlook.suite.unwrap_or(USUAL_SUITE), outlook.key_scope.unwrap_or_default());
+    let (suite, scope) = (
+        outlook.suite.unwrap_or(USUAL_SUITE),
+        outlook.key_scope.unwrap_or_default(),
+    );
     let kind = OperationKind::of(outlook.method, suite, scope);
     let work_size = match outlook.whole {
         Some(whole) => kind.work_size(whole.leaves, whole.bytes),

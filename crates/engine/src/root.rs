@@ -74,27 +74,39 @@ impl Providers {
     pub fn load(config: &Config) -> Result<Self, KekError> {
         let local = match &config.kek {
             KekSource::File(path) => ProviderSettings::File { path: path.clone() },
-            KekSource::Environment(variable) => ProviderSettings::Environment { variable: variable.clone() },
+            KekSource::Environment(variable) => ProviderSettings::Environment {
+                variable: variable.clone(),
+            },
         };
         let mut all = BTreeMap::from([(LOCAL_PROVIDER.to_owned(), ConfiguredProvider::new(local))]);
-        let Some(file) = &config.kek_providers else { return Ok(Self(all, Arc::default())) };
+        let Some(file) = &config.kek_providers else {
+            return Ok(Self(all, Arc::default()));
+        };
         let wrong = |what: &dyn fmt::Display| KekError(format!("{}: {what}", file.display()));
         // Whoever changes the file decides which module is loaded and which server gets the root key.
         let bytes = sealwire_file_trust::read(file, FileKind::Public, PROVIDERS_BYTES_MAX);
         let bytes = bytes.map_err(|error| wrong(&error.reason))?;
         let text = std::str::from_utf8(&bytes).map_err(|_| wrong(&"must be text"))?;
-        let tables: BTreeMap<String, BTreeMap<String, String>> = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-            // The parser's text can contain a value.
-            wrong(&format!("line {line}: must be tables of providers, whose settings are texts"))
-        })?;
+        let tables: BTreeMap<String, BTreeMap<String, String>> =
+            toml::from_str(text).map_err(|error| {
+                let line = error
+                    .span()
+                    .map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+                // The parser's text can contain a value.
+                wrong(&format!(
+                    "line {line}: must be tables of providers, whose settings are texts"
+                ))
+            })?;
         let folder = file.parent().unwrap_or(Path::new(""));
         for (name, mut table) in tables {
             if name == LOCAL_PROVIDER {
-                return Err(wrong(&"the provider `local` is the one that `kek.provider` configures"));
+                return Err(wrong(
+                    &"the provider `local` is the one that `kek.provider` configures",
+                ));
             }
             let kind = table.remove("kind").unwrap_or_default();
-            let settings = ProviderSettings::parse(&name, &kind, &table, folder).map_err(|error| wrong(&error))?;
+            let settings = ProviderSettings::parse(&name, &kind, &table, folder)
+                .map_err(|error| wrong(&error))?;
             all.insert(name, ConfiguredProvider::new(settings));
         }
         Ok(Self(all, Arc::default()))
@@ -102,7 +114,9 @@ impl Providers {
 
     /// Returns every provider's name and settings.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &ProviderSettings)> {
-        self.0.iter().map(|(name, configured)| (&**name, &configured.settings))
+        self.0
+            .iter()
+            .map(|(name, configured)| (&**name, &configured.settings))
     }
 
     /// Returns the observer of all uses.
@@ -125,10 +139,14 @@ impl Providers {
     pub async fn generate_key(&self, name: &str) -> Result<(), KekError> {
         let failed = |what: &dyn fmt::Display| KekError(format!("provider {name}: {what}"));
         match self.0.get(name).map(|configured| &configured.settings) {
-            Some(ProviderSettings::Pkcs11(options)) => {
-                Pkcs11Provider::new(options.clone()).generate_key().await.map_err(|error| failed(&error))
-            }
-            Some(settings) => Err(failed(&format!("keys of kind {} are made where they are kept", settings.kind()))),
+            Some(ProviderSettings::Pkcs11(options)) => Pkcs11Provider::new(options.clone())
+                .generate_key()
+                .await
+                .map_err(|error| failed(&error)),
+            Some(settings) => Err(failed(&format!(
+                "keys of kind {} are made where they are kept",
+                settings.kind()
+            ))),
             None => Err(failed(&"not configured here")),
         }
     }
@@ -144,13 +162,35 @@ impl Providers {
         root: &RootKey,
         number: u32,
     ) -> Result<RootSlot, StoreError> {
-        let failed = |what: &dyn fmt::Display| StoreError::RootKey(format!("provider {name}: {what}"));
-        let configured = self.0.get(name).ok_or_else(|| failed(&"not configured here"))?;
-        let provider = configured.provider.as_ref().map_err(|error| failed(error))?;
-        let place = WrapSlot { set, root: root.id(&set)?, number };
-        let (id, kind) = (SlotId { root: place.root, number }, configured.settings.kind().name());
+        let failed =
+            |what: &dyn fmt::Display| StoreError::RootKey(format!("provider {name}: {what}"));
+        let configured = self
+            .0
+            .get(name)
+            .ok_or_else(|| failed(&"not configured here"))?;
+        let provider = configured
+            .provider
+            .as_ref()
+            .map_err(|error| failed(error))?;
+        let place = WrapSlot {
+            set,
+            root: root.id(&set)?,
+            number,
+        };
+        let (id, kind) = (
+            SlotId {
+                root: place.root,
+                number,
+            },
+            configured.settings.kind().name(),
+        );
         let running = self.uses().begin(ProviderOperation::Wrap, id, name, kind);
-        let wrapped = running.end(provider.wrap(root.expose(), &place).await.map_err(UseError::from));
+        let wrapped = running.end(
+            provider
+                .wrap(root.expose(), &place)
+                .await
+                .map_err(UseError::from),
+        );
         let wrapped = wrapped.map_err(|error| failed(&error.reason))?;
         let needs_holders = provider.kind().needs_holders();
         if !needs_holders {
@@ -159,12 +199,16 @@ impl Providers {
             drop(unwrapped.map_err(|error| failed(&error.reason))?);
         }
         let fields = configured.settings.public_fields().into_iter();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs());
         Ok(RootSlot {
             number,
             provider: name.to_owned(),
             kind: configured.settings.kind().name().to_owned(),
-            fields: fields.map(|(field, value)| (field.to_owned(), value)).collect(),
+            fields: fields
+                .map(|(field, value)| (field.to_owned(), value))
+                .collect(),
             wrapped,
             created_unix_s: now,
             verified_unix_s: if needs_holders { 0 } else { now },
@@ -183,8 +227,15 @@ impl Providers {
     ///
     /// # Errors
     /// The reason, without the slot.
-    pub async fn unwrap_slot(&self, set: [u8; 16], root: &RootEntry, slot: &RootSlot) -> Result<RootKey, String> {
-        let result = self.unwrap_slot_as(ProviderOperation::Unwrap, set, root, slot).await;
+    pub async fn unwrap_slot(
+        &self,
+        set: [u8; 16],
+        root: &RootEntry,
+        slot: &RootSlot,
+    ) -> Result<RootKey, String> {
+        let result = self
+            .unwrap_slot_as(ProviderOperation::Unwrap, set, root, slot)
+            .await;
         result.map_err(|error| error.reason)
     }
 
@@ -196,20 +247,38 @@ impl Providers {
         root: &RootEntry,
         slot: &RootSlot,
     ) -> Result<RootKey, UseError> {
-        let id = SlotId { root: root.id, number: slot.number };
+        let id = SlotId {
+            root: root.id,
+            number: slot.number,
+        };
         let unusable = |reason: String| {
-            let error = UseError { outcome: ProviderOutcome::Settings, reason };
+            let error = UseError {
+                outcome: ProviderOutcome::Settings,
+                reason,
+            };
             self.uses().unusable(id, &slot.provider, &error);
             error
         };
-        let configured = self.0.get(&slot.provider).ok_or_else(|| unusable("not configured here".to_owned()))?;
-        let provider = configured.provider.as_ref().map_err(|error| unusable(error.to_string()))?;
+        let configured = self
+            .0
+            .get(&slot.provider)
+            .ok_or_else(|| unusable("not configured here".to_owned()))?;
+        let provider = configured
+            .provider
+            .as_ref()
+            .map_err(|error| unusable(error.to_string()))?;
         if provider.kind().needs_holders() {
             // Expected at every start: neither a use nor a failure.
             return Err(ProviderError::NeedsHolders.into());
         }
-        let running = self.uses().begin(operation, id, &slot.provider, provider.kind().name());
-        let place = WrapSlot { set, root: root.id, number: slot.number };
+        let running = self
+            .uses()
+            .begin(operation, id, &slot.provider, provider.kind().name());
+        let place = WrapSlot {
+            set,
+            root: root.id,
+            number: slot.number,
+        };
         running.end(unwrap_checked(&**provider, &slot.wrapped, place).await)
     }
 }
@@ -222,9 +291,16 @@ impl ConfiguredProvider {
 }
 
 /// Unwraps a copy. The root key's id in `place` must be that of the result.
-async fn unwrap_checked(provider: &dyn Provider, wrapped: &[u8], place: WrapSlot) -> Result<RootKey, UseError> {
+async fn unwrap_checked(
+    provider: &dyn Provider,
+    wrapped: &[u8],
+    place: WrapSlot,
+) -> Result<RootKey, UseError> {
     let root = RootKey::from_bytes(provider.unwrap(wrapped, &place).await?);
-    let other = |reason: String| UseError { outcome: ProviderOutcome::OtherRoot, reason };
+    let other = |reason: String| UseError {
+        outcome: ProviderOutcome::OtherRoot,
+        reason,
+    };
     match root.id(&place.set) {
         Ok(id) if id == place.root => Ok(root),
         Ok(_) => Err(other("the copy unwraps to another root key".to_owned())),
@@ -267,9 +343,13 @@ impl Unsealer {
     /// Settings of a provider are invalid. The KEK cannot be read, and no other provider is configured, or other users can get at
     /// its file. The anchor cannot be read.
     pub fn open(config: &Config) -> Result<Self, KekError> {
-        let anchor =
-            anchor_path(config).map(|path| Anchor::open(path, config.state.anchor_file.is_none())).transpose()?;
-        Ok(Self { anchor, ..Self::open_without_anchor(config)? })
+        let anchor = anchor_path(config)
+            .map(|path| Anchor::open(path, config.state.anchor_file.is_none()))
+            .transpose()?;
+        Ok(Self {
+            anchor,
+            ..Self::open_without_anchor(config)?
+        })
     }
 
     /// Opens an unsealer as [`Self::open`] does, which neither reads nor writes the anchor of the configuration: for another
@@ -344,7 +424,11 @@ impl Unsealer {
     ///
     /// # Errors
     /// [`StoreError::RootKey`] with each slot, its provider and the reason, after at most [`USE_SECONDS_MAX`] seconds.
-    pub async fn unseal(&self, set: [u8; 16], root: &RootEntry) -> Result<Arc<RootKey>, StoreError> {
+    pub async fn unseal(
+        &self,
+        set: [u8; 16],
+        root: &RootEntry,
+    ) -> Result<Arc<RootKey>, StoreError> {
         if let Some(found) = self.kept().get(&root.id) {
             return Ok(Arc::clone(found));
         }
@@ -369,44 +453,65 @@ impl Unsealer {
 
     /// Asks the providers of all slots side by side, and returns the first right answer, or the reasons of all slots.
     async fn ask_all(&self, set: [u8; 16], root: &RootEntry) -> Result<RootKey, String> {
-        let late = root.slots.iter().map(|slot| (slot.number, (&*slot.provider, late_text())));
+        let late = root
+            .slots
+            .iter()
+            .map(|slot| (slot.number, (&*slot.provider, late_text())));
         let mut reasons: BTreeMap<u32, (&str, String)> = late.collect();
         let (mut asked, mut numbers) = (JoinSet::new(), HashMap::new());
         for slot in root.slots.iter().cloned() {
-            let (providers, root, number) = (Arc::clone(&self.providers), root.clone(), slot.number);
+            let (providers, root, number) =
+                (Arc::clone(&self.providers), root.clone(), slot.number);
             let task = asked.spawn(async move { providers.unwrap_slot(set, &root, &slot).await });
             numbers.insert(task.id(), number);
         }
         let deadline = Instant::now() + USE_TIME_MAX;
-        while let Ok(Some(answer)) = tokio::time::timeout_at(deadline, asked.join_next_with_id()).await {
+        while let Ok(Some(answer)) =
+            tokio::time::timeout_at(deadline, asked.join_next_with_id()).await
+        {
             let (task, reason) = match answer {
                 Ok((_, Ok(found))) => return Ok(found),
                 Ok((task, Err(reason))) => (task, reason),
                 Err(error) => (error.id(), "the provider panicked".to_owned()),
             };
-            if let Some((_, kept)) = numbers.get(&task).and_then(|number| reasons.get_mut(number)) {
+            if let Some((_, kept)) = numbers
+                .get(&task)
+                .and_then(|number| reasons.get_mut(number))
+            {
                 *kept = reason;
             }
         }
         let reasons = reasons.into_iter();
-        let reasons =
-            reasons.map(|(number, (provider, reason))| format!("slot {number} (provider {provider}): {reason}"));
-        Err(format!("no slot unwraps it: {}", reasons.collect::<Vec<_>>().join("; ")))
+        let reasons = reasons.map(|(number, (provider, reason))| {
+            format!("slot {number} (provider {provider}): {reason}")
+        });
+        Err(format!(
+            "no slot unwraps it: {}",
+            reasons.collect::<Vec<_>>().join("; ")
+        ))
     }
 
     /// Rejects a store without the set of root keys that the anchor names.
     fn check_set(&self, set: Option<[u8; 16]>) -> Result<(), StoreError> {
-        let Some(anchored) = self.anchored().filter(|anchored| set != Some(anchored.set)) else { return Ok(()) };
+        let Some(anchored) = self.anchored().filter(|anchored| set != Some(anchored.set)) else {
+            return Ok(());
+        };
         let what = format!(
             "this machine's anchor names the set of root keys {}, and the store has another one or none: it is another store, \
              an older one, or its root key was removed; if that was you, remove the anchor file",
             HEXLOWER.encode(&anchored.set)
         );
-        Err(StoreError::NotAuthentic { key: ROOT_RECORD.into(), what })
+        Err(StoreError::NotAuthentic {
+            key: ROOT_RECORD.into(),
+            what,
+        })
     }
 
     fn anchored(&self) -> Option<StateId> {
-        self.anchor.as_ref().and_then(Anchor::at_start).map(|state| state.id)
+        self.anchor
+            .as_ref()
+            .and_then(Anchor::at_start)
+            .map(|state| state.id)
     }
 
     fn check_may_lack_root(&self) -> Result<(), StoreError> {
@@ -422,9 +527,16 @@ impl Unsealer {
     ///
     /// # Errors
     /// [`StoreError::RootKey`] if it is not the root key of `root`.
-    pub fn keep(&self, set: [u8; 16], root: &RootEntry, found: RootKey) -> Result<Arc<RootKey>, StoreError> {
+    pub fn keep(
+        &self,
+        set: [u8; 16],
+        root: &RootEntry,
+        found: RootKey,
+    ) -> Result<Arc<RootKey>, StoreError> {
         if found.id(&set)? != root.id {
-            return Err(StoreError::RootKey("the copy unwraps to another root key".into()));
+            return Err(StoreError::RootKey(
+                "the copy unwraps to another root key".into(),
+            ));
         }
         let found = Arc::new(found);
         self.kept().insert(root.id, Arc::clone(&found));
@@ -434,11 +546,15 @@ impl Unsealer {
     /// Returns the KEK of the configuration. Reads it again if it was wiped.
     fn plain(&self) -> Result<Arc<Kek>, KekError> {
         let mut plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
-        plain.get_or_insert_with(|| read_kek(&self.source).map(Arc::new)).clone()
+        plain
+            .get_or_insert_with(|| read_kek(&self.source).map(Arc::new))
+            .clone()
     }
 
     fn kept(&self) -> std::sync::MutexGuard<'_, BTreeMap<[u8; 16], Arc<RootKey>>> {
-        self.unwrapped.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unwrapped
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns true if a later record of the same set was found before. Operations load side by side, and one with an older
@@ -450,9 +566,15 @@ impl Unsealer {
     }
 
     async fn note(&self, root: Option<&RootRecord>) {
-        self.providers.uses().set_record(root, |slot| self.providers.needs_holders(slot));
+        self.providers
+            .uses()
+            .set_record(root, |slot| self.providers.needs_holders(slot));
         let mut copy = self.copy.lock().await;
-        if copy.latest.as_ref().is_none_or(|latest| latest.as_ref() != root) {
+        if copy
+            .latest
+            .as_ref()
+            .is_none_or(|latest| latest.as_ref() != root)
+        {
             (copy.latest, copy.is_written) = (Some(root.cloned()), false);
         }
         copy.write().await;
@@ -464,7 +586,10 @@ impl FindKek for Unsealer {
     async fn find(&self, root: Option<&RootRecord>) -> Result<Arc<Kek>, StoreError> {
         let Some(record) = root else {
             self.check_may_lack_root()?;
-            return self.plain().map_err(|error| StoreError::Setting { key: "kek", what: error.0 });
+            return self.plain().map_err(|error| StoreError::Setting {
+                key: "kek",
+                what: error.0,
+            });
         };
         let active = self.unseal(record.set, &record.active).await?;
         if let Some(incoming) = &record.incoming {
@@ -472,7 +597,8 @@ impl FindKek for Unsealer {
             self.unseal(record.set, &incoming.entry).await?;
         }
         let kek = active.kek_with_wrapped_audit(&record.set, &record.wrapped_audit);
-        let altered = |_| StoreError::RootKey("the audit secret does not unwrap under the root key".into());
+        let altered =
+            |_| StoreError::RootKey("the audit secret does not unwrap under the root key".into());
         Ok(Arc::new(kek.map_err(altered)?))
     }
 
@@ -489,30 +615,53 @@ impl FindKek for Unsealer {
             return Ok(Freshness::Latest);
         };
         let anchored = self.anchored();
-        let contradicted = seen.into_iter().chain(&anchored).filter(|seen| id.contradicts(seen));
+        let contradicted = seen
+            .into_iter()
+            .chain(&anchored)
+            .filter(|seen| id.contradicts(seen));
         if let Some(seen) = contradicted.map(|seen| seen.generation).max() {
             let generation = id.generation;
             if !self.serves_rolled_back {
                 return Err(StoreError::RolledBack { generation, seen });
             }
-            tracing::error!(generation, seen, "an older control state was put back; it is served without changes");
+            tracing::error!(
+                generation,
+                seen,
+                "an older control state was put back; it is served without changes"
+            );
             return Ok(Freshness::RolledBack { seen });
         }
         if !self.is_stale(record).await {
             // Root keys of the past are wiped.
-            self.kept().retain(|id, _| record.roots().any(|root| root.id == *id));
+            self.kept()
+                .retain(|id, _| record.roots().any(|root| root.id == *id));
             self.note(Some(record)).await;
         }
         if let Some(anchor) = &self.anchor {
-            anchor.raise(AnchoredState { id: *id, roots: record.ids().to_vec() }).await;
+            anchor
+                .raise(AnchoredState {
+                    id: *id,
+                    roots: record.ids().to_vec(),
+                })
+                .await;
         }
         Ok(Freshness::Latest)
     }
 
     async fn committed(&self, state: &StateId, roots: &[[u8; 16]]) -> Result<(), StoreError> {
-        let Some(anchor) = &self.anchor else { return Ok(()) };
-        let committed = anchor.commit(AnchoredState { id: *state, roots: roots.to_vec() }).await;
-        committed.map_err(|what| StoreError::NotAnchored { generation: state.generation, what })
+        let Some(anchor) = &self.anchor else {
+            return Ok(());
+        };
+        let committed = anchor
+            .commit(AnchoredState {
+                id: *state,
+                roots: roots.to_vec(),
+            })
+            .await;
+        committed.map_err(|what| StoreError::NotAnchored {
+            generation: state.generation,
+            what,
+        })
     }
 
     fn wipe(&self) {
@@ -528,20 +677,29 @@ impl FindKek for Unsealer {
 
 impl fmt::Debug for Unsealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unsealer").field("providers", &self.providers).finish_non_exhaustive()
+        f.debug_struct("Unsealer")
+            .field("providers", &self.providers)
+            .finish_non_exhaustive()
     }
 }
 
 impl RecordCopy {
     async fn write(&mut self) {
-        let (Some(folder), Some(latest), false) = (&self.folder, &self.latest, self.is_written) else { return };
+        let (Some(folder), Some(latest), false) = (&self.folder, &self.latest, self.is_written)
+        else {
+            return;
+        };
         let bytes = match latest.as_ref().map(RootRecord::to_bytes).transpose() {
             Ok(bytes) => bytes,
-            Err(error) => return tracing::warn!(%error, "the root record is not copied beside the audit log"),
+            Err(error) => {
+                return tracing::warn!(%error, "the root record is not copied beside the audit log");
+            }
         };
         let place = folder.clone();
-        let written =
-            tokio::task::spawn_blocking(move || replace_file(&place.join(ROOT_COPY_FILE), bytes.as_deref())).await;
+        let written = tokio::task::spawn_blocking(move || {
+            replace_file(&place.join(ROOT_COPY_FILE), bytes.as_deref())
+        })
+        .await;
         match written.map_err(io::Error::other).flatten() {
             Ok(()) => self.is_written = true,
             Err(error) => {
@@ -557,7 +715,9 @@ fn check_kek_file(path: &Path) -> Result<(), KekError> {
     use sealwire_file_trust::{FileErrorReason, TrustedFile};
 
     match TrustedFile::open(path, FileKind::Secret) {
-        Err(error) if matches!(error.reason, FileErrorReason::Exposed(_)) => Err(KekError(error.to_string())),
+        Err(error) if matches!(error.reason, FileErrorReason::Exposed(_)) => {
+            Err(KekError(error.to_string()))
+        }
         _ => Ok(()),
     }
 }
@@ -585,7 +745,11 @@ fn replace_file(path: &Path, content: Option<&[u8]>) -> io::Result<()> {
 }
 
 /// Replaces a file as [`replace_file`] does. If root runs this process, the new file belongs to `owner`.
-fn replace_file_of(path: &Path, content: Option<&[u8]>, owner: Option<FileOwner>) -> io::Result<()> {
+fn replace_file_of(
+    path: &Path,
+    content: Option<&[u8]>,
+    owner: Option<FileOwner>,
+) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
 
     let remove = |path: &Path| match std::fs::remove_file(path) {
@@ -597,14 +761,21 @@ fn replace_file_of(path: &Path, content: Option<&[u8]>, owner: Option<FileOwner>
         None => remove(path)?,
         Some(content) => {
             remove(&partial)?;
-            let mut file = std::fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(&partial)?;
+            let mut file = std::fs::OpenOptions::new()
+                .create_new(true)
+                .write(true)
+                .mode(0o600)
+                .open(&partial)?;
             owner.map_or(Ok(()), |owner| owner.give(&file))?;
             file.write_all(content)?;
             file.sync_all()?;
             std::fs::rename(&partial, path)?;
         }
     }
-    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|folder| *folder != Path::new(""))
+        .unwrap_or(Path::new("."));
     std::fs::File::open(folder)?.sync_all()
 }
 
@@ -612,7 +783,10 @@ fn replace_file_of(path: &Path, content: Option<&[u8]>, owner: Option<FileOwner>
 fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     // Without waiting, so that a pipe in place of the file stops nobody.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
@@ -627,11 +801,15 @@ fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// The copy cannot be read.
 pub fn copied_record(config: &Config) -> Result<Option<RootRecord>, KekError> {
-    let Some(folder) = &config.audit.folder else { return Ok(None) };
+    let Some(folder) = &config.audit.folder else {
+        return Ok(None);
+    };
     let path = folder.join(ROOT_COPY_FILE);
     let wrong = |error: &dyn fmt::Display| KekError(format!("{}: {error}", path.display()));
     match read_bounded(&path, COPY_BYTES_MAX) {
-        Ok(record) => RootRecord::parse(&record).map(Some).map_err(|error| wrong(&error)),
+        Ok(record) => RootRecord::parse(&record)
+            .map(Some)
+            .map_err(|error| wrong(&error)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(wrong(&error)),
     }
@@ -643,7 +821,10 @@ pub fn copied_record(config: &Config) -> Result<Option<RootRecord>, KekError> {
 /// # Errors
 /// The copy cannot be read, or no provider unwraps it; the KEK cannot be read.
 pub async fn audit_kek(config: &Config, folder: Option<&Path>) -> Result<Arc<Kek>, KekError> {
-    for folder in [folder, config.audit.folder.as_deref()].into_iter().flatten() {
+    for folder in [folder, config.audit.folder.as_deref()]
+        .into_iter()
+        .flatten()
+    {
         let path = folder.join(ROOT_COPY_FILE);
         let wrong = |error: &dyn fmt::Display| KekError(format!("{}: {error}", path.display()));
         let record = match read_bounded(&path, COPY_BYTES_MAX) {
@@ -652,8 +833,14 @@ pub async fn audit_kek(config: &Config, folder: Option<&Path>) -> Result<Arc<Kek
             Err(error) => return Err(wrong(&error)),
         };
         // The audit secret is under the active root key.
-        let record = RootRecord { incoming: None, ..record };
-        return Unsealer::open_without_anchor(config)?.find(Some(&record)).await.map_err(|error| wrong(&error));
+        let record = RootRecord {
+            incoming: None,
+            ..record
+        };
+        return Unsealer::open_without_anchor(config)?
+            .find(Some(&record))
+            .await
+            .map_err(|error| wrong(&error));
     }
     read_kek(&config.kek).map(Arc::new)
 }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sealwire_store::{
-    BatchLimits, Coalescer, ControlStore, ObjectStore, ObjectWriter, Observer, StoreError, ThrottleBounds, TokenStore,
-    WriteThrottle,
+    BatchLimits, Coalescer, ControlStore, ObjectStore, ObjectWriter, Observer, StoreError,
+    ThrottleBounds, TokenStore, WriteThrottle,
 };
 use sealwire_store_embedded::{EmbeddedStore, FileStore, embedded::Options};
 use sealwire_store_postgres::{PostgresOptions, PostgresStore};
@@ -16,7 +16,10 @@ use sealwire_jobs::tokens::store_io::{ROW_BYTES, Tokens};
 use sealwire_telemetry::metrics::Metrics;
 
 /// One writer task owns the store; reads are as many as there are threads to hand them to.
-const EMBEDDED_LANES: BatchLimits = BatchLimits { writers: 1, readers: 2 };
+const EMBEDDED_LANES: BatchLimits = BatchLimits {
+    writers: 1,
+    readers: 2,
+};
 
 /// The open stores of an engine.
 pub struct Stores {
@@ -65,34 +68,71 @@ impl Stores {
                 };
                 let control = Arc::new(blocking(open).await?);
                 let lanes = EMBEDDED_LANES;
-                Ok(Self { control, tokens: None, objects: None, lanes, embedded: None, postgres: None })
+                Ok(Self {
+                    control,
+                    tokens: None,
+                    objects: None,
+                    lanes,
+                    embedded: None,
+                    postgres: None,
+                })
             }
             Mode::Embedded => {
-                let store = Arc::new(blocking(move || EmbeddedStore::open(&state.folder, &Options::default())).await?);
+                let store = Arc::new(
+                    blocking(move || EmbeddedStore::open(&state.folder, &Options::default()))
+                        .await?,
+                );
                 let (control, lanes) = (Arc::clone(&store), EMBEDDED_LANES);
-                let (tokens, objects): (Arc<dyn TokenStore>, Arc<dyn ObjectStore>) = (store.clone(), store.clone());
+                let (tokens, objects): (Arc<dyn TokenStore>, Arc<dyn ObjectStore>) =
+                    (store.clone(), store.clone());
                 let (tokens, objects) = (Some(tokens), Some(objects));
-                Ok(Self { control, tokens, objects, lanes, embedded: Some(store), postgres: None })
+                Ok(Self {
+                    control,
+                    tokens,
+                    objects,
+                    lanes,
+                    embedded: Some(store),
+                    postgres: None,
+                })
             }
             Mode::Postgres => {
-                let store = Arc::new(PostgresStore::connect(postgres_options(&config.postgres)).await?);
+                let store =
+                    Arc::new(PostgresStore::connect(postgres_options(&config.postgres)).await?);
                 let (control, tokens) = (Arc::clone(&store), Arc::clone(&store));
                 let objects = Arc::clone(&store);
-                let lanes = BatchLimits { writers: config.postgres.writers, readers: config.postgres.readers };
-                let (tokens, objects) = (Some(tokens as Arc<dyn TokenStore>), Some(objects as Arc<dyn ObjectStore>));
-                Ok(Self { control, tokens, objects, lanes, embedded: None, postgres: Some(store) })
+                let lanes = BatchLimits {
+                    writers: config.postgres.writers,
+                    readers: config.postgres.readers,
+                };
+                let (tokens, objects) = (
+                    Some(tokens as Arc<dyn TokenStore>),
+                    Some(objects as Arc<dyn ObjectStore>),
+                );
+                Ok(Self {
+                    control,
+                    tokens,
+                    objects,
+                    lanes,
+                    embedded: None,
+                    postgres: Some(store),
+                })
             }
         }
     }
 
     /// Returns the stores as requests use them: lookups and writes go in batches, and writes as fast as the store keeps up.
     /// Rows of tokens and objects share one throttle. No token value is longer than `value_bytes_max`.
-    pub fn batched(&self, value_bytes_max: usize, metrics: &Arc<Metrics>) -> (Option<Tokens>, Option<Objects>) {
+    pub fn batched(
+        &self,
+        value_bytes_max: usize,
+        metrics: &Arc<Metrics>,
+    ) -> (Option<Tokens>, Option<Objects>) {
         let observer = || -> Arc<dyn Observer> { Arc::<Metrics>::clone(metrics) };
         let throttle = WriteThrottle::new(ThrottleBounds::new(self.lanes));
         let row_bytes_max = value_bytes_max.saturating_add(ROW_BYTES);
         let tokens = self.tokens.as_ref().map(|store| {
-            let store = Coalescer::for_rows(Arc::clone(store), self.lanes, row_bytes_max, observer());
+            let store =
+                Coalescer::for_rows(Arc::clone(store), self.lanes, row_bytes_max, observer());
             Tokens::new(store, throttle.clone(), row_bytes_max, Arc::clone(metrics))
         });
         let objects = self.objects.as_ref().map(|store| {
@@ -106,7 +146,12 @@ impl Stores {
     pub fn links(&self) -> impl Fn() -> (usize, usize) + Send + Sync + 'static {
         // Weak: who looks at it does not keep it open.
         let postgres = self.postgres.as_ref().map(Arc::downgrade);
-        move || postgres.as_ref().and_then(Weak::upgrade).map_or((0, 0), |store| store.links())
+        move || {
+            postgres
+                .as_ref()
+                .and_then(Weak::upgrade)
+                .map_or((0, 0), |store| store.links())
+        }
     }
 
     /// Gives up what is held, so that another process can have it when this returns.
@@ -119,7 +164,9 @@ impl Stores {
 
 /// Converts the configuration into connection options.
 pub fn postgres_options(from: &Postgres) -> PostgresOptions {
-    let password = std::env::var(Postgres::PASSWORD).ok().filter(|_| from.password_file.is_none());
+    let password = std::env::var(Postgres::PASSWORD)
+        .ok()
+        .filter(|_| from.password_file.is_none());
     PostgresOptions {
         password,
         password_file: from.password_file.clone(),
@@ -136,6 +183,8 @@ pub fn postgres_options(from: &Postgres) -> PostgresOptions {
 
 impl std::fmt::Debug for Stores {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stores").field("tokens", &self.tokens.is_some()).finish_non_exhaustive()
+        f.debug_struct("Stores")
+            .field("tokens", &self.tokens.is_some())
+            .finish_non_exhaustive()
     }
 }

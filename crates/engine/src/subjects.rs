@@ -17,8 +17,8 @@ use sealwire_jobs::tokens::batch::each;
 use sealwire_jobs::tokens::now;
 use sealwire_objects::{subject_version, token_key_id};
 use sealwire_store::{
-    MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten, SUBJECTS_COLLECTION,
-    SubjectClaim, SubjectId,
+    MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten,
+    SUBJECTS_COLLECTION, SubjectClaim, SubjectId,
 };
 use sealwire_token::{SubjectKey, TokenKeys};
 use tokio::time::Instant;
@@ -37,7 +37,11 @@ pub(crate) struct StoredSubject {
 
 impl StoredSubject {
     pub(crate) fn new(row: ObjectRow) -> Self {
-        Self { id: SubjectId(row.id.0), version: row.version, sealed: row.sealed }
+        Self {
+            id: SubjectId(row.id.0),
+            version: row.version,
+            sealed: row.sealed,
+        }
     }
 
     /// Returns true if the subject has a key.
@@ -55,7 +59,13 @@ impl StoredSubject {
     /// # Errors
     /// [`CannotOpen`], whatever the reason.
     pub(crate) fn open(&self, keys: &TokenKeys) -> Result<SubjectKey, CannotOpen> {
-        SubjectKey::open(keys, SUBJECTS_COLLECTION, self.id.0, self.version, &self.sealed)
+        SubjectKey::open(
+            keys,
+            SUBJECTS_COLLECTION,
+            self.id.0,
+            self.version,
+            &self.sealed,
+        )
     }
 }
 
@@ -69,15 +79,23 @@ pub(crate) struct ReadableRow {
 impl ReadableRow {
     /// Joins a row with the key of its subject. Returns `None` if the subject was erased after the row was written.
     pub(crate) fn of(row: ObjectRow, keys: &StoredSubjects) -> Option<Self> {
-        let Some(id) = row.subject else { return Some(Self { row, subject: None }) };
+        let Some(id) = row.subject else {
+            return Some(Self { row, subject: None });
+        };
         let subject = keys.get(&id).filter(|subject| is_current(&row, subject))?;
-        Some(Self { row, subject: Some(Arc::clone(subject)) })
+        Some(Self {
+            row,
+            subject: Some(Arc::clone(subject)),
+        })
     }
 
     /// Returns the work of opening the row, and of the index terms that it would have if it is sealed again.
     pub(crate) fn work(&self) -> ExtraWork {
         let terms = (self.row.terms.len() + self.row.unique.len()) as u64;
-        ExtraWork { fields: 1 + terms / TERMS_PER_FIELD, bytes: self.row.bytes() as u64 }
+        ExtraWork {
+            fields: 1 + terms / TERMS_PER_FIELD,
+            bytes: self.row.bytes() as u64,
+        }
     }
 }
 
@@ -95,7 +113,10 @@ pub(crate) struct SubjectKeyCache {
 
 impl SubjectKeyCache {
     pub(crate) fn new(stored: StoredSubjects) -> Self {
-        Self { stored, opened: HashMap::new() }
+        Self {
+            stored,
+            opened: HashMap::new(),
+        }
     }
 
     /// Returns the key of a subject; `None` if a row names none.
@@ -109,7 +130,12 @@ impl SubjectKeyCache {
     ) -> Result<Option<&SubjectKey>, CannotOpen> {
         let Some(id) = subject else { return Ok(None) };
         let open = || self.stored.get(&id).ok_or(CannotOpen)?.open(keys);
-        self.opened.entry(id).or_insert_with(open).as_ref().map(Some).map_err(|_| CannotOpen)
+        self.opened
+            .entry(id)
+            .or_insert_with(open)
+            .as_ref()
+            .map(Some)
+            .map_err(|_| CannotOpen)
     }
 }
 
@@ -126,12 +152,21 @@ pub(crate) async fn stored_subjects(
     if ids.is_empty() {
         return Ok(StoredSubjects::new());
     }
-    let (view, now) = (MapView { map: MapId::of_subjects(app), generation }, now());
+    let (view, now) = (
+        MapView {
+            map: MapId::of_subjects(app),
+            generation,
+        },
+        now(),
+    );
     let ids: Vec<ObjectId> = ids.into_iter().map(SubjectId::row).collect();
-    let ask = move |store: Arc<dyn ObjectStore>| async move { store.get_objects(now, view, &ids).await };
+    let ask =
+        move |store: Arc<dyn ObjectStore>| async move { store.get_objects(now, view, &ids).await };
     let rows = objects.read(view.map, ask).await?;
     let stored = rows.into_iter().flatten().map(StoredSubject::new);
-    Ok(stored.map(|subject| (subject.id, Arc::new(subject))).collect())
+    Ok(stored
+        .map(|subject| (subject.id, Arc::new(subject)))
+        .collect())
 }
 
 fn is_current(row: &ObjectRow, subject: &StoredSubject) -> bool {
@@ -148,15 +183,24 @@ pub(crate) fn subjects_of<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> 
 
 /// Returns the claims that the keys of rows are current, sorted. Returns `None` if two rows of a subject are under different
 /// keys, because the subject was erased between the reads of the two.
-pub(crate) fn claims_of<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> Option<Vec<SubjectClaim>> {
+pub(crate) fn claims_of<'r>(
+    rows: impl IntoIterator<Item = &'r ObjectRow>,
+) -> Option<Vec<SubjectClaim>> {
     let mut versions: BTreeMap<SubjectId, u64> = BTreeMap::new();
     for row in rows {
-        let Some((id, version)) = row.subject.zip(subject_version(&row.sealed)) else { continue };
+        let Some((id, version)) = row.subject.zip(subject_version(&row.sealed)) else {
+            continue;
+        };
         if *versions.entry(id).or_insert(version) != version {
             return None;
         }
     }
-    Some(versions.into_iter().map(|(id, version)| SubjectClaim::Current { id, version }).collect())
+    Some(
+        versions
+            .into_iter()
+            .map(|(id, version)| SubjectClaim::Current { id, version })
+            .collect(),
+    )
 }
 
 /// A subject key that must be read or created before the walk over a document.
@@ -180,22 +224,47 @@ impl SubjectKeyLoad {
         cancel: &Arc<CancelToken>,
         deadline: Instant,
     ) -> Result<(), CallFailure> {
-        let Self { generation, id, keys, key } = self;
+        let Self {
+            generation,
+            id,
+            keys,
+            key,
+        } = self;
         cancel.note_subjects([id.0]);
         for _ in 0..TRIES_MAX {
-            let stored = stored_subjects(objects, generation, keys.app(), vec![id]).await?.remove(&id);
+            let stored = stored_subjects(objects, generation, keys.app(), vec![id])
+                .await?
+                .remove(&id);
             let (app, keys, time) = (keys.app(), Arc::clone(&keys), now());
             let step = move |()| claim(&keys, id, stored.as_deref(), time);
-            let claimed = each(admission, OperationKind::HASH_TOKENS, cancel, vec![()], step).await?.pop();
-            let (claim, found) = claimed.ok_or(CallFailure::Internal("one key was asked for"))??;
+            let claimed = each(
+                admission,
+                OperationKind::HASH_TOKENS,
+                cancel,
+                vec![()],
+                step,
+            )
+            .await?
+            .pop();
+            let (claim, found) =
+                claimed.ok_or(CallFailure::Internal("one key was asked for"))??;
             if matches!(claim, SubjectClaim::New(_)) {
-                let view = MapView { map: MapId::of_erasures(app), generation };
-                let group = ObjectGroup { view, writes: Vec::new(), subjects: vec![claim] };
+                let view = MapView {
+                    map: MapId::of_erasures(app),
+                    generation,
+                };
+                let group = ObjectGroup {
+                    view,
+                    writes: Vec::new(),
+                    subjects: vec![claim],
+                };
                 if objects.write(group, deadline).await? != ObjectsWritten::Done {
                     continue; // Another request was faster.
                 }
             }
-            return key.set(found).map_err(|_| CallFailure::Internal("a key is read once"));
+            return key
+                .set(found)
+                .map_err(|_| CallFailure::Internal("a key is read once"));
         }
         Err(CallFailure::SubjectsChanged)
     }
@@ -214,7 +283,13 @@ pub(crate) fn claim(
     if let Some(stored) = stored.filter(|stored| stored.has_key()) {
         // Under a disabled version of the token key, or altered.
         let key = stored.open(keys).map_err(|_| CallFailure::NoKey)?;
-        return Ok((SubjectClaim::Current { id, version: stored.version }, key));
+        return Ok((
+            SubjectClaim::Current {
+                id,
+                version: stored.version,
+            },
+            key,
+        ));
     }
     let version = stored.map_or(0, |stored| stored.version) + 1;
     let generated = SubjectKey::generate(keys, SUBJECTS_COLLECTION, id.0, version);
@@ -225,7 +300,10 @@ pub(crate) fn claim(
 /// Returns the row of a subject's key. `sealed` is empty for an erased subject.
 pub(crate) fn key_row(id: SubjectId, version: u64, now: u64, sealed: Vec<u8>) -> ObjectRow {
     // As token rows do, the sealed key names the version of the token key in its bytes 1 to 4.
-    let number = sealed.get(1..5).and_then(|number| number.try_into().ok()).map_or(0, u32::from_be_bytes);
+    let number = sealed
+        .get(1..5)
+        .and_then(|number| number.try_into().ok())
+        .map_or(0, u32::from_be_bytes);
     let key = token_key_id(number);
     ObjectRow {
         id: id.row(),
@@ -245,17 +323,37 @@ pub(crate) fn key_row(id: SubjectId, version: u64, now: u64, sealed: Vec<u8>) ->
 
 /// Returns the row that replaces a subject's key.
 pub(crate) fn erased_row(found: &ObjectRow, now: u64) -> ObjectRow {
-    let row = key_row(SubjectId(found.id.0), found.version + 1, now.max(found.created), Vec::new());
-    ObjectRow { created: found.created, ..row }
+    let row = key_row(
+        SubjectId(found.id.0),
+        found.version + 1,
+        now.max(found.created),
+        Vec::new(),
+    );
+    ObjectRow {
+        created: found.created,
+        ..row
+    }
 }
 
 /// Returns the row that marks an erasure as unfinished, to add or in place of `found`. Objects under keys of a lower version
 /// than `version` are to be removed.
-pub(crate) fn unfinished(id: SubjectId, version: u64, now: u64, found: Option<&ObjectRow>) -> ObjectWrite {
-    let row = ObjectRow { sealed: version.to_be_bytes().to_vec().into(), ..key_row(id, 1, now, Vec::new()) };
+pub(crate) fn unfinished(
+    id: SubjectId,
+    version: u64,
+    now: u64,
+    found: Option<&ObjectRow>,
+) -> ObjectWrite {
+    let row = ObjectRow {
+        sealed: version.to_be_bytes().to_vec().into(),
+        ..key_row(id, 1, now, Vec::new())
+    };
     match found {
         None => ObjectWrite::Add(row),
-        Some(found) => ObjectWrite::Replace(ObjectRow { version: found.version + 1, created: found.created, ..row }),
+        Some(found) => ObjectWrite::Replace(ObjectRow {
+            version: found.version + 1,
+            created: found.created,
+            ..row
+        }),
     }
 }
 
@@ -284,16 +382,28 @@ pub(crate) async fn erasure_step(
     after: Option<(MapId, ObjectId)>,
     limit: usize,
 ) -> Result<ErasureStep, sealwire_store::StoreError> {
-    let page = store.subject_objects(generation, app, id, after, limit).await?;
+    let page = store
+        .subject_objects(generation, app, id, after, limit)
+        .await?;
     let next = page.last().map(|(map, row)| (*map, row.id));
     let mut by_map: BTreeMap<MapId, Vec<ObjectWrite>> = BTreeMap::new();
     // An object of a later version belongs to a key that was made after the erasure.
     let is_erased = |row: &ObjectRow| subject_version(&row.sealed).is_none_or(|of| of < version);
     for (map, row) in page.into_iter().filter(|(_, row)| is_erased(row)) {
-        by_map.entry(map).or_default().push(ObjectWrite::Erase { id: row.id, sealed: row.sealed });
+        by_map.entry(map).or_default().push(ObjectWrite::Erase {
+            id: row.id,
+            sealed: row.sealed,
+        });
     }
-    let group = |(map, writes)| ObjectGroup { view: MapView { map, generation }, writes, subjects: Vec::new() };
-    Ok(ErasureStep { groups: by_map.into_iter().map(group).collect(), next })
+    let group = |(map, writes)| ObjectGroup {
+        view: MapView { map, generation },
+        writes,
+        subjects: Vec::new(),
+    };
+    Ok(ErasureStep {
+        groups: by_map.into_iter().map(group).collect(),
+        next,
+    })
 }
 
 #[cfg(test)]
@@ -303,7 +413,12 @@ mod tests {
     const ID: SubjectId = SubjectId([3; 16]);
 
     fn row(id: u8, subject: Option<SubjectId>, sealed: &[u8]) -> ObjectRow {
-        ObjectRow { id: ObjectId([id; 16]), subject, sealed: sealed.to_vec().into(), ..key_row(ID, 1, 1, Vec::new()) }
+        ObjectRow {
+            id: ObjectId([id; 16]),
+            subject,
+            sealed: sealed.to_vec().into(),
+            ..key_row(ID, 1, 1, Vec::new())
+        }
     }
 
     /// Returns sealed bytes that name a version of a subject key.
@@ -314,7 +429,16 @@ mod tests {
     #[test]
     fn a_row_is_readable_under_the_current_key_of_its_subject_only() {
         let stored = |version| {
-            let row = key_row(ID, version, 1, if version % 2 == 1 { vec![1] } else { Vec::new() });
+            let row = key_row(
+                ID,
+                version,
+                1,
+                if version % 2 == 1 {
+                    vec![1]
+                } else {
+                    Vec::new()
+                },
+            );
             StoredSubjects::from([(ID, Arc::new(StoredSubject::new(row)))])
         };
         let cases = [
@@ -332,7 +456,11 @@ mod tests {
         for (subject, sealed, version, expected) in cases {
             let keys = version.map(stored).unwrap_or_default();
             let readable = ReadableRow::of(row(1, subject, &sealed), &keys);
-            assert_eq!(readable.is_some(), expected, "{subject:?} {sealed:?} {version:?}");
+            assert_eq!(
+                readable.is_some(),
+                expected,
+                "{subject:?} {sealed:?} {version:?}"
+            );
         }
     }
 
@@ -346,7 +474,10 @@ mod tests {
             row(4, Some(ID), &under(3)),
         ];
         let current = |id, version| SubjectClaim::Current { id, version };
-        assert_eq!(claims_of(&rows).unwrap(), [current(other, 1), current(ID, 3)]);
+        assert_eq!(
+            claims_of(&rows).unwrap(),
+            [current(other, 1), current(ID, 3)]
+        );
         assert_eq!(subjects_of(&rows), [other, ID]);
         let mixed = [row(1, Some(ID), &under(3)), row(4, Some(ID), &under(1))];
         assert!(claims_of(&mixed).is_none(), "an erasure came between");
@@ -354,18 +485,37 @@ mod tests {
 
     #[test]
     fn the_row_of_a_key_names_the_version_of_the_token_key() {
-        assert_eq!(key_row(ID, 1, 1, vec![1, 0, 0, 1, 2, 9]).key, [0, 0, 0, 1, 2]);
-        let erased = erased_row(&ObjectRow { created: 9, ..key_row(ID, 1, 1, vec![1, 0, 0, 0, 2]) }, 5);
-        assert_eq!((erased.version, erased.key, erased.sealed.len()), (2, [0; 5], 0));
+        assert_eq!(
+            key_row(ID, 1, 1, vec![1, 0, 0, 1, 2, 9]).key,
+            [0, 0, 0, 1, 2]
+        );
+        let erased = erased_row(
+            &ObjectRow {
+                created: 9,
+                ..key_row(ID, 1, 1, vec![1, 0, 0, 0, 2])
+            },
+            5,
+        );
+        assert_eq!(
+            (erased.version, erased.key, erased.sealed.len()),
+            (2, [0; 5], 0)
+        );
         assert_eq!((erased.created, erased.updated), (9, 9));
     }
 
     #[test]
     fn an_unfinished_erasure_keeps_its_version() {
-        let ObjectWrite::Add(first) = unfinished(ID, 2, 7, None) else { panic!("the first one is added") };
+        let ObjectWrite::Add(first) = unfinished(ID, 2, 7, None) else {
+            panic!("the first one is added")
+        };
         assert_eq!((first.version, unfinished_version(&first)), (1, 2));
-        let ObjectWrite::Replace(next) = unfinished(ID, 4, 9, Some(&first)) else { panic!("a later one replaces") };
-        assert_eq!((next.version, next.created, unfinished_version(&next)), (2, 7, 4));
+        let ObjectWrite::Replace(next) = unfinished(ID, 4, 9, Some(&first)) else {
+            panic!("a later one replaces")
+        };
+        assert_eq!(
+            (next.version, next.created, unfinished_version(&next)),
+            (2, 7, 4)
+        );
         assert_eq!(unfinished_version(&row(1, None, b"of another form")), 0);
     }
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use sealwire_apps::{Control, MapState, MapStates};
 use sealwire_store::{
-    ControlStore as _, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite, Page,
-    StoreError, SubjectId, Sweep, TokenId, TokenStore,
+    ControlStore as _, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore,
+    ObjectWrite, Page, StoreError, SubjectId, Sweep, TokenId, TokenStore,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -111,12 +111,22 @@ impl SweptRows {
     ) -> Result<Page<u64, RowId>, StoreError> {
         match self {
             Self::Tokens(store) => {
-                let page = store.sweep(now, map, sweep, after.map(TokenId), limit).await?;
-                Ok(Page { found: page.found, next: page.next.map(|id| id.0) })
+                let page = store
+                    .sweep(now, map, sweep, after.map(TokenId), limit)
+                    .await?;
+                Ok(Page {
+                    found: page.found,
+                    next: page.next.map(|id| id.0),
+                })
             }
             Self::Objects(store) => {
-                let page = store.sweep_objects(now, map, sweep, after.map(ObjectId), limit, false).await?;
-                Ok(Page { found: page.found, next: page.next.map(|id| id.0) })
+                let page = store
+                    .sweep_objects(now, map, sweep, after.map(ObjectId), limit, false)
+                    .await?;
+                Ok(Page {
+                    found: page.found,
+                    next: page.next.map(|id| id.0),
+                })
             }
         }
     }
@@ -146,7 +156,15 @@ impl<L: Ledger> Sweeper<L> {
         stop: watch::Receiver<bool>,
     ) -> Self {
         let rows = [SweptRows::Tokens(tokens), SweptRows::Objects(objects)];
-        Self { control, rows, instance, options, ledger, clock, stop }
+        Self {
+            control,
+            rows,
+            instance,
+            options,
+            ledger,
+            clock,
+            stop,
+        }
     }
 
     /// Sweeps once per interval until the engine drains.
@@ -193,7 +211,8 @@ impl<L: Ledger> Sweeper<L> {
             let mut map = None;
             while let Some(next) = rows.next_map(map).await? {
                 for action in SweepAction::ALL {
-                    self.sweep_map(&rows, next, action, &mut states, &mut checked).await?;
+                    self.sweep_map(&rows, next, action, &mut states, &mut checked)
+                        .await?;
                 }
                 map = Some(next);
             }
@@ -202,8 +221,14 @@ impl<L: Ledger> Sweeper<L> {
     }
 
     /// Finishes the erasures of subjects that a request left.
-    async fn sweep_erasures(&mut self, states: &mut MapStates, checked: &mut Instant) -> Result<(), End> {
-        let [SweptRows::Tokens(tokens), SweptRows::Objects(store)] = self.rows.clone() else { return Ok(()) };
+    async fn sweep_erasures(
+        &mut self,
+        states: &mut MapStates,
+        checked: &mut Instant,
+    ) -> Result<(), End> {
+        let [SweptRows::Tokens(tokens), SweptRows::Objects(store)] = self.rows.clone() else {
+            return Ok(());
+        };
         let mut map = None;
         while let Some(next) = store.next_object_map(map).await? {
             map = Some(next);
@@ -212,12 +237,19 @@ impl<L: Ledger> Sweeper<L> {
             }
             let mut after = None;
             loop {
-                let view = MapView { map: next, generation: states.generation() };
-                let page = store.list_objects(view, &Filter::default(), after, MARKS_PER_PAGE).await?;
+                let view = MapView {
+                    map: next,
+                    generation: states.generation(),
+                };
+                let page = store
+                    .list_objects(view, &Filter::default(), after, MARKS_PER_PAGE)
+                    .await?;
                 for mark in page.found {
                     let mut rows = 0;
                     let stores = (&*tokens, &*store);
-                    let end = self.finish_erasure(stores, next, &mark, (states, checked), &mut rows).await;
+                    let end = self
+                        .finish_erasure(stores, next, &mark, (states, checked), &mut rows)
+                        .await;
                     self.record(SweepAction::Erased, next, &(None, None), &mut rows);
                     end?;
                 }
@@ -247,11 +279,17 @@ impl<L: Ledger> Sweeper<L> {
                 *checked = Instant::now();
             }
             let (begun, limit) = (Instant::now(), self.page_rows());
-            let page = tokens.erase_subject_rows(subject.0, subject.1, version, after, limit).await?;
+            let page = tokens
+                .erase_subject_rows(subject.0, subject.1, version, after, limit)
+                .await?;
             self.ledger.count(SweepAction::Erased, page.found);
             *rows += page.found;
             after = page.next;
-            let looked = if after.is_some() { limit as u64 } else { page.found };
+            let looked = if after.is_some() {
+                limit as u64
+            } else {
+                page.found
+            };
             self.rest(self.pace(looked, begun.elapsed())).await?;
             if after.is_none() {
                 break;
@@ -264,8 +302,20 @@ impl<L: Ledger> Sweeper<L> {
                 *checked = Instant::now();
             }
             let begun = Instant::now();
-            let step = erasure_step(store, states.generation(), subject, version, after, self.page_rows()).await?;
-            let count = step.groups.iter().map(|group| group.writes.len() as u64).sum::<u64>();
+            let step = erasure_step(
+                store,
+                states.generation(),
+                subject,
+                version,
+                after,
+                self.page_rows(),
+            )
+            .await?;
+            let count = step
+                .groups
+                .iter()
+                .map(|group| group.writes.len() as u64)
+                .sum::<u64>();
             for result in store.write_objects((self.clock)(), step.groups).await {
                 result?;
             }
@@ -279,9 +329,19 @@ impl<L: Ledger> Sweeper<L> {
                 break;
             }
         }
-        let writes = vec![ObjectWrite::Delete { id: mark.id, version: Some(mark.version) }];
-        let view = MapView { map, generation: states.generation() };
-        let group = ObjectGroup { view, writes, subjects: Vec::new() };
+        let writes = vec![ObjectWrite::Delete {
+            id: mark.id,
+            version: Some(mark.version),
+        }];
+        let view = MapView {
+            map,
+            generation: states.generation(),
+        };
+        let group = ObjectGroup {
+            view,
+            writes,
+            subjects: Vec::new(),
+        };
         for result in store.write_objects((self.clock)(), vec![group]).await {
             // A conflict is another erasure of the subject, which the next sweep finishes.
             result?;
@@ -291,7 +351,9 @@ impl<L: Ledger> Sweeper<L> {
 
     /// Returns the number of rows of one statement.
     fn page_rows(&self) -> usize {
-        usize::try_from(self.options.rows_per_s / 5).unwrap_or(usize::MAX).clamp(1, BATCH_ROWS_MAX)
+        usize::try_from(self.options.rows_per_s / 5)
+            .unwrap_or(usize::MAX)
+            .clamp(1, BATCH_ROWS_MAX)
     }
 
     /// Returns the rest after a statement that looked at so many rows and took this time.
@@ -305,7 +367,12 @@ impl<L: Ledger> Sweeper<L> {
         if !self.ledger.is_ready() {
             return Err(End::Outcome(SweepOutcome::Unrecorded));
         }
-        if !self.control.store().lease(LEASE, &self.instance, LEASE_TIME).await? {
+        if !self
+            .control
+            .store()
+            .lease(LEASE, &self.instance, LEASE_TIME)
+            .await?
+        {
             return Err(End::Outcome(SweepOutcome::Elsewhere));
         }
         if self.control.generation().await? != states.generation() {
@@ -313,7 +380,11 @@ impl<L: Ledger> Sweeper<L> {
         }
         if let Some(seen) = self.control.store().rolled_back() {
             // Rows that an older state lets go can be wanted by the one that was seen.
-            return Err(StoreError::RolledBack { generation: states.generation(), seen }.into());
+            return Err(StoreError::RolledBack {
+                generation: states.generation(),
+                seen,
+            }
+            .into());
         }
         Ok(())
     }
@@ -338,7 +409,9 @@ impl<L: Ledger> Sweeper<L> {
             }
             let now = (self.clock)();
             let state = states.of(map);
-            let Some(sweep) = due(&state, action, now) else { break Ok(()) };
+            let Some(sweep) = due(&state, action, now) else {
+                break Ok(());
+            };
             names = names_of(&state);
             let begun = Instant::now();
             let page = match of.sweep(now, map, sweep, after, limit).await {
@@ -352,7 +425,11 @@ impl<L: Ledger> Sweeper<L> {
                 recorded = Instant::now();
             }
             // A store without an index looks at all rows of a page to find those that are due.
-            let looked = if page.next.is_some() { limit as u64 } else { page.found };
+            let looked = if page.next.is_some() {
+                limit as u64
+            } else {
+                page.found
+            };
             if let Err(end) = self.rest(self.pace(looked, begun.elapsed())).await {
                 break Err(end);
             }
@@ -370,7 +447,13 @@ impl<L: Ledger> Sweeper<L> {
         if rows > 0 {
             let (app, collection) = (app.clone(), collection.clone());
             tracing::info!(action = action.name(), app, collection, rows, "rows swept");
-            self.ledger.record(&Swept { action, map, app, collection, rows });
+            self.ledger.record(&Swept {
+                action,
+                map,
+                app,
+                collection,
+                rows,
+            });
         }
     }
 }
@@ -380,10 +463,13 @@ type Names = (Option<String>, Option<String>);
 
 fn names_of(state: &MapState) -> Names {
     match state {
-        MapState::Live { app, collection, .. } => (Some(app.as_str().into()), Some(collection.as_str().into())),
-        MapState::Deleted { app, collection } => {
-            (app.as_ref().map(|app| app.as_str().into()), collection.as_ref().map(|name| name.as_str().into()))
-        }
+        MapState::Live {
+            app, collection, ..
+        } => (Some(app.as_str().into()), Some(collection.as_str().into())),
+        MapState::Deleted { app, collection } => (
+            app.as_ref().map(|app| app.as_str().into()),
+            collection.as_ref().map(|name| name.as_str().into()),
+        ),
         MapState::Unknown => (None, None),
     }
 }
@@ -391,12 +477,18 @@ fn names_of(state: &MapState) -> Names {
 /// Returns the change that `action` makes to a map in this state.
 fn due(state: &MapState, action: SweepAction, now: u64) -> Option<Sweep> {
     match (state, action) {
-        (MapState::Live { .. }, SweepAction::Archived) => {
-            Some(Sweep::Archive { expired_before: now.saturating_sub(CLOCK_MARGIN_S) })
-        }
-        (MapState::Live { retention_s: Some(retention_s), .. }, SweepAction::Pruned) => {
-            Some(Sweep::Prune { archived_before: now.saturating_sub(*retention_s) })
-        }
+        (MapState::Live { .. }, SweepAction::Archived) => Some(Sweep::Archive {
+            expired_before: now.saturating_sub(CLOCK_MARGIN_S),
+        }),
+        (
+            MapState::Live {
+                retention_s: Some(retention_s),
+                ..
+            },
+            SweepAction::Pruned,
+        ) => Some(Sweep::Prune {
+            archived_before: now.saturating_sub(*retention_s),
+        }),
         (MapState::Deleted { .. }, SweepAction::Erased) => Some(Sweep::Erase),
         _ => None,
     }

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use sealwire_apps::{Control, KeyKind};
 use sealwire_config::Config;
 use sealwire_crypto::{
-    AppId, Curve, Encoding, EpochLifetime, Kek, KeyPair, KeyScope, OpenedSchedules, RootKey, Sealer, Suite,
+    AppId, Curve, Encoding, EpochLifetime, Kek, KeyPair, KeyScope, OpenedSchedules, RootKey,
+    Sealer, Suite,
 };
 use sealwire_engine::apps::Apps;
 use sealwire_engine::key_warmer::KeyWarmer;
@@ -40,33 +41,52 @@ fn shop() -> AppId {
 }
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 async fn opened(config: &Config) -> (Control, Stores) {
     let unsealer = Arc::new(Unsealer::open(config).unwrap());
     let stores = Stores::open(config, Access::Change).await.unwrap();
-    (Control::with_finder(Arc::clone(&stores.control), unsealer), stores)
+    (
+        Control::with_finder(Arc::clone(&stores.control), unsealer),
+        stores,
+    )
 }
 
 /// Creates a store with a root key and an app, and prints the masked secrets.
 async fn make(folder: &str) {
     let config = Config::defaults(folder.as_ref());
-    let sealwire_config::KekSource::File(file) = &config.kek else { panic!("the default is a file") };
+    let sealwire_config::KekSource::File(file) = &config.kek else {
+        panic!("the default is a file")
+    };
     let kek = Kek::generate_hex().unwrap();
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(file, &*kek).unwrap();
     fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let unsealer = Unsealer::open(&config).unwrap();
     let root = RootKey::generate().unwrap();
-    let slot = unsealer.providers().new_slot(LOCAL_PROVIDER, SET, &root, 1).await.unwrap();
+    let slot = unsealer
+        .providers()
+        .new_slot(LOCAL_PROVIDER, SET, &root, 1)
+        .await
+        .unwrap();
     let (control, stores) = opened(&config).await;
     control.create(&shop(), &Suite::ALL).await.unwrap();
     let print = |name: &str, secret: &[u8]| {
-        let masked: String = secret.iter().map(|byte| format!("{:02x}", byte ^ MASK)).collect();
+        let masked: String = secret
+            .iter()
+            .map(|byte| format!("{:02x}", byte ^ MASK))
+            .collect();
         println!("needle {name} {masked}");
     };
-    for (name, curve) in [("P-256 key", Curve::P256), ("secp256k1 key", Curve::Secp256k1)] {
+    for (name, curve) in [
+        ("P-256 key", Curve::P256),
+        ("secp256k1 key", Curve::Secp256k1),
+    ] {
         let pair = KeyPair::generate(curve).unwrap();
         let mut scalar = *pair.scalar().unwrap().expose();
         control.import(&shop(), pair, true).await.unwrap();
@@ -75,11 +95,17 @@ async fn make(folder: &str) {
         scalar.reverse();
         print(&format!("{name}, little-endian").replace(' ', "_"), &scalar);
     }
-    control.rotate(&shop(), KeyKind::Outside(Suite::P256)).await.unwrap();
+    control
+        .rotate(&shop(), KeyKind::Outside(Suite::P256))
+        .await
+        .unwrap();
     control.create_root(SET, &root, vec![slot]).await.unwrap();
     print("root_key", &root.expose()[..]);
-    let kek: Vec<u8> =
-        kek.as_bytes().chunks(2).map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap()).collect();
+    let kek: Vec<u8> = kek
+        .as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect();
     print("local_key", &kek);
     stores.close().await;
 }
@@ -87,15 +113,32 @@ async fn make(folder: &str) {
 /// Returns the secrets of a store that another process makes.
 fn made_elsewhere(folder: &str) -> Vec<Needle> {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    let output = command.args(["--exact", "--nocapture", TEST]).env(MAKE_IN, folder).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = command
+        .args(["--exact", "--nocapture", TEST])
+        .env(MAKE_IN, folder)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let needle = |line: &str| {
         let (name, hex) = line.split_once("needle ")?.1.split_once(' ')?;
-        let digits =
-            hex.as_bytes().chunks(2).map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap());
-        Some(Needle { name: name.to_owned(), masked: digits.collect() })
+        let digits = hex
+            .as_bytes()
+            .chunks(2)
+            .map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap());
+        Some(Needle {
+            name: name.to_owned(),
+            masked: digits.collect(),
+        })
     };
-    String::from_utf8(output.stdout).unwrap().lines().filter_map(needle).collect()
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .filter_map(needle)
+        .collect()
 }
 
 /// Counts where each needle is found in the memory of this process. `window` is filled with parts of it, and left out.
@@ -105,7 +148,11 @@ fn found(needles: &[Needle], window: &mut [u8]) -> Vec<Vec<String>> {
     let own = window.as_ptr() as u64;
     let own = own..own + window.len() as u64;
     let mut places = vec![Vec::new(); needles.len()];
-    for line in maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|mode| mode.starts_with("rw"))) {
+    for line in maps.lines().filter(|line| {
+        line.split(' ')
+            .nth(1)
+            .is_some_and(|mode| mode.starts_with("rw"))
+    }) {
         let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
         let [mut at, end] = [from, to].map(|text| u64::from_str_radix(text, 16).unwrap());
         let label = line.split_whitespace().nth(5).unwrap_or("anonymous");
@@ -114,7 +161,11 @@ fn found(needles: &[Needle], window: &mut [u8]) -> Vec<Vec<String>> {
                 at = own.end;
                 continue;
             }
-            let next = if at < own.start { end.min(own.start) } else { end };
+            let next = if at < own.start {
+                end.min(own.start)
+            } else {
+                end
+            };
             let length = usize::try_from(next - at).unwrap().min(window.len());
             if memory.read_exact_at(&mut window[..length], at).is_err() {
                 break;
@@ -123,7 +174,10 @@ fn found(needles: &[Needle], window: &mut [u8]) -> Vec<Vec<String>> {
                 let masked = &needle.masked;
                 for start in 0..=length.saturating_sub(masked.len()) {
                     if window[start] ^ MASK == masked[0]
-                        && window[start..].iter().zip(masked).all(|(byte, masked)| byte ^ MASK == *masked)
+                        && window[start..]
+                            .iter()
+                            .zip(masked)
+                            .all(|(byte, masked)| byte ^ MASK == *masked)
                         && length - start >= masked.len()
                     {
                         places.push(format!("{:x} ({label})", at + start as u64));
@@ -131,7 +185,11 @@ fn found(needles: &[Needle], window: &mut [u8]) -> Vec<Vec<String>> {
                 }
             }
             // A secret can lie across the edge of two windows.
-            at = if at + length as u64 == next { next } else { at + length as u64 - 64 };
+            at = if at + length as u64 == next {
+                next
+            } else {
+                at + length as u64 - 64
+            };
         }
     }
     window.fill(0);
@@ -154,7 +212,11 @@ fn no_secret_stays_in_memory_after_a_seal() {
         let config = Config::defaults(folder.path());
         let (control, stores) = opened(&config).await;
         let opened = Arc::new(OpenedSchedules::new(16.try_into().unwrap(), 60));
-        let apps = Arc::new(Apps::load(control, "here".into(), Some(opened)).await.unwrap());
+        let apps = Arc::new(
+            Apps::load(control, "here".into(), Some(opened))
+                .await
+                .unwrap(),
+        );
         let telemetry = Arc::new(Telemetry::default());
         let warmer = KeyWarmer::new(&config.crypto);
         let tasks = [
@@ -199,15 +261,29 @@ fn no_secret_stays_in_memory_after_a_seal() {
         (before, after)
     });
     for ((needle, before), after) in needles.iter().zip(&before).zip(&after) {
-        println!("{}: {} copies before, after {after:?}", needle.name, before.len());
+        println!(
+            "{}: {} copies before, after {after:?}",
+            needle.name,
+            before.len()
+        );
     }
     for (curve, both) in [("P-256", [0, 1]), ("secp256k1", [2, 3])] {
-        assert!(both.iter().any(|form| !before[*form].is_empty()), "{curve}: the search finds nothing before the seal");
+        assert!(
+            both.iter().any(|form| !before[*form].is_empty()),
+            "{curve}: the search finds nothing before the seal"
+        );
     }
     for (at, name) in [(4, "the root key"), (5, "the local key")] {
-        assert!(!before[at].is_empty(), "{name}: the search finds nothing before the seal");
+        assert!(
+            !before[at].is_empty(),
+            "{name}: the search finds nothing before the seal"
+        );
     }
-    let left: Vec<&str> =
-        needles.iter().zip(&after).filter(|(_, places)| !places.is_empty()).map(|(needle, _)| &*needle.name).collect();
+    let left: Vec<&str> = needles
+        .iter()
+        .zip(&after)
+        .filter(|(_, places)| !places.is_empty())
+        .map(|(needle, _)| &*needle.name)
+        .collect();
     assert!(left.is_empty(), "left after the seal: {left:?}");
 }

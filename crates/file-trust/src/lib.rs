@@ -102,7 +102,10 @@ impl TrustedFile {
     /// # Errors
     /// [`FileError`].
     pub fn open(path: &Path, kind: FileKind) -> Result<Self, FileError> {
-        let failed = |reason| FileError { path: path.to_owned(), reason };
+        let failed = |reason| FileError {
+            path: path.to_owned(),
+            reason,
+        };
         let process = Process::this();
         for _ in 0..TRIES_MAX {
             let (file, metadata) = open_regular(path).map_err(failed)?;
@@ -115,9 +118,15 @@ impl TrustedFile {
             if let Some(problem) = process.judge_file(&end, kind, &Attributes::of(&metadata)) {
                 return Err(failed(FileErrorReason::Exposed(problem)));
             }
-            return Ok(Self { path: path.to_owned(), file, metadata });
+            return Ok(Self {
+                path: path.to_owned(),
+                file,
+                metadata,
+            });
         }
-        Err(failed(FileErrorReason::Io(io::Error::other("the file was replaced during each attempt to open it"))))
+        Err(failed(FileErrorReason::Io(io::Error::other(
+            "the file was replaced during each attempt to open it",
+        ))))
     }
 
     /// Reads the file into one allocation: a growing buffer would leave copies of a secret behind, unwiped.
@@ -125,10 +134,17 @@ impl TrustedFile {
     /// # Errors
     /// [`FileErrorReason::TooLong`] for more than `bytes_max` bytes; [`FileErrorReason::Io`].
     pub fn read(self, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, FileError> {
-        let Self { path, mut file, metadata } = self;
+        let Self {
+            path,
+            mut file,
+            metadata,
+        } = self;
         let length = metadata.len();
         if length > bytes_max {
-            return Err(FileError { path, reason: FileErrorReason::TooLong(bytes_max) });
+            return Err(FileError {
+                path,
+                reason: FileErrorReason::TooLong(bytes_max),
+            });
         }
         // One byte more than there was, to notice a file that grew. Files that tell no length have it all beyond.
         let room = if length == 0 { bytes_max } else { length };
@@ -139,7 +155,12 @@ impl TrustedFile {
                 Ok(0) => break,
                 Ok(more) => filled += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(FileError { path, reason: error.into() }),
+                Err(error) => {
+                    return Err(FileError {
+                        path,
+                        reason: error.into(),
+                    });
+                }
             }
         }
         if filled as u64 > room {
@@ -167,8 +188,13 @@ pub fn read(path: &Path, kind: FileKind, bytes_max: u64) -> Result<Zeroizing<Vec
 #[must_use]
 pub fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
-    let text = if text.starts_with('-') { format!("./{text}") } else { text.into_owned() };
-    let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-+:@%,=".contains(character);
+    let text = if text.starts_with('-') {
+        format!("./{text}")
+    } else {
+        text.into_owned()
+    };
+    let is_plain =
+        |character: char| character.is_ascii_alphanumeric() || "/._-+:@%,=".contains(character);
     if !text.is_empty() && text.chars().all(is_plain) {
         return text;
     }
@@ -178,9 +204,16 @@ pub fn quoted(path: &Path) -> String {
 /// Opens a regular file. Does not wait for the other end of a named pipe.
 fn open_regular(path: &Path) -> Result<(File, Metadata), FileErrorReason> {
     let flags = OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)?;
     let metadata = file.metadata()?;
-    if metadata.is_file() { Ok((file, metadata)) } else { Err(FileErrorReason::NotRegular) }
+    if metadata.is_file() {
+        Ok((file, metadata))
+    } else {
+        Err(FileErrorReason::NotRegular)
+    }
 }
 
 /// The user and the groups as whom this process reads files.
@@ -202,7 +235,11 @@ struct Attributes {
 
 impl Attributes {
     fn of(metadata: &Metadata) -> Self {
-        Self { user: metadata.uid(), group: metadata.gid(), mode: metadata.mode() & 0o7777 }
+        Self {
+            user: metadata.uid(),
+            group: metadata.gid(),
+            mode: metadata.mode() & 0o7777,
+        }
     }
 }
 
@@ -216,8 +253,14 @@ impl fmt::Display for Attributes {
 impl Process {
     fn this() -> Self {
         use rustix::process::{getegid, geteuid, getgroups};
-        let others = getgroups().unwrap_or_default().into_iter().map(rustix::process::Gid::as_raw);
-        Self { user: geteuid().as_raw(), groups: std::iter::once(getegid().as_raw()).chain(others).collect() }
+        let others = getgroups()
+            .unwrap_or_default()
+            .into_iter()
+            .map(rustix::process::Gid::as_raw);
+        Self {
+            user: geteuid().as_raw(),
+            groups: std::iter::once(getegid().as_raw()).chain(others).collect(),
+        }
     }
 
     /// Returns true for users who can do to this process what they want.
@@ -234,7 +277,11 @@ impl Process {
             return None;
         }
         let user = self.user;
-        let or_user = if user == 0 { String::new() } else { format!(" or to user {user}, the user of this process") };
+        let or_user = if user == 0 {
+            String::new()
+        } else {
+            format!(" or to user {user}, the user of this process")
+        };
         let problem = format!(
             "{} ({found}) can be changed by its owner, user {}; it must belong to root{or_user}",
             path.display(),
@@ -242,11 +289,19 @@ impl Process {
         );
         if is_folder {
             // Its owner needs the folder for other files, too.
-            let advice = format!("leave the folder to its owner, and put the file into one of root{or_user}");
-            return Some(Exposure { problem: format!("{problem}; {advice}; {CHECK_FIRST}"), remedy: None });
+            let advice = format!(
+                "leave the folder to its owner, and put the file into one of root{or_user}"
+            );
+            return Some(Exposure {
+                problem: format!("{problem}; {advice}; {CHECK_FIRST}"),
+                remedy: None,
+            });
         }
         let other_reader = match user {
-            0 => format!("; if an engine of user {} reads it, run this command as that user instead", found.user),
+            0 => format!(
+                "; if an engine of user {} reads it, run this command as that user instead",
+                found.user
+            ),
             _ => String::new(),
         };
         Some(Exposure {
@@ -263,12 +318,15 @@ impl Process {
         let (mode, shown) = (found.mode, quoted(path));
         match kind {
             FileKind::Public if mode & 0o022 != 0 => Some(Exposure {
-                problem: format!("{found}: other users can change it; only its owner may; {CHECK_FIRST}"),
+                problem: format!(
+                    "{found}: other users can change it; only its owner may; {CHECK_FIRST}"
+                ),
                 remedy: Some(format!("chmod go-w {shown}")),
             }),
             FileKind::Public => None,
             FileKind::Secret => {
-                let is_readable_by_strangers = mode & 0o040 != 0 && self.user != 0 && !self.is_member(found.group);
+                let is_readable_by_strangers =
+                    mode & 0o040 != 0 && self.user != 0 && !self.is_member(found.group);
                 let problem = if mode & 0o007 != 0 {
                     "other users can read or change it"
                 } else if mode & 0o030 != 0 {
@@ -287,7 +345,11 @@ impl Process {
                     let group = self.groups.first().unwrap_or(&0);
                     format!("chgrp {group} {shown} && chmod 640 {shown}")
                 };
-                let check_first = if mode & 0o022 != 0 { format!("; {CHECK_FIRST}") } else { String::new() };
+                let check_first = if mode & 0o022 != 0 {
+                    format!("; {CHECK_FIRST}")
+                } else {
+                    String::new()
+                };
                 Some(Exposure {
                     problem: format!(
                         "{found}: {problem}{check_first}. A secret file has mode 600, or 640 if the engine's group reads it (in Kubernetes: \
@@ -314,7 +376,10 @@ impl Process {
             return None;
         };
         Some(Exposure {
-            problem: format!("{by} can replace files in the folder {} ({found}); {CHECK_FIRST}", path.display()),
+            problem: format!(
+                "{by} can replace files in the folder {} ({found}); {CHECK_FIRST}",
+                path.display()
+            ),
             remedy: Some(format!("chmod {bit}-w {}", quoted(path))),
         })
     }
@@ -322,8 +387,9 @@ impl Process {
     /// Follows a path from the root folder, and judges every folder and symbolic link on the way. Returns its end, by a path
     /// without symbolic links, and the metadata.
     fn walk(&self, path: &Path) -> Result<(PathBuf, Metadata), FileErrorReason> {
-        let judged =
-            |problem: Option<Exposure>| problem.map_or(Ok(()), |problem| Err(FileErrorReason::Exposed(problem)));
+        let judged = |problem: Option<Exposure>| {
+            problem.map_or(Ok(()), |problem| Err(FileErrorReason::Exposed(problem)))
+        };
         let (mut at, mut links) = (PathBuf::from("/"), 0);
         let mut metadata = std::fs::symlink_metadata(&at)?;
         let mut steps = steps_of(&std::path::absolute(path)?);

@@ -7,7 +7,16 @@ use super::*;
 
 /// A process of user 7 with the groups 70 and 71, and one of root.
 fn processes() -> [Process; 2] {
-    [Process { user: 7, groups: vec![70, 71] }, Process { user: 0, groups: vec![0] }]
+    [
+        Process {
+            user: 7,
+            groups: vec![70, 71],
+        },
+        Process {
+            user: 0,
+            groups: vec![0],
+        },
+    ]
 }
 
 #[test]
@@ -47,13 +56,26 @@ fn file_rule_by_owner_group_and_mode() {
         ((Public, 8, 0, 0o444), false, false),
     ] {
         let found = Attributes { user, group, mode };
-        let [as_user, as_root] = processes().map(|process| process.judge_file(Path::new("/k"), kind, &found));
-        assert_eq!((as_user.is_none(), as_root.is_none()), (by_user, by_root), "{kind:?} {found}: {as_user:?}");
+        let [as_user, as_root] =
+            processes().map(|process| process.judge_file(Path::new("/k"), kind, &found));
+        assert_eq!(
+            (as_user.is_none(), as_root.is_none()),
+            (by_user, by_root),
+            "{kind:?} {found}: {as_user:?}"
+        );
         for problem in [as_user, as_root].into_iter().flatten() {
             let text = problem.to_string();
-            assert!(text.contains(&format!("mode {mode:03o}, owner {user}:{group}")), "{text}");
+            assert!(
+                text.contains(&format!("mode {mode:03o}, owner {user}:{group}")),
+                "{text}"
+            );
             assert!(text.contains(": run `ch") && text.contains("/k"), "{text}");
-            assert!(!["rm ", "openssl", "replace the", "new key"].iter().any(|word| text.contains(word)), "{text}");
+            assert!(
+                !["rm ", "openssl", "replace the", "new key"]
+                    .iter()
+                    .any(|word| text.contains(word)),
+                "{text}"
+            );
         }
     }
 }
@@ -62,15 +84,56 @@ fn file_rule_by_owner_group_and_mode() {
 #[test]
 fn file_rule_remedies_end_the_problem() {
     for (found, remedies) in [
-        (Attributes { user: 7, group: 70, mode: 0o644 }, ["chmod 600 /k", "chown -h 0 /k"]),
-        (Attributes { user: 0, group: 70, mode: 0o644 }, ["chmod 640 /k", "chmod 600 /k"]),
-        (Attributes { user: 0, group: 0, mode: 0o644 }, ["chgrp 70 /k && chmod 640 /k", "chmod 600 /k"]),
-        (Attributes { user: 0, group: 99, mode: 0o660 }, ["chgrp 70 /k && chmod 640 /k", "chmod 600 /k"]),
-        (Attributes { user: 8, group: 70, mode: 0o600 }, ["chown -h 7 /k", "chown -h 0 /k"]),
+        (
+            Attributes {
+                user: 7,
+                group: 70,
+                mode: 0o644,
+            },
+            ["chmod 600 /k", "chown -h 0 /k"],
+        ),
+        (
+            Attributes {
+                user: 0,
+                group: 70,
+                mode: 0o644,
+            },
+            ["chmod 640 /k", "chmod 600 /k"],
+        ),
+        (
+            Attributes {
+                user: 0,
+                group: 0,
+                mode: 0o644,
+            },
+            ["chgrp 70 /k && chmod 640 /k", "chmod 600 /k"],
+        ),
+        (
+            Attributes {
+                user: 0,
+                group: 99,
+                mode: 0o660,
+            },
+            ["chgrp 70 /k && chmod 640 /k", "chmod 600 /k"],
+        ),
+        (
+            Attributes {
+                user: 8,
+                group: 70,
+                mode: 0o600,
+            },
+            ["chown -h 7 /k", "chown -h 0 /k"],
+        ),
     ] {
         for (process, remedy) in processes().into_iter().zip(remedies) {
-            let problem = process.judge_file(Path::new("/k"), FileKind::Secret, &found).unwrap();
-            assert_eq!(problem.remedy.as_deref(), Some(remedy), "{found} {process:?}");
+            let problem = process
+                .judge_file(Path::new("/k"), FileKind::Secret, &found)
+                .unwrap();
+            assert_eq!(
+                problem.remedy.as_deref(),
+                Some(remedy),
+                "{found} {process:?}"
+            );
         }
     }
 }
@@ -94,8 +157,13 @@ fn folder_rule_by_owner_group_and_mode() {
         ((0, 99, 0o1775), true, true),
     ] {
         let found = Attributes { user, group, mode };
-        let [as_user, as_root] = processes().map(|process| process.judge_folder(Path::new("/d"), &found));
-        assert_eq!((as_user.is_none(), as_root.is_none()), (by_user, by_root), "{found}: {as_user:?} {as_root:?}");
+        let [as_user, as_root] =
+            processes().map(|process| process.judge_folder(Path::new("/d"), &found));
+        assert_eq!(
+            (as_user.is_none(), as_root.is_none()),
+            (by_user, by_root),
+            "{found}: {as_user:?} {as_root:?}"
+        );
     }
 }
 
@@ -121,7 +189,8 @@ fn reason(path: &Path, kind: FileKind) -> String {
 fn folders_and_links_on_the_way_are_judged() {
     let temporary = tempfile::tempdir().unwrap();
     let at = |name: &str| temporary.path().join(name);
-    let chmod = |name: &str, mode| fs::set_permissions(at(name), Permissions::from_mode(mode)).unwrap();
+    let chmod =
+        |name: &str, mode| fs::set_permissions(at(name), Permissions::from_mode(mode)).unwrap();
     for folder in ["a", "a/b", "open", "other"] {
         fs::create_dir(at(folder)).unwrap();
     }
@@ -134,7 +203,13 @@ fn folders_and_links_on_the_way_are_judged() {
         let found = reason(&at(path), FileKind::Secret);
         assert!(found.contains(expected), "{path}: {found}");
     };
-    for path in ["a/b/key", "a/link", "open/there/key", "a/../a/b/./key", "open/there/../link"] {
+    for path in [
+        "a/b/key",
+        "a/link",
+        "open/there/key",
+        "a/../a/b/./key",
+        "open/there/../link",
+    ] {
         check(path, "good");
     }
     // Any folder of any path to the file.
@@ -166,7 +241,9 @@ fn folders_and_links_on_the_way_are_judged() {
 #[test]
 fn files_and_folders_of_other_users_are_rejected() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("files_and_folders_of_other_users_are_rejected: needs root to give files away; not run");
+        eprintln!(
+            "files_and_folders_of_other_users_are_rejected: needs root to give files away; not run"
+        );
         return;
     }
     let temporary = tempfile::tempdir().unwrap();
@@ -178,15 +255,24 @@ fn files_and_folders_of_other_users_are_rejected() {
     give("theirs", 12_345);
     for kind in [FileKind::Secret, FileKind::Public] {
         let found = reason(&at("theirs/key"), kind);
-        assert!(found.contains("owner 12345:") && found.contains("put the file into one of root"), "{found}");
+        assert!(
+            found.contains("owner 12345:") && found.contains("put the file into one of root"),
+            "{found}"
+        );
         // A folder has other files of its owner.
-        assert!(found.ends_with(CHECK_FIRST) && !found.contains("chown"), "{found}");
+        assert!(
+            found.ends_with(CHECK_FIRST) && !found.contains("chown"),
+            "{found}"
+        );
         assert_eq!(reason(&at("key"), kind), "good");
     }
     give("key", 12_345);
     for kind in [FileKind::Secret, FileKind::Public] {
         let found = reason(&at("key"), kind);
-        assert!(found.contains("must belong to root") && found.contains("owner 12345:"), "{found}");
+        assert!(
+            found.contains("must belong to root") && found.contains("owner 12345:"),
+            "{found}"
+        );
     }
     // A link that its owner can point elsewhere, in a folder that everybody can write.
     give("key", 0);
@@ -195,7 +281,10 @@ fn files_and_folders_of_other_users_are_rejected() {
     assert_eq!(reason(&at("link"), FileKind::Secret), "good");
     std::os::unix::fs::lchown(at("link"), Some(12_345), None).unwrap();
     let found = reason(&at("link"), FileKind::Secret);
-    assert!(found.contains("link (mode 777, owner 12345:") && found.contains(CHECK_FIRST), "{found}");
+    assert!(
+        found.contains("link (mode 777, owner 12345:") && found.contains(CHECK_FIRST),
+        "{found}"
+    );
     // The remedy is of the link. What it points to can be a file of anybody.
     write(&at("victim"), 0o600);
     give("victim", 23_456);
@@ -211,8 +300,16 @@ fn files_and_folders_of_other_users_are_rejected() {
 
 /// Runs the command that an error names.
 fn run_remedy(error: &str) {
-    let remedy = error.split_once(": run `").unwrap().1.strip_suffix('`').unwrap();
-    let status = std::process::Command::new("sh").args(["-c", remedy]).status().unwrap();
+    let remedy = error
+        .split_once(": run `")
+        .unwrap()
+        .1
+        .strip_suffix('`')
+        .unwrap();
+    let status = std::process::Command::new("sh")
+        .args(["-c", remedy])
+        .status()
+        .unwrap();
     assert!(status.success(), "{error}");
 }
 
@@ -224,18 +321,33 @@ fn owner(path: &Path) -> u32 {
 #[test]
 fn remedies_name_every_path_as_one_argument() {
     let temporary = tempfile::tempdir().unwrap();
-    for name in
-        ["key", "a b", "it's", "$(touch made)", "`touch made`", "a;touch made", "*", "a\nb", "'", "\\", "-R", "é"]
-    {
+    for name in [
+        "key",
+        "a b",
+        "it's",
+        "$(touch made)",
+        "`touch made`",
+        "a;touch made",
+        "*",
+        "a\nb",
+        "'",
+        "\\",
+        "-R",
+        "é",
+    ] {
         let path = temporary.path().join(name);
         write(&path, 0o644);
         run_remedy(&reason(&path, FileKind::Secret));
         assert_eq!(reason(&path, FileKind::Secret), "good", "{name:?}");
     }
     assert!(!Path::new("made").exists());
-    for (path, expected) in
-        [("/etc/a-b_1.key", "/etc/a-b_1.key"), ("-R", "./-R"), ("~/key", "'~/key'"), ("it's", "'it'\\''s'"), ("", "''")]
-    {
+    for (path, expected) in [
+        ("/etc/a-b_1.key", "/etc/a-b_1.key"),
+        ("-R", "./-R"),
+        ("~/key", "'~/key'"),
+        ("it's", "'it'\\''s'"),
+        ("", "''"),
+    ] {
         assert_eq!(quoted(Path::new(path)), expected);
     }
 }
@@ -257,5 +369,8 @@ fn volumes_of_kubernetes_are_read() {
     symlink("..2026_02", at("..data_tmp")).unwrap();
     fs::rename(at("..data_tmp"), at("..data")).unwrap();
     let found = reason(&at("kek.key"), FileKind::Secret);
-    assert!(found.contains("mode 444") && found.contains("defaultMode 0440 and fsGroup"), "{found}");
+    assert!(
+        found.contains("mode 444") && found.contains("defaultMode 0440 and fsGroup"),
+        "{found}"
+    );
 }

@@ -43,7 +43,8 @@ impl FixedBase {
     pub fn new(point: &[u8; 65]) -> Result<Self, Error> {
         let mut group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?;
         let mut context = BigNumContext::new()?;
-        let generator = EcPoint::from_bytes(&group, point, &mut context).map_err(|_| Error::NotAPoint)?;
+        let generator =
+            EcPoint::from_bytes(&group, point, &mut context).map_err(|_| Error::NotAPoint)?;
         let mut order = BigNum::new()?;
         group.order(&mut order, &mut context)?;
         group.set_generator(generator, order, BigNum::from_u32(1)?)?;
@@ -59,7 +60,8 @@ impl FixedBase {
     pub fn multiply(&self, scalar: &[u8; 32]) -> Result<Zeroizing<[u8; 32]>, Error> {
         let mut context = BigNumContext::new()?;
         let mut product = EcPoint::new(&self.group)?;
-        let (mut number, mut x, mut y) = (BigNum::from_slice(scalar)?, BigNum::new()?, BigNum::new()?);
+        let (mut number, mut x, mut y) =
+            (BigNum::from_slice(scalar)?, BigNum::new()?, BigNum::new()?);
         let computed = product
             .mul_generator2(&self.group, &number, &mut context)
             .and_then(|()| product.affine_coordinates(&self.group, &mut x, &mut y, &mut context));
@@ -85,7 +87,10 @@ impl fmt::Debug for FixedBase {
 #[allow(unsafe_code)]
 unsafe extern "C" {
     /// `openssl/ec.h`; deprecated there in favour of providers, which offer no custom generator.
-    fn EC_GROUP_precompute_mult(group: *mut openssl_sys::EC_GROUP, context: *mut openssl_sys::BN_CTX) -> i32;
+    fn EC_GROUP_precompute_mult(
+        group: *mut openssl_sys::EC_GROUP,
+        context: *mut openssl_sys::BN_CTX,
+    ) -> i32;
     fn EC_GROUP_have_precompute_mult(group: *const openssl_sys::EC_GROUP) -> i32;
     fn EC_POINT_clear_free(point: *mut openssl_sys::EC_POINT);
 }
@@ -98,7 +103,11 @@ fn precompute(group: &mut EcGroup, context: &mut BigNumContext) -> Result<(), Er
     let made = unsafe { EC_GROUP_precompute_mult(group.as_ptr(), context.as_ptr()) };
     // SAFETY: reads the live group.
     let there = unsafe { EC_GROUP_have_precompute_mult(group.as_ptr()) };
-    if made == 1 && there == 1 { Ok(()) } else { Err(Error::Library) }
+    if made == 1 && there == 1 {
+        Ok(())
+    } else {
+        Err(Error::Library)
+    }
 }
 
 /// Frees a point and wipes it, which its own drop does not.
@@ -137,8 +146,10 @@ pub(crate) mod tests {
     ];
 
     pub(crate) fn unhex<const N: usize>(text: &str) -> [u8; N] {
-        let bytes: Vec<u8> =
-            (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect();
+        let bytes: Vec<u8> = (0..text.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
+            .collect();
         bytes.try_into().unwrap()
     }
 
@@ -157,16 +168,29 @@ pub(crate) mod tests {
             let general = EcPoint::from_bytes(&standard, &point, &mut context).unwrap();
             let random: Vec<[u8; 32]> = (0..50)
                 .map(|_| {
-                    EcKey::generate(&standard).unwrap().private_key().to_vec_padded(32).unwrap()[..].try_into().unwrap()
+                    EcKey::generate(&standard)
+                        .unwrap()
+                        .private_key()
+                        .to_vec_padded(32)
+                        .unwrap()[..]
+                        .try_into()
+                        .unwrap()
                 })
                 .collect();
             for scalar in VECTORS.iter().map(|v| unhex(v.0)).chain(random) {
                 let mut product = EcPoint::new(&standard).unwrap();
                 let number = BigNum::from_slice(&scalar).unwrap();
-                product.mul2(&standard, &general, &number, &mut context).unwrap();
+                product
+                    .mul2(&standard, &general, &number, &mut context)
+                    .unwrap();
                 let (mut px, mut py) = (BigNum::new().unwrap(), BigNum::new().unwrap());
-                product.affine_coordinates(&standard, &mut px, &mut py, &mut context).unwrap();
-                assert_eq!(table.multiply(&scalar).unwrap()[..], px.to_vec_padded(32).unwrap());
+                product
+                    .affine_coordinates(&standard, &mut px, &mut py, &mut context)
+                    .unwrap();
+                assert_eq!(
+                    table.multiply(&scalar).unwrap()[..],
+                    px.to_vec_padded(32).unwrap()
+                );
             }
         }
     }
@@ -192,9 +216,14 @@ pub(crate) mod tests {
                 let form = PointConversionForm::UNCOMPRESSED;
                 let point = point.to_bytes(&standard, form, &mut context).unwrap();
                 let scalar = scalar.to_vec_padded(32).unwrap();
-                FixedBase::new(&point[..].try_into().unwrap()).unwrap().multiply(&scalar[..].try_into().unwrap())
+                FixedBase::new(&point[..].try_into().unwrap())
+                    .unwrap()
+                    .multiply(&scalar[..].try_into().unwrap())
             };
-            assert_eq!(meet(a.public_key(), b.private_key()), meet(b.public_key(), a.private_key()));
+            assert_eq!(
+                meet(a.public_key(), b.private_key()),
+                meet(b.public_key(), a.private_key())
+            );
         }
     }
 

@@ -59,7 +59,9 @@ fn point(context: &Secp256k1<SignOnly>, scalar: &[u8; 32]) -> Option<ffi::Public
     let mut point = unsafe { ffi::PublicKey::new() };
     // SAFETY: the context is live, made for signing and borrowed for the call; the scalar is 32 readable bytes and the
     // point one writable place, as `secp256k1.h` asks. Any scalar is allowed: the call returns 0 for an invalid one.
-    let made = unsafe { ffi::secp256k1_ec_pubkey_create(context.as_ptr(), &raw mut point, scalar.as_ptr()) };
+    let made = unsafe {
+        ffi::secp256k1_ec_pubkey_create(context.as_ptr(), &raw mut point, scalar.as_ptr())
+    };
     (made == 1).then_some(point)
 }
 
@@ -104,7 +106,9 @@ mod tests {
                     for _ in 0..3 * USES_PER_BLINDING {
                         let mut bytes = [0; 32];
                         rand_bytes(&mut bytes).unwrap();
-                        let Ok(secret) = SecretKey::from_secret_bytes(bytes) else { continue };
+                        let Ok(secret) = SecretKey::from_secret_bytes(bytes) else {
+                            continue;
+                        };
                         let expected = PublicKey::from_secret_key(&secret).serialize_uncompressed();
                         assert_eq!(multiply_generator(&bytes), Ok(expected));
                     }
@@ -119,6 +123,9 @@ mod tests {
         for bad in [scalar(0), order, [0xff; 32]] {
             assert_eq!(multiply_generator(&bad), Err(Error::NotAScalar));
         }
-        assert!(multiply_generator(&scalar(2)).is_ok(), "a refusal leaves nothing behind");
+        assert!(
+            multiply_generator(&scalar(2)).is_ok(),
+            "a refusal leaves nothing behind"
+        );
     }
 }

@@ -2,7 +2,9 @@
 
 use std::fmt::Display;
 
-use sealwire_access::{Binding, Grant, Operations, Principal, Role, RoleName, principal_key, role_key};
+use sealwire_access::{
+    Binding, Grant, Operations, Principal, Role, RoleName, principal_key, role_key,
+};
 
 use crate::seed::words as list;
 use crate::{Input, Seed};
@@ -42,26 +44,50 @@ fn said(error: &impl Display) {
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let role = |name: &str, grants: &[&str]| {
-        let grants = grants.iter().map(|grant| Grant::from_text(grant).expect("a grant")).collect();
+        let grants = grants
+            .iter()
+            .map(|grant| Grant::from_text(grant).expect("a grant"))
+            .collect();
         let role = Role::new(name, grants).expect("a role");
-        (format!("role-{name}"), role_key(role.name()), role.to_record())
+        (
+            format!("role-{name}"),
+            role_key(role.name()),
+            role.to_record(),
+        )
     };
     let binding = |principal: &str, name: &str| {
         let principal = Principal::from_text(principal).expect("a principal");
-        let roles = ["administrator", "support"].map(|role| RoleName::new(role).expect("a name")).to_vec();
+        let roles = ["administrator", "support"]
+            .map(|role| RoleName::new(role).expect("a name"))
+            .to_vec();
         let key = principal_key(&principal);
-        (format!("binding-{name}"), key, Binding { principal, roles }.to_record())
+        (
+            format!("binding-{name}"),
+            key,
+            Binding { principal, roles }.to_record(),
+        )
     };
     let all = [
-        role("support", &["decrypt apps=shop mask=partial(last=4) hourly=1000", "encrypt apps=*"]),
-        role("app.one", &["encrypt,decrypt,tokenize apps=shop,web collections=people,cards reason"]),
+        role(
+            "support",
+            &[
+                "decrypt apps=shop mask=partial(last=4) hourly=1000",
+                "encrypt apps=*",
+            ],
+        ),
+        role(
+            "app.one",
+            &["encrypt,decrypt,tokenize apps=shop,web collections=people,cards reason"],
+        ),
         role("nothing", &[]),
         role("operator", &["apps.*,collections.* apps=*"]),
         binding("relay.example.org", "dns"),
         binding("spiffe://example.org/relay", "spiffe"),
         binding("cn:relay", "common-name"),
     ];
-    all.into_iter().map(|(name, key, record)| Seed::new(name, format!("{key}\n").as_bytes(), record)).collect()
+    all.into_iter()
+        .map(|(name, key, record)| Seed::new(name, format!("{key}\n").as_bytes(), record))
+        .collect()
 }
 
 pub(crate) fn words() -> Vec<Vec<u8>> {

@@ -24,7 +24,10 @@ pub(crate) fn run(bytes: &[u8]) {
     for key in [Some(&key), None] {
         let report = verify(&FOLDER, key, Range::default(), &[], &mut |_, _| ()).expect("a report");
         assert!(!report.is_sound(), "a folder without a checkpoint verifies");
-        assert!(key.is_none() || report.lines == 0 || report.findings.len() > 1, "{report:?}");
+        assert!(
+            key.is_none() || report.lines == 0 || report.findings.len() > 1,
+            "{report:?}"
+        );
     }
     let mut lines = 0;
     let mut count = |_: &[u8]| {
@@ -38,8 +41,9 @@ pub(crate) fn run(bytes: &[u8]) {
 pub(crate) fn seeds() -> Vec<Seed> {
     let digits = "0".repeat(64);
     let seal = format!(",\"hash\":\"{digits}\",\"mac\":\"{}\"}}", &digits[..32]);
-    let call =
-        format!("{{\"seq\":2,\"time\":\"2024-01-31T23:59:59.999Z\",\"event\":\"call\",\"instance\":\"e\"{seal}\n");
+    let call = format!(
+        "{{\"seq\":2,\"time\":\"2024-01-31T23:59:59.999Z\",\"event\":\"call\",\"instance\":\"e\"{seal}\n"
+    );
     let first = format!(
         "{{\"seq\":1,\"time\":\"2024-01-31T23:59:59.999Z\",\"event\":\"segment\",\"chain\":\"{}\",\"previous_seq\":0,\"previous\":\"{digits}\"{seal}\n",
         &digits[..32]

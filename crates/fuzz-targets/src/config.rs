@@ -15,29 +15,47 @@ const SECRET: &str = "hunter2-5f4dcc3b5aa765d61d8327deb882cf99";
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let (key, quoted) = (usize::from(input.byte()), input.byte() & 1 != 0);
-    let variables: Vec<(&str, &str)> =
-        input.text_until(0).split('\n').filter_map(|line| line.split_once('=')).take(8).collect();
+    let variables: Vec<(&str, &str)> = input
+        .text_until(0)
+        .split('\n')
+        .filter_map(|line| line.split_once('='))
+        .take(8)
+        .collect();
     let text = text(input.0);
     check(text, &variables);
 
     let keys: Vec<_> = keys::all().collect();
     let key = keys[key % keys.len()];
-    let value = if quoted { format!("\"{text}{SECRET}\"") } else { format!("{text}{SECRET}") };
-    check(&format!("[{}]\n{} = {value}\n", key.section, key.name), &variables);
+    let value = if quoted {
+        format!("\"{text}{SECRET}\"")
+    } else {
+        format!("{text}{SECRET}")
+    };
+    check(
+        &format!("[{}]\n{} = {value}\n", key.section, key.name),
+        &variables,
+    );
     check("", &[(key.variable().as_str(), value.as_str())]);
 }
 
 fn check(text: &str, variables: &[(&str, &str)]) {
-    let environment = || Environment::from_pairs(variables.iter().map(|(name, value)| (*name, *value)));
+    let environment =
+        || Environment::from_pairs(variables.iter().map(|(name, value)| (*name, *value)));
     match Config::parse(text, &environment(), Path::new("etc")) {
         Ok(config) => {
             assert!(config.limits.check().is_ok());
-            assert_eq!(Config::parse(text, &environment(), Path::new("etc")).as_ref(), Ok(&config));
+            assert_eq!(
+                Config::parse(text, &environment(), Path::new("etc")).as_ref(),
+                Ok(&config)
+            );
         }
         Err(error) => {
             let shown = error.to_string();
             assert!(!shown.is_empty());
-            assert!(shown.chars().all(|c| c == '\n' || !c.is_control()), "{shown:?}");
+            assert!(
+                shown.chars().all(|c| c == '\n' || !c.is_control()),
+                "{shown:?}"
+            );
             // Names are shown, cut to 64 characters; values are not.
             let is_name = variables.iter().any(|(name, _)| name.contains(SECRET));
             assert!(is_name || !shown.contains(SECRET), "{shown}");
@@ -49,24 +67,42 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let mut sections: Vec<&str> = keys::all().map(|key| key.section).collect();
     sections.dedup();
     let mut seeds = Vec::new();
-    for (name, value) in [("number", "1"), ("text", "\"x\""), ("list", "[\"a\"]"), ("flag", "true")] {
+    for (name, value) in [
+        ("number", "1"),
+        ("text", "\"x\""),
+        ("list", "[\"a\"]"),
+        ("flag", "true"),
+    ] {
         for section in &sections {
-            let lines =
-                keys::all().filter(|key| key.section == *section).map(|key| format!("{} = {value}\n", key.name));
+            let lines = keys::all()
+                .filter(|key| key.section == *section)
+                .map(|key| format!("{} = {value}\n", key.name));
             let text = format!("[{section}]\n{}", lines.collect::<String>());
             seeds.push(Seed::new(format!("{section}-{name}"), &[0, 0, 0], text));
         }
     }
-    let variables = keys::all().step_by(9).map(|key| format!("{}=1\n", key.variable())).collect::<String>();
-    seeds.push(Seed::new("variables", &[3, 1], [variables.as_bytes(), &[0]].concat()));
+    let variables = keys::all()
+        .step_by(9)
+        .map(|key| format!("{}=1\n", key.variable()))
+        .collect::<String>();
+    seeds.push(Seed::new(
+        "variables",
+        &[3, 1],
+        [variables.as_bytes(), &[0]].concat(),
+    ));
     seeds.push(Seed::new("broken", &[5, 0, 0], "[tls\nkey == 1"));
     seeds.push(Seed::new("empty", &[0, 0, 0], ""));
     seeds
 }
 
 pub(crate) fn words() -> Vec<Vec<u8>> {
-    let names = keys::all()
-        .flat_map(|key| [format!("[{}]\n", key.section), format!("{} = ", key.name), format!("{}=", key.variable())]);
+    let names = keys::all().flat_map(|key| {
+        [
+            format!("[{}]\n", key.section),
+            format!("{} = ", key.name),
+            format!("{}=", key.variable()),
+        ]
+    });
     let mut words: Vec<Vec<u8>> = names.map(String::into_bytes).collect();
     words.sort_unstable();
     words.dedup();

@@ -24,8 +24,12 @@ pub(crate) fn run(input: &[u8]) {
     // A masked value of a JSON column becomes a JSON string, which masks to a longer one.
     let setting = (chunk, answer, rules % 4 != 0);
     let (text, rules) = (input.0, RULES.of(rules));
-    let masked = check(text, setting, |text, limits, mask| fuzzing::rows(text, rules, limits, mask));
-    let kept = check(text, setting, |text, limits, mask| fuzzing::rows(text, &NOTHING, limits, mask));
+    let masked = check(text, setting, |text, limits, mask| {
+        fuzzing::rows(text, rules, limits, mask)
+    });
+    let kept = check(text, setting, |text, limits, mask| {
+        fuzzing::rows(text, &NOTHING, limits, mask)
+    });
     assert!(kept.as_ref().is_none_or(|kept| kept.text == text));
     if let (Some(masked), Some(kept)) = (&masked, &kept) {
         assert_eq!(masked.records, kept.records);
@@ -34,8 +38,14 @@ pub(crate) fn run(input: &[u8]) {
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let texts = [
-        ("rows", "1\tAnn\t1.50\tt\t{\"a\":1}\t2024-01-31\n2\t\\N\t-3\tf\t\\N\t1999-12-31\n"),
-        ("escapes", "-7\ta\\tb\\n\\\\\\b\\f\\v\\r\\x\t1e300\t\\N\t\"\\\\u0041\"\tinfinity\n"),
+        (
+            "rows",
+            "1\tAnn\t1.50\tt\t{\"a\":1}\t2024-01-31\n2\t\\N\t-3\tf\t\\N\t1999-12-31\n",
+        ),
+        (
+            "escapes",
+            "-7\ta\\tb\\n\\\\\\b\\f\\v\\r\\x\t1e300\t\\N\t\"\\\\u0041\"\tinfinity\n",
+        ),
         (
             "numbers",
             "18446744073709551615\t4111111111111111\tNaN\tt\t[]\t\n9223372036854775808\tb@example.com\t0.10\tx\t1\t0\n",
@@ -48,7 +58,11 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (name, text) in texts {
         for rules in 0..4 {
-            seeds.push(Seed::new(format!("{name}-{rules}"), &[9, rules, rules], text));
+            seeds.push(Seed::new(
+                format!("{name}-{rules}"),
+                &[9, rules, rules],
+                text,
+            ));
         }
     }
     let mut bytes = b"1\t\xff\t2\tt\t3\t4\n".to_vec();
@@ -59,5 +73,18 @@ pub(crate) fn seeds() -> Vec<Seed> {
 
 pub(crate) fn words() -> Vec<Vec<u8>> {
     let row = "1\tAnn\t1.5\tt\t{}\t2024-01-31\n";
-    list([row, "\\N", "\\t", "\\n", "\\\\", "\\b", "\t\t", "\tt\t", "1e5", "NaN", "4111111111111111", "b@example.com"])
+    list([
+        row,
+        "\\N",
+        "\\t",
+        "\\n",
+        "\\\\",
+        "\\b",
+        "\t\t",
+        "\tt\t",
+        "1e5",
+        "NaN",
+        "4111111111111111",
+        "b@example.com",
+    ])
 }

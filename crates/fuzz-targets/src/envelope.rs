@@ -3,8 +3,8 @@
 use std::sync::{Arc, LazyLock};
 
 use sealwire_crypto::{
-    AppId, AppKeys, Datatype, EncapsulationPlace, Encoding, Envelope, KeyMaterial, KeyScope, KeyState, KeyVersion,
-    Opener, Sealer, Suite, looks_like_binary, looks_like_text,
+    AppId, AppKeys, Datatype, EncapsulationPlace, Encoding, Envelope, KeyMaterial, KeyScope,
+    KeyState, KeyVersion, Opener, Sealer, Suite, looks_like_binary, looks_like_text,
 };
 
 use crate::input::edited;
@@ -31,16 +31,29 @@ struct EnvelopeKeys {
 
 static WORLD: LazyLock<EnvelopeKeys> = LazyLock::new(|| {
     let app = AppId::new("shop").expect("a name");
-    let vectors: Vec<_> = vectors(VECTORS).into_iter().filter(|vector| vector["expect"] == "open").collect();
+    let vectors: Vec<_> = vectors(VECTORS)
+        .into_iter()
+        .filter(|vector| vector["expect"] == "open")
+        .collect();
     let mut materials: Vec<(Suite, String)> = Vec::new();
     let mut known = Vec::new();
     for vector in &vectors {
-        let material = (Suite::from_name(text(vector, "suite")).expect("a suite"), text(vector, "key").to_owned());
+        let material = (
+            Suite::from_name(text(vector, "suite")).expect("a suite"),
+            text(vector, "key").to_owned(),
+        );
         if !materials.contains(&material) {
             materials.push(material);
         }
-        let (context, plaintext) = (unhex(text(vector, "context")), unhex(text(&vector["opens_to"], "plaintext")));
-        known.push(Known { context, bytes: bytes_of(vector), plaintext });
+        let (context, plaintext) = (
+            unhex(text(vector, "context")),
+            unhex(text(&vector["opens_to"], "plaintext")),
+        );
+        known.push(Known {
+            context,
+            bytes: bytes_of(vector),
+            plaintext,
+        });
     }
     let versions = materials.iter().zip(1..).map(|((suite, bytes), number)| {
         let material = KeyMaterial::from_secret(&app, *suite, key(bytes).into()).expect("a key");
@@ -51,10 +64,17 @@ static WORLD: LazyLock<EnvelopeKeys> = LazyLock::new(|| {
     for suite in Suite::ALL {
         for encoding in [Encoding::Text, Encoding::Binary] {
             let newest = Arc::clone(keys.newest(suite).expect("a key"));
-            let mut sealer = Sealer::new(&app, newest, KeyScope::Request, encoding, b"row 7").expect("a sealer");
+            let mut sealer =
+                Sealer::new(&app, newest, KeyScope::Request, encoding, b"row 7").expect("a sealer");
             let mut bytes = Vec::new();
-            sealer.seal(Datatype::String, PLAINTEXT, &mut bytes).expect("an envelope");
-            known.push(Known { context: b"row 7".to_vec(), bytes, plaintext: PLAINTEXT.to_vec() });
+            sealer
+                .seal(Datatype::String, PLAINTEXT, &mut bytes)
+                .expect("an envelope");
+            known.push(Known {
+                context: b"row 7".to_vec(),
+                bytes,
+                plaintext: PLAINTEXT.to_vec(),
+            });
         }
     }
     EnvelopeKeys { keys, known, own }
@@ -62,7 +82,11 @@ static WORLD: LazyLock<EnvelopeKeys> = LazyLock::new(|| {
 
 fn bytes_of(vector: &serde_json::Value) -> Vec<u8> {
     let envelope = text(vector, "envelope");
-    if vector["encoding"] == "text" { envelope.as_bytes().to_vec() } else { unhex(envelope) }
+    if vector["encoding"] == "text" {
+        envelope.as_bytes().to_vec()
+    } else {
+        unhex(envelope)
+    }
 }
 
 /// Opens envelopes. Settings: context, own envelope and changes to it.
@@ -76,7 +100,11 @@ pub(crate) fn run(input: &[u8]) {
     // Also as the text of an encapsulation.
     let _ = opener.give(input.0);
     check(&mut opener, context, input.0);
-    check(&mut opener, context, &edited(&WORLD.known[own].bytes, &edits));
+    check(
+        &mut opener,
+        context,
+        &edited(&WORLD.known[own].bytes, &edits),
+    );
 }
 
 fn check(opener: &mut Opener, context: &[u8], bytes: &[u8]) {
@@ -88,11 +116,21 @@ fn check(opener: &mut Opener, context: &[u8], bytes: &[u8]) {
             Some(EncapsulationPlace::Apart) => Encoding::sealed_bytes_apart,
             Some(EncapsulationPlace::Inline) | None => Encoding::sealed_bytes,
         };
-        assert_eq!(sealed_bytes(envelope.encoding, envelope.suite, envelope.plaintext_bytes), bytes.len());
+        assert_eq!(
+            sealed_bytes(envelope.encoding, envelope.suite, envelope.plaintext_bytes),
+            bytes.len()
+        );
     }
-    let known = WORLD.known.iter().find(|known| known.bytes == bytes && known.context == context);
-    let text = opener.open_text(bytes).map(|opened| opened.plaintext.to_vec());
-    let binary = opener.open_binary(bytes).map(|opened| opened.plaintext.to_vec());
+    let known = WORLD
+        .known
+        .iter()
+        .find(|known| known.bytes == bytes && known.context == context);
+    let text = opener
+        .open_text(bytes)
+        .map(|opened| opened.plaintext.to_vec());
+    let binary = opener
+        .open_binary(bytes)
+        .map(|opened| opened.plaintext.to_vec());
     assert_eq!(text.is_ok() || binary.is_ok(), known.is_some());
     for plaintext in [text, binary].into_iter().flatten() {
         assert_eq!(Some(plaintext), known.map(|known| known.plaintext.clone()));
@@ -101,10 +139,21 @@ fn check(opener: &mut Opener, context: &[u8], bytes: &[u8]) {
 
 pub(crate) fn seeds() -> Vec<Seed> {
     // Vectors that are refused differ little from each other.
-    let chosen = vectors(VECTORS).into_iter().zip(1..).filter(|(vector, at)| vector["expect"] == "open" || at % 3 == 0);
+    let chosen = vectors(VECTORS)
+        .into_iter()
+        .zip(1..)
+        .filter(|(vector, at)| vector["expect"] == "open" || at % 3 == 0);
     let vectors = chosen.map(|(vector, at)| {
-        let context = if text(&vector, "context").is_empty() { 0 } else { 2 };
-        Seed::new(format!("vector-{at:03}"), &[context, 0, 0], bytes_of(&vector))
+        let context = if text(&vector, "context").is_empty() {
+            0
+        } else {
+            2
+        };
+        Seed::new(
+            format!("vector-{at:03}"),
+            &[context, 0, 0],
+            bytes_of(&vector),
+        )
     });
     let own = (0..6).flat_map(|own| {
         [

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 
 use sealwire_crypto::evervault::{
-    Datatype, FILE_HEADER_BYTES, FileHeader, FileOpener, Form, Legacy, OpenedValue, Opener, Sealer, Tag, inspect,
-    inspect_file, looks_like, looks_like_file,
+    Datatype, FILE_HEADER_BYTES, FileHeader, FileOpener, Form, Legacy, OpenedValue, Opener, Sealer,
+    Tag, inspect, inspect_file, looks_like, looks_like_file,
 };
 use sealwire_crypto::{AppId, AppKeys, Curve, KeyPair, KeyScope, KeyState, KeyVersion};
 
@@ -26,39 +26,74 @@ struct EvervaultKeys {
 
 static WORLD: LazyLock<EvervaultKeys> = LazyLock::new(|| {
     let vectors = vectors(VECTORS);
-    let mut scalars: Vec<&str> = vectors.iter().map(|vector| text(vector, "private_key")).collect();
+    let mut scalars: Vec<&str> = vectors
+        .iter()
+        .map(|vector| text(vector, "private_key"))
+        .collect();
     scalars.sort_unstable();
     scalars.dedup();
-    let pairs = scalars
-        .iter()
-        .flat_map(|scalar| Curve::ALL.map(|curve| KeyPair::from_scalar(curve, &key(scalar)).expect("a key")));
-    let versions = pairs.zip(1..).map(|(pair, number)| KeyVersion::new(number, KeyState::Active, pair)).collect();
+    let pairs = scalars.iter().flat_map(|scalar| {
+        Curve::ALL.map(|curve| KeyPair::from_scalar(curve, &key(scalar)).expect("a key"))
+    });
+    let versions = pairs
+        .zip(1..)
+        .map(|(pair, number)| KeyVersion::new(number, KeyState::Active, pair))
+        .collect();
     let keys = Arc::new(AppKeys::new(AppId::new("fuzz").expect("a name"), versions).expect("keys"));
     let (mut strings, mut files) = (Vec::new(), Vec::new());
     for recipient in keys.versions() {
-        for form in [Form::Metadata { role: None, encrypted_at: 1_700_000_000 }, Form::Plain] {
-            let mut sealer = Sealer::new(Arc::clone(recipient), KeyScope::Request, &form).expect("a sealer");
+        for form in [
+            Form::Metadata {
+                role: None,
+                encrypted_at: 1_700_000_000,
+            },
+            Form::Plain,
+        ] {
+            let mut sealer =
+                Sealer::new(Arc::clone(recipient), KeyScope::Request, &form).expect("a sealer");
             let (mut string, mut file) = (Vec::new(), Vec::new());
-            sealer.seal(Datatype::String, TEXT, &mut string).expect("a string");
-            sealer.seal_file(TEXT.as_bytes(), &mut file).expect("a file");
+            sealer
+                .seal(Datatype::String, TEXT, &mut string)
+                .expect("a string");
+            sealer
+                .seal_file(TEXT.as_bytes(), &mut file)
+                .expect("a file");
             strings.push(string);
             files.push(file);
         }
     }
-    EvervaultKeys { keys, strings, files, vectors: vectors.iter().map(bytes_of).collect() }
+    EvervaultKeys {
+        keys,
+        strings,
+        files,
+        vectors: vectors.iter().map(bytes_of).collect(),
+    }
 });
 
 fn bytes_of(vector: &serde_json::Value) -> Vec<u8> {
     let sealed = text(vector, "sealed");
-    if vector["kind"] == "file" { unhex(sealed) } else { sealed.as_bytes().to_vec() }
+    if vector["kind"] == "file" {
+        unhex(sealed)
+    } else {
+        sealed.as_bytes().to_vec()
+    }
 }
 
 /// Opens strings and files. Settings: honest one, bytes of a piece, whether the checksum is mended, changes.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
-    let (which, piece, mend) = (usize::from(input.byte()), usize::from(input.byte()).max(1), input.byte() & 1 != 0);
+    let (which, piece, mend) = (
+        usize::from(input.byte()),
+        usize::from(input.byte()).max(1),
+        input.byte() & 1 != 0,
+    );
     let edits = input.edits();
-    let EvervaultKeys { keys, strings, files, vectors } = &*WORLD;
+    let EvervaultKeys {
+        keys,
+        strings,
+        files,
+        vectors,
+    } = &*WORLD;
     let mut opener = Opener::new(keys, Legacy::Allowed);
 
     let bytes = input.0;
@@ -72,8 +107,14 @@ pub(crate) fn run(input: &[u8]) {
             String::from_utf8_lossy(bytes)
         );
     }
-    let whole = opener.open_file(bytes).map(|opened| opened.content.to_vec()).ok();
-    assert!(whole.is_none() || vectors.contains(bytes) || bytes[6] == 2, "a changed file opens");
+    let whole = opener
+        .open_file(bytes)
+        .map(|opened| opened.content.to_vec())
+        .ok();
+    assert!(
+        whole.is_none() || vectors.contains(bytes) || bytes[6] == 2,
+        "a changed file opens"
+    );
     if looks_like_file(bytes) {
         assert_eq!(whole, in_pieces(keys, bytes, piece));
     }
@@ -93,7 +134,9 @@ pub(crate) fn run(input: &[u8]) {
     if mend && let Some((body, checksum)) = file.split_last_chunk_mut::<4>() {
         *checksum = crc32fast::hash(body).to_le_bytes();
     }
-    let whole = opener.open_file(&file).map(|opened| opened.content.to_vec());
+    let whole = opener
+        .open_file(&file)
+        .map(|opened| opened.content.to_vec());
     assert_eq!(whole.clone().ok(), in_pieces(keys, &file, piece));
     if let Ok(content) = whole {
         assert!(content == TEXT.as_bytes() && (file == files[which] || file[6] == 2));
@@ -102,10 +145,13 @@ pub(crate) fn run(input: &[u8]) {
 
 fn in_pieces(keys: &AppKeys, file: &[u8], piece: usize) -> Option<Vec<u8>> {
     let (header, rest) = file.split_first_chunk::<FILE_HEADER_BYTES>()?;
-    let candidates = FileOpener::candidates(keys, &FileHeader::read(header)?, Legacy::Allowed).ok()?;
+    let candidates =
+        FileOpener::candidates(keys, &FileHeader::read(header)?, Legacy::Allowed).ok()?;
     candidates.into_iter().find_map(|mut opener| {
         let mut content = Vec::new();
-        rest.chunks(piece).try_for_each(|chunk| opener.update(chunk, &mut content)).ok()?;
+        rest.chunks(piece)
+            .try_for_each(|chunk| opener.update(chunk, &mut content))
+            .ok()?;
         opener.finish().ok().map(|()| content)
     })
 }
@@ -116,12 +162,20 @@ pub(crate) fn seeds() -> Vec<Seed> {
         let bytes = bytes_of(vector);
         // Vectors that are refused differ little from each other.
         if bytes.len() <= 2_000 && (vector["expect"] == "open" || at % 5 == 0) {
-            seeds.push(Seed::new(format!("vector-{at:03}"), &[0, at as u8, 0, 0], bytes));
+            seeds.push(Seed::new(
+                format!("vector-{at:03}"),
+                &[0, at as u8, 0, 0],
+                bytes,
+            ));
         }
     }
     for which in 0..8 {
         seeds.push(Seed::new(format!("own-{which}"), &[which, 3, 0, 0], []));
-        seeds.push(Seed::new(format!("changed-{which}"), &[which, 9, 1, 1, 0, 30, 1], []));
+        seeds.push(Seed::new(
+            format!("changed-{which}"),
+            &[which, 9, 1, 1, 0, 30, 1],
+            [],
+        ));
     }
     seeds
 }

@@ -23,7 +23,10 @@ pub(crate) fn run(input: &[u8]) {
         }
         Err(error) => {
             let shown = error.to_string();
-            assert!(!shown.is_empty() && !shown.chars().any(char::is_control), "{shown:?}");
+            assert!(
+                !shown.is_empty() && !shown.chars().any(char::is_control),
+                "{shown:?}"
+            );
         }
     }
     if let Ok(mask) = MaskText::new(text) {

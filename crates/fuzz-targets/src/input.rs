@@ -7,7 +7,9 @@ pub struct Input<'a>(pub &'a [u8]);
 impl<'a> Input<'a> {
     /// Reads a byte.
     pub fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        let Some((first, rest)) = self.0.split_first() else {
+            return 0;
+        };
         self.0 = rest;
         *first
     }
@@ -35,7 +37,11 @@ impl<'a> Input<'a> {
 
     /// Reads the bytes up to a separator.
     pub fn until(&mut self, separator: u8) -> &'a [u8] {
-        let end = self.0.iter().position(|byte| *byte == separator).unwrap_or(self.0.len());
+        let end = self
+            .0
+            .iter()
+            .position(|byte| *byte == separator)
+            .unwrap_or(self.0.len());
         let part = &self.0[..end];
         self.0 = self.0.get(end + 1..).unwrap_or_default();
         part

@@ -42,7 +42,12 @@ pub(crate) struct Choice(Vec<Arc<Rules>>);
 impl Choice {
     /// Reads the rules.
     pub(crate) fn new(texts: &[&str]) -> Self {
-        Self(texts.iter().map(|text| Arc::new(Rules::from_toml(text).expect("rules"))).collect())
+        Self(
+            texts
+                .iter()
+                .map(|text| Arc::new(Rules::from_toml(text).expect("rules")))
+                .collect(),
+        )
     }
 
     /// Chooses by a setting.
@@ -63,7 +68,12 @@ pub(crate) fn check(
     job: impl Fn(&[u8], Limits, &mut dyn FnMut(&Column) -> Vec<u8>) -> Result<Masked, JobError>,
 ) -> Option<Masked> {
     let run = |text: &[u8], chunk_bytes, batch_values_max| {
-        let limits = Limits { chunk_bytes, batch_values_max, workers: 1, ..Limits::default() };
+        let limits = Limits {
+            chunk_bytes,
+            batch_values_max,
+            workers: 1,
+            ..Limits::default()
+        };
         let mut asked = 0;
         let masked = job(text, limits, &mut |column| {
             asked += column.count as u64;
@@ -79,13 +89,20 @@ pub(crate) fn check(
     let cut = run(text, usize::from(chunk_bytes) + 1, 3);
     match (whole, cut) {
         (Ok(whole), Ok(cut)) => {
-            assert_eq!(String::from_utf8_lossy(&whole.text), String::from_utf8_lossy(&cut.text));
+            assert_eq!(
+                String::from_utf8_lossy(&whole.text),
+                String::from_utf8_lossy(&cut.text)
+            );
             assert_eq!(whole, cut);
             if answer == Answer::Same {
-                let again = run(&whole.text, whole.text.len() + 1, 10_000).expect("the output is input of its format");
+                let again = run(&whole.text, whole.text.len() + 1, 10_000)
+                    .expect("the output is input of its format");
                 assert_eq!(whole.records, again.records);
                 if is_fixed {
-                    assert_eq!(String::from_utf8_lossy(&whole.text), String::from_utf8_lossy(&again.text));
+                    assert_eq!(
+                        String::from_utf8_lossy(&whole.text),
+                        String::from_utf8_lossy(&again.text)
+                    );
                 }
             }
             Some(whole)

@@ -24,7 +24,8 @@ pub(crate) fn run(input: &[u8]) {
 
 fn fixpoint(packed: &[u8], pretty: bool, limits: WalkLimits) {
     let mut json = Vec::new();
-    from_msgpack(packed, &mut json, pretty, limits).expect("a document from JSON has a form in JSON");
+    from_msgpack(packed, &mut json, pretty, limits)
+        .expect("a document from JSON has a form in JSON");
     assert!(std::str::from_utf8(&json).is_ok());
     let again = to_msgpack(&json, limits).expect("written JSON can be read");
     assert_eq!(packed, again, "{}", String::from_utf8_lossy(&json));
@@ -42,15 +43,19 @@ pub(crate) fn seeds() -> Vec<Seed> {
         seeds.push(Seed::new(format!("json-{at}"), &[at as u8], text));
         seeds.push(Seed::new(format!("packed-{at}"), &[at as u8], packed(text)));
     }
-    let wide = [vec![0xdc, 0, 3, 0xd9, 1, b'a', 0xcc, 5, 0xca, 0x3f, 0x80, 0, 0]];
+    let wide = [vec![
+        0xdc, 0, 3, 0xd9, 1, b'a', 0xcc, 5, 0xca, 0x3f, 0x80, 0, 0,
+    ]];
     seeds.extend(wide.map(|bytes| Seed::new("packed-wide", &[0], bytes)));
     seeds.push(Seed::new("packed-binary", &[0], [0xc4, 2, 0xff, 0]));
     seeds
 }
 
 pub(crate) fn words() -> Vec<Vec<u8>> {
-    let texts =
-        list(["{\"a\":", "[[", "]]", "\\ud83d", "\\ude00", "1e308", "-0.0", "null", "true", "false", "\\u0000"]);
+    let texts = list([
+        "{\"a\":", "[[", "]]", "\\ud83d", "\\ude00", "1e308", "-0.0", "null", "true", "false",
+        "\\u0000",
+    ]);
     let packed: [&[u8]; 8] = [
         &[0xca, 0x7f, 0x80, 0, 0],
         &[0xcb, 0x7f, 0xf0],

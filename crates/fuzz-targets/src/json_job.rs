@@ -21,15 +21,26 @@ static RULES: LazyLock<Choice> = LazyLock::new(|| {
 /// Masks a text. Settings: format, bytes of a chunk, rules, answers.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
-    let format = if input.byte() % 2 == 0 { FileFormat::Ndjson } else { FileFormat::Json };
+    let format = if input.byte() % 2 == 0 {
+        FileFormat::Ndjson
+    } else {
+        FileFormat::Json
+    };
     let (chunk, rules, answer) = (input.byte(), input.byte(), Answer::of(input.byte()));
     let (text, setting) = (input.0, (chunk, answer, true));
     let rules = RULES.of(rules);
-    let masked = check(text, setting, |text, limits, mask| fuzzing::file(text, format, rules, limits, mask));
+    let masked = check(text, setting, |text, limits, mask| {
+        fuzzing::file(text, format, rules, limits, mask)
+    });
     // Rules that name nothing keep every byte.
-    let kept = check(text, setting, |text, limits, mask| fuzzing::file(text, format, &NOTHING, limits, mask));
+    let kept = check(text, setting, |text, limits, mask| {
+        fuzzing::file(text, format, &NOTHING, limits, mask)
+    });
     assert!(kept.as_ref().is_none_or(|kept| kept.text == text));
-    assert!(masked.is_none() || kept.is_some(), "rules make no text valid");
+    assert!(
+        masked.is_none() || kept.is_some(),
+        "rules make no text valid"
+    );
     if let (Some(masked), Answer::Same, FileFormat::Json) = (&masked, answer, format) {
         let limits = sealwire_payload::WalkLimits::default();
         if let Ok(before) = to_msgpack(text, limits) {
@@ -61,7 +72,11 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ("not-utf8-end", 0, "{\"a\":\"x"),
     ] {
         for rules in 0..4 {
-            seeds.push(Seed::new(format!("{name}-{rules}"), &[format, 7, rules, rules], text));
+            seeds.push(Seed::new(
+                format!("{name}-{rules}"),
+                &[format, 7, rules, rules],
+                text,
+            ));
         }
     }
     seeds

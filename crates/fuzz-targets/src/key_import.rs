@@ -18,10 +18,16 @@ pub(crate) fn run(input: &[u8]) {
             }
         };
         let scalar = pair.scalar().expect("the scalar");
-        let hex: String = scalar.expose().iter().map(|byte| format!("{byte:02X}")).collect();
-        let again = KeyPair::import(curve, format!(" {hex}\n").as_bytes()).expect("hexadecimal digits");
+        let hex: String = scalar
+            .expose()
+            .iter()
+            .map(|byte| format!("{byte:02X}"))
+            .collect();
+        let again =
+            KeyPair::import(curve, format!(" {hex}\n").as_bytes()).expect("hexadecimal digits");
         assert_eq!(again.public().compressed(), pair.public().compressed());
-        let again = KeyPair::import(curve, STANDARD.encode(scalar.expose()).as_bytes()).expect("base64");
+        let again =
+            KeyPair::import(curve, STANDARD.encode(scalar.expose()).as_bytes()).expect("base64");
         assert_eq!(again.public().compressed(), pair.public().compressed());
     }
 }
@@ -36,7 +42,10 @@ const PKCS8_SECP256K1: &str = "303e020100301006072a8648ce3d020106052b8104000a042
 0000000000000000000000000000000000000000000000000000000000000001";
 
 fn pem(label: &str, hex: &str) -> String {
-    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", STANDARD.encode(unhex(hex)))
+    format!(
+        "-----BEGIN {label}-----\n{}\n-----END {label}-----\n",
+        STANDARD.encode(unhex(hex))
+    )
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {

@@ -3,7 +3,10 @@
 //! `crates/fuzz` runs them under libFuzzer. The tests of this crate run every committed seed, so a target that no longer
 //! accepts its seeds fails in the gate.
 
-#![expect(clippy::missing_panics_doc, reason = "a target reports a finding by a panic")]
+#![expect(
+    clippy::missing_panics_doc,
+    reason = "a target reports a finding by a panic"
+)]
 
 mod access_record;
 mod audit;
@@ -96,6 +99,9 @@ targets!(
 
 /// Runs one input of the target of that name.
 pub fn run(name: &str, input: &[u8]) {
-    let target = TARGETS.iter().find(|target| target.name == name).expect("a target of TARGETS");
+    let target = TARGETS
+        .iter()
+        .find(|target| target.name == name)
+        .expect("a target of TARGETS");
     (target.run)(input);
 }

@@ -29,7 +29,9 @@ const FUNCTIONS: [&str; 14] = [
 const VECTORS: &str = include_str!("../../../proto/vectors/mask.jsonl");
 
 static MASKS: LazyLock<Vec<Mask>> = LazyLock::new(|| {
-    let mask = |function: &str| Mask::new(&function.parse().expect("a function"), &secret()).expect("a built-in list");
+    let mask = |function: &str| {
+        Mask::new(&function.parse().expect("a function"), &secret()).expect("a built-in list")
+    };
     FUNCTIONS.iter().copied().map(mask).collect()
 });
 
@@ -38,9 +40,16 @@ pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let (integer, float) = (input.long() as i64, f64::from_bits(input.long()));
     let which = usize::from(input.byte());
-    let (function, rules, text) = (input.text_until(0), input.text_until(0), input.text_until(0));
+    let (function, rules, text) = (
+        input.text_until(0),
+        input.text_until(0),
+        input.text_until(0),
+    );
     for kind in Kind::ALL {
-        assert!(!kind.knows(text) || !kind.knows(&format!("{text} ")), "a kind matches whole strings only");
+        assert!(
+            !kind.knows(text) || !kind.knows(&format!("{text} ")),
+            "a kind matches whole strings only"
+        );
     }
     match function.parse::<Function>() {
         Ok(parsed) => {
@@ -55,7 +64,10 @@ pub(crate) fn run(input: &[u8]) {
     match Rules::from_toml_with(rules, |_| Ok("a\nb\n".to_owned())) {
         Ok(rules) => walk(&Masks::new(&rules, &secret()), input.0),
         Err(error) => {
-            assert!((1..=rules.matches('\n').count() + 1).contains(&error.line), "{error}");
+            assert!(
+                (1..=rules.matches('\n').count() + 1).contains(&error.line),
+                "{error}"
+            );
             assert!(error.column >= 1 && !error.message.is_empty(), "{error}");
         }
     }
@@ -66,7 +78,12 @@ fn secret() -> MaskSecret {
 }
 
 fn apply(mask: &Mask, text: &str, integer: i64, float: f64) {
-    let values = [Value::Str(text), Value::Int(integer), Value::Float(float), Value::Bin(text.as_bytes())];
+    let values = [
+        Value::Str(text),
+        Value::Int(integer),
+        Value::Float(float),
+        Value::Bin(text.as_bytes()),
+    ];
     for value in values {
         for subject in [None, Some(Value::Str(text)), Some(Value::Int(integer))] {
             let (mut out, mut again) = (Vec::new(), Vec::new());
@@ -88,10 +105,17 @@ fn apply(mask: &Mask, text: &str, integer: i64, float: f64) {
 
 fn walk(masks: &Masks, document: &[u8]) {
     let mut out = Vec::new();
-    let mut walk = Walk::new(Arc::clone(masks.rules().selection()), Containers::Descend, WalkLimits::default());
-    if let Ok(Progress::Done { consumed }) =
-        walk.advance(document, &mut out, &mut Masking::new(masks), Budget::UNLIMITED)
-    {
+    let mut walk = Walk::new(
+        Arc::clone(masks.rules().selection()),
+        Containers::Descend,
+        WalkLimits::default(),
+    );
+    if let Ok(Progress::Done { consumed }) = walk.advance(
+        document,
+        &mut out,
+        &mut Masking::new(masks),
+        Budget::UNLIMITED,
+    ) {
         assert!(consumed <= document.len());
     }
 }
@@ -110,15 +134,29 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (at, vector) in vectors(VECTORS).iter().enumerate() {
         let value = vector["value"].as_str().unwrap_or("4111 1111 1111 1111");
-        let (integer, float) = (vector["value"].as_i64().unwrap_or(1_234_567), vector["value"].as_f64().unwrap_or(1.5));
-        let bytes = input(at as u8, integer, float, [field(vector, "mask"), "", value], &[]);
+        let (integer, float) = (
+            vector["value"].as_i64().unwrap_or(1_234_567),
+            vector["value"].as_f64().unwrap_or(1.5),
+        );
+        let bytes = input(
+            at as u8,
+            integer,
+            float,
+            [field(vector, "mask"), "", value],
+            &[],
+        );
         seeds.push(Seed::new(format!("vector-{at:02}"), &[], bytes));
     }
     let rules = "unknown = \"refuse\"\n[[rule]]\npath = \"$.a[*]\"\nmask = \"hash\"\n[[rule]]\ncolumn = \"b\"\n\
         mask = 'pseudonym(list=mine)'\n[[rule]]\nkind = \"card\"\nmask = \"card\"\n[[rule]]\ncolumn = \"d\"\n\
         mask = \"date_shift(within=30, subject=id)\"\n[lists]\nmine = [\"x\", \"y\"]\nfile = \"f.txt\"\n";
-    let document = packed(r#"{"a":["x",1],"b":"y","c":"4111111111111111","d":"2024-01-31","id":7}"#);
-    seeds.push(Seed::new("rules", &[], input(0, 1, 0.5, ["redact", rules, "2024-02-29"], &document)));
+    let document =
+        packed(r#"{"a":["x",1],"b":"y","c":"4111111111111111","d":"2024-01-31","id":7}"#);
+    seeds.push(Seed::new(
+        "rules",
+        &[],
+        input(0, 1, 0.5, ["redact", rules, "2024-02-29"], &document),
+    ));
     for (at, text) in [
         "x@example.com",
         "+49 30 1234567",
@@ -131,7 +169,11 @@ pub(crate) fn seeds() -> Vec<Seed> {
     .iter()
     .enumerate()
     {
-        seeds.push(Seed::new(format!("text-{at}"), &[], input(at as u8 * 3, i64::MIN, -0.0, ["null", "", text], &[])));
+        seeds.push(Seed::new(
+            format!("text-{at}"),
+            &[],
+            input(at as u8 * 3, i64::MIN, -0.0, ["null", "", text], &[]),
+        ));
     }
     seeds
 }

@@ -12,15 +12,29 @@ pub(crate) fn run(input: &[u8]) {
     let (piece, origin, time) = (input.byte(), input.byte() % 128, input.short());
     let role = input.until(0);
     let map = input.0;
-    let mut front = u16::try_from(map.len()).unwrap_or_default().to_le_bytes().to_vec();
+    let mut front = u16::try_from(map.len())
+        .unwrap_or_default()
+        .to_le_bytes()
+        .to_vec();
     front.extend_from_slice(map);
     front.extend_from_slice(b"text");
 
     let parsed = parse(map);
-    assert_eq!(split(&front).map(|(fields, _)| fields), if map.len() < 1 << 16 { parsed } else { parse(&[]) });
+    assert_eq!(
+        split(&front).map(|(fields, _)| fields),
+        if map.len() < 1 << 16 {
+            parsed
+        } else {
+            parse(&[])
+        }
+    );
     let in_front = |content| in_front(content, usize::from(piece));
     if let Ok(Some(fields)) = in_front(&front) {
-        assert_eq!(Some(fields), parsed, "metadata in front is a map that parses");
+        assert_eq!(
+            Some(fields),
+            parsed,
+            "metadata in front is a map that parses"
+        );
     }
     let _ = in_front(map);
 
@@ -42,10 +56,23 @@ pub(crate) fn seeds() -> Vec<Seed> {
         "[1]",
     ];
     let seeds = maps.iter().zip(1..).map(|(map, piece)| {
-        Seed::new(format!("map-{piece}"), &[piece, 83, 101, 83, b'r', b'o', b'l', b'e', 0], packed(map))
+        Seed::new(
+            format!("map-{piece}"),
+            &[piece, 83, 101, 83, b'r', b'o', b'l', b'e', 0],
+            packed(map),
+        )
     });
-    let twice = [vec![0x82], packed("\"dr\""), packed("\"a\""), packed("\"dr\""), packed("\"b\"")].concat();
-    seeds.chain([Seed::new("twice", &[3, 1, 0, 1, 0], twice)]).collect()
+    let twice = [
+        vec![0x82],
+        packed("\"dr\""),
+        packed("\"a\""),
+        packed("\"dr\""),
+        packed("\"b\""),
+    ]
+    .concat();
+    seeds
+        .chain([Seed::new("twice", &[3, 1, 0, 1, 0], twice)])
+        .collect()
 }
 
 pub(crate) fn words() -> Vec<Vec<u8>> {

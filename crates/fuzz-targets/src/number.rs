@@ -10,15 +10,23 @@ use crate::seed::{numbered, words as list};
 /// Reads a number, and writes it again.
 pub(crate) fn run(input: &[u8]) {
     let text = text(input);
-    let Some(Some(number)) = self::number(text) else { return };
+    let Some(Some(number)) = self::number(text) else {
+        return;
+    };
     let printed = NumberText::new(number);
     let again = self::number(printed.as_str());
     match (number, again) {
         (Number::Float(one), Some(Some(Number::Float(two)))) => {
-            assert!(one.to_bits() == two.to_bits() || one.is_nan() && two.is_nan(), "{text} {one} {two}");
+            assert!(
+                one.to_bits() == two.to_bits() || one.is_nan() && two.is_nan(),
+                "{text} {one} {two}"
+            );
             // A float is only exact if the text is one of its prints.
             let parsed: Result<f64, _> = text.parse();
-            assert!(parsed.is_ok_and(|parsed| parsed == one || one.is_nan()), "{text} {one}");
+            assert!(
+                parsed.is_ok_and(|parsed| parsed == one || one.is_nan()),
+                "{text} {one}"
+            );
         }
         (Number::Unsigned(value), Some(Some(again))) => {
             assert_eq!(again, number);
@@ -28,7 +36,10 @@ pub(crate) fn run(input: &[u8]) {
             assert_eq!(again, number);
             assert!(value < 0 && text == value.to_string(), "{text} {value}");
         }
-        _ => panic!("{text}: {number:?} prints as {}, which reads as {again:?}", printed.as_str()),
+        _ => panic!(
+            "{text}: {number:?} prints as {}, which reads as {again:?}",
+            printed.as_str()
+        ),
     }
 }
 
@@ -73,7 +84,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
 
 pub(crate) fn words() -> Vec<Vec<u8>> {
     list([
-        "e+", "e-", "E", ".0", "-0", "00000000", "99999999", "e308", "e-324", "nan", "NaN", "+Inf", "-Inf", "null",
-        "\u{b}",
+        "e+", "e-", "E", ".0", "-0", "00000000", "99999999", "e308", "e-324", "nan", "NaN", "+Inf",
+        "-Inf", "null", "\u{b}",
     ])
 }

@@ -4,8 +4,8 @@ use std::sync::{Arc, LazyLock};
 
 use sealwire_crypto::{AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Suite};
 use sealwire_objects::{
-    Index, ObjectBinding, ObjectKeys, Property, PropertyName, PropertyType, RecordFormat, Values, check, check_indexed,
-    key_of, normalize, old, open, read_content, seal, subject_version,
+    Index, ObjectBinding, ObjectKeys, Property, PropertyName, PropertyType, RecordFormat, Values,
+    check, check_indexed, key_of, normalize, old, open, read_content, seal, subject_version,
 };
 use sealwire_store::ObjectId;
 use sealwire_store_embedded::embedded::object_row::{decode, encode};
@@ -18,7 +18,13 @@ use crate::{Input, Seed};
 
 const SECRET: &str = "f51e3dbf381c33a6ac247cee3e4dfeec96c5760374f24461c10def96b31f5fcb";
 const COLLECTION: u32 = 3;
-const BINDING: ObjectBinding = ObjectBinding { app: 7, collection: COLLECTION, id: [9; 16], version: 4, created: 17 };
+const BINDING: ObjectBinding = ObjectBinding {
+    app: 7,
+    collection: COLLECTION,
+    id: [9; 16],
+    version: 4,
+    created: 17,
+};
 
 /// The app's keys, the key of a data subject, and honest records with a clear value, without a subject and with one: of the
 /// present format, and of the old one.
@@ -47,21 +53,57 @@ static APP: LazyLock<App> = LazyLock::new(|| {
     let app = AppId::new("fuzz").expect("a name");
     let secret = || Zeroizing::new(key(SECRET));
     let material = KeyMaterial::from_secret(&app, Suite::Xaes, secret()).expect("a key");
-    let keys = AppKeys::new(app.clone(), vec![KeyVersion::new(1, KeyState::Active, material)]).expect("keys");
+    let keys = AppKeys::new(
+        app.clone(),
+        vec![KeyVersion::new(1, KeyState::Active, material)],
+    )
+    .expect("keys");
     let value = |text: &str| Zeroizing::new(packed(&format!("\"{text}\"")));
-    let values: Values = [(1, value("jane@example.com")), (4, value("gold"))].into_iter().collect();
+    let values: Values = [(1, value("jane@example.com")), (4, value("gold"))]
+        .into_iter()
+        .collect();
     let recipient = keys.newest(Suite::Xaes).expect("a version");
-    let token_key = TokenKeyVersion { number: 1, state: KeyState::Active, secret: TokenSecret::new(secret()) };
+    let token_key = TokenKeyVersion {
+        number: 1,
+        state: KeyState::Active,
+        secret: TokenSecret::new(secret()),
+    };
     let token_keys = TokenKeys::new(7, vec![token_key]).expect("keys");
     let (subject, _) = SubjectKey::generate(&token_keys, COLLECTION, [5; 16], 1).expect("a key");
     let is_clear = |number| number == 4;
-    let honest = [None, Some(&subject)]
-        .map(|subject| seal(&BINDING, &values, is_clear, Some([8; 16]), subject, &token_keys).expect("a record"));
+    let honest = [None, Some(&subject)].map(|subject| {
+        seal(
+            &BINDING,
+            &values,
+            is_clear,
+            Some([8; 16]),
+            subject,
+            &token_keys,
+        )
+        .expect("a record")
+    });
     let old = [None, Some(&subject)].map(|subject| {
-        old::seal(&BINDING, &values, is_clear, Some([8; 16]), subject, &app, recipient).expect("a record")
+        old::seal(
+            &BINDING,
+            &values,
+            is_clear,
+            Some([8; 16]),
+            subject,
+            &app,
+            recipient,
+        )
+        .expect("a record")
     });
     let terms = ObjectKeys::new(7, &secret());
-    App { terms, keys: Arc::new(keys), token_keys, subject, values, honest, old }
+    App {
+        terms,
+        keys: Arc::new(keys),
+        token_keys,
+        subject,
+        values,
+        honest,
+        old,
+    }
 });
 
 /// Checks a value, and opens an honest record with changes, and bytes from elsewhere. Settings: type, changes, and the
@@ -73,14 +115,32 @@ pub(crate) fn run(input: &[u8]) {
     let bytes = input.0;
 
     value(property_type, bytes);
-    let App { subject, values, honest, old, .. } = &*APP;
-    for (honest, subject) in honest.iter().chain(old).zip([None, Some(subject), None, Some(subject)]) {
+    let App {
+        subject,
+        values,
+        honest,
+        old,
+        ..
+    } = &*APP;
+    for (honest, subject) in
+        honest
+            .iter()
+            .chain(old)
+            .zip([None, Some(subject), None, Some(subject)])
+    {
         let record = edited(honest, &edits);
         let opened = APP.opens(&record, subject);
-        assert_eq!(opened.is_some(), record == *honest, "only the honest record opens");
+        assert_eq!(
+            opened.is_some(),
+            record == *honest,
+            "only the honest record opens"
+        );
         assert!(opened.is_some_and(|opened| opened == *values) || record != *honest);
         if bytes != honest {
-            assert!(APP.opens(bytes, subject).is_none(), "a record from elsewhere opens");
+            assert!(
+                APP.opens(bytes, subject).is_none(),
+                "a record from elsewhere opens"
+            );
         }
     }
     let _ = (key_of(bytes), subject_version(bytes));
@@ -90,20 +150,37 @@ pub(crate) fn run(input: &[u8]) {
     let (clear, plaintext) = bytes.split_at(clear.min(bytes.len()));
     if let Some(content) = read_content(clear, plaintext) {
         let flag = if content.creation.is_some() { 17 } else { 1 };
-        assert_eq!(flag + content.values.encoded_bytes(), bytes.len(), "each byte belongs to a value");
+        assert_eq!(
+            flag + content.values.encoded_bytes(),
+            bytes.len(),
+            "each byte belongs to a value"
+        );
     }
 }
 
 /// Checks a value of a type, and makes its terms.
 fn value(property_type: PropertyType, raw: &[u8]) {
     let _ = normalize(property_type, raw);
-    let Ok(stored) = check(property_type, raw) else { return };
-    assert_eq!(check(property_type, &stored).as_ref(), Ok(&stored), "a stored value is stored again");
+    let Ok(stored) = check(property_type, raw) else {
+        return;
+    };
+    assert_eq!(
+        check(property_type, &stored).as_ref(),
+        Ok(&stored),
+        "a stored value is stored again"
+    );
     if !property_type.can_index() || check_indexed(property_type, &stored).is_err() {
         return;
     }
-    let index = Index { number: 2, bits: None, prefixes: vec![1, 3], was_unique: false };
-    let exact = APP.terms.exact(COLLECTION, &index, &normalize(property_type, &stored));
+    let index = Index {
+        number: 2,
+        bits: None,
+        prefixes: vec![1, 3],
+        was_unique: false,
+    };
+    let exact = APP
+        .terms
+        .exact(COLLECTION, &index, &normalize(property_type, &stored));
     let property = Property {
         number: 1,
         name: PropertyName::new("value").expect("a name"),
@@ -145,21 +222,62 @@ pub(crate) fn seeds() -> Vec<Seed> {
         .enumerate()
         .map(|(at, (of, value))| Seed::new(format!("value-{of}"), &[at as u8, 0, 0], packed(value)))
         .collect();
-    seeds.push(Seed::new("timestamp-extension", &[5, 0, 0], [0xd7, 0xff, 0, 0, 0, 4, 0, 0, 0, 1]));
+    seeds.push(Seed::new(
+        "timestamp-extension",
+        &[5, 0, 0],
+        [0xd7, 0xff, 0, 0, 0, 4, 0, 0, 0, 1],
+    ));
     let (one, two) = ([0, 0, 0, 1, 0, 0, 0, 1, 5], [0, 0, 0, 2, 0, 0, 0, 1, 6]);
-    seeds.push(Seed::new("content", &[0, 0, 9], [&one[..], &[0], &two].concat()));
-    seeds.push(Seed::new("content-created", &[0, 0, 0], [&[1], &[7; 16][..], &one, &two].concat()));
+    seeds.push(Seed::new(
+        "content",
+        &[0, 0, 9],
+        [&one[..], &[0], &two].concat(),
+    ));
+    seeds.push(Seed::new(
+        "content-created",
+        &[0, 0, 0],
+        [&[1], &[7; 16][..], &one, &two].concat(),
+    ));
     let fixed = [&[0; 24][..], b"keyid"].concat();
     let term = [&[0, 0, 0, 1, 0, 0, 0, 2][..], &[8; 16]].concat();
-    let all = [&[1, 63], &*fixed, &[0; 16], &[5; 16], &[0, 0, 0, 1, 0, 0, 0, 1, b'a'], &term, &term, &[1]].concat();
-    seeds.push(Seed::new("row", &[0, 0, 0], [&[1, 0], &*fixed, &[1]].concat()));
+    let all = [
+        &[1, 63],
+        &*fixed,
+        &[0; 16],
+        &[5; 16],
+        &[0, 0, 0, 1, 0, 0, 0, 1, b'a'],
+        &term,
+        &term,
+        &[1],
+    ]
+    .concat();
+    seeds.push(Seed::new(
+        "row",
+        &[0, 0, 0],
+        [&[1, 0], &*fixed, &[1]].concat(),
+    ));
     seeds.push(Seed::new("row-of-all-parts", &[0, 0, 0], all));
     for at in 0..4 {
-        seeds.push(Seed::new(format!("changed-{at}"), &[0, 1, 0, at * 20, 1, 0], []));
+        seeds.push(Seed::new(
+            format!("changed-{at}"),
+            &[0, 1, 0, at * 20, 1, 0],
+            [],
+        ));
     }
     seeds
 }
 
 pub(crate) fn words() -> Vec<Vec<u8>> {
-    packed_words(["@example.com", "+49", "xn--", "T00:00:00Z", "2000-02-29", "0.00", "::ffff:", "\u{200b}", "ﬁ", "ß"])
+    packed_words([
+        "@example.com",
+        "+49",
+        "xn--",
+        "T00:00:00Z",
+        "2000-02-29",
+        "0.00",
+        "::ffff:",
+        "\u{200b}",
+        "ﬁ",
+        "ß",
+    ])
 }

@@ -5,7 +5,9 @@ use std::sync::{Arc, LazyLock, Once};
 
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::data_type::{ByteArray, ByteArrayType, FixedLenByteArrayType, Int32Type, Int64Type};
-use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder, WriterVersion};
+use parquet::file::properties::{
+    EnabledStatistics, WriterProperties, WriterPropertiesBuilder, WriterVersion,
+};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use sealwire_mask_job::{Limits, fuzzing};
@@ -43,11 +45,21 @@ pub(crate) fn run(input: &[u8]) {
         });
         masked.map(|rows| (rows, asked))
     };
-    let whole = run(Limits { workers: 1, ..Limits::default() });
-    let cut = run(Limits { workers: 1, batch_values_max: 3, batch_bytes_max: 16, ..Limits::default() });
+    let whole = run(Limits {
+        workers: 1,
+        ..Limits::default()
+    });
+    let cut = run(Limits {
+        workers: 1,
+        batch_values_max: 3,
+        batch_bytes_max: 16,
+        ..Limits::default()
+    });
     match (whole, cut) {
         (Ok(whole), Ok(cut)) => assert_eq!(whole, cut),
-        (Err(whole), Err(cut)) => [whole, cut].iter().for_each(|error| assert!(!error.to_string().is_empty())),
+        (Err(whole), Err(cut)) => [whole, cut]
+            .iter()
+            .for_each(|error| assert!(!error.to_string().is_empty())),
         (whole, cut) => panic!("whole: {whole:?}\nin batches: {cut:?}"),
     }
 }
@@ -58,7 +70,10 @@ fn ignore_panics_of_the_library() {
     ONCE.call_once(|| {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            if !info.location().is_some_and(|location| location.file().contains("/parquet-")) {
+            if !info
+                .location()
+                .is_some_and(|location| location.file().contains("/parquet-"))
+            {
                 before(info);
             }
         }));
@@ -70,27 +85,43 @@ fn file(settings: WriterPropertiesBuilder) -> Vec<u8> {
     let schema = "message m { required binary a (UTF8); optional int64 n; repeated int32 l; optional fixed_len_byte_array(3) f; optional binary b; }";
     let schema = Arc::new(parse_message_type(schema).expect("a schema"));
     let mut out = Vec::new();
-    let mut writer = SerializedFileWriter::new(&mut out, schema, Arc::new(settings.build())).expect("a writer");
+    let mut writer =
+        SerializedFileWriter::new(&mut out, schema, Arc::new(settings.build())).expect("a writer");
     for _ in 0..2 {
         let mut group = writer.next_row_group().expect("a group");
         let mut column = group.next_column().expect("a column").expect("a column");
         let texts = ["x@example.com", "4111111111111111", "", "x@example.com"].map(ByteArray::from);
-        column.typed::<ByteArrayType>().write_batch(&texts, None, None).expect("writes");
+        column
+            .typed::<ByteArrayType>()
+            .write_batch(&texts, None, None)
+            .expect("writes");
         column.close().expect("closes");
         let mut column = group.next_column().expect("a column").expect("a column");
-        column.typed::<Int64Type>().write_batch(&[7, -1, 1 << 40], Some(&[1, 1, 0, 1]), None).expect("writes");
+        column
+            .typed::<Int64Type>()
+            .write_batch(&[7, -1, 1 << 40], Some(&[1, 1, 0, 1]), None)
+            .expect("writes");
         column.close().expect("closes");
         let mut column = group.next_column().expect("a column").expect("a column");
         let levels = (Some(&[1, 1, 0, 1, 1][..]), Some(&[0, 1, 0, 0, 0][..]));
-        column.typed::<Int32Type>().write_batch(&[1, 2, 3, 4], levels.0, levels.1).expect("writes");
+        column
+            .typed::<Int32Type>()
+            .write_batch(&[1, 2, 3, 4], levels.0, levels.1)
+            .expect("writes");
         column.close().expect("closes");
         let mut column = group.next_column().expect("a column").expect("a column");
         let fixed = ["abc", "abc"].map(|text| ByteArray::from(text).into());
-        column.typed::<FixedLenByteArrayType>().write_batch(&fixed, Some(&[1, 0, 0, 1]), None).expect("writes");
+        column
+            .typed::<FixedLenByteArrayType>()
+            .write_batch(&fixed, Some(&[1, 0, 0, 1]), None)
+            .expect("writes");
         column.close().expect("closes");
         let mut column = group.next_column().expect("a column").expect("a column");
         let bytes = [ByteArray::from(vec![0xff, 0]), ByteArray::from("text")];
-        column.typed::<ByteArrayType>().write_batch(&bytes, Some(&[1, 0, 1, 0]), None).expect("writes");
+        column
+            .typed::<ByteArrayType>()
+            .write_batch(&bytes, Some(&[1, 0, 1, 0]), None)
+            .expect("writes");
         column.close().expect("closes");
         group.close().expect("closes");
     }
@@ -99,30 +130,66 @@ fn file(settings: WriterPropertiesBuilder) -> Vec<u8> {
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
-    let plain =
-        || WriterProperties::builder().set_dictionary_enabled(false).set_statistics_enabled(EnabledStatistics::None);
+    let plain = || {
+        WriterProperties::builder()
+            .set_dictionary_enabled(false)
+            .set_statistics_enabled(EnabledStatistics::None)
+    };
     let text = "a".into();
     let files = [
         ("plain", plain()),
-        ("dictionary", WriterProperties::builder().set_bloom_filter_enabled(true).set_bloom_filter_max_ndv(4)),
-        ("version-2", WriterProperties::builder().set_writer_version(WriterVersion::PARQUET_2_0)),
-        ("pages", plain().set_data_page_row_count_limit(1).set_write_batch_size(1)),
+        (
+            "dictionary",
+            WriterProperties::builder()
+                .set_bloom_filter_enabled(true)
+                .set_bloom_filter_max_ndv(4),
+        ),
+        (
+            "version-2",
+            WriterProperties::builder().set_writer_version(WriterVersion::PARQUET_2_0),
+        ),
+        (
+            "pages",
+            plain()
+                .set_data_page_row_count_limit(1)
+                .set_write_batch_size(1),
+        ),
         ("snappy", plain().set_compression(Compression::SNAPPY)),
-        ("zstd", plain().set_compression(Compression::ZSTD(ZstdLevel::default()))),
-        ("gzip", plain().set_compression(Compression::GZIP(parquet::basic::GzipLevel::default()))),
+        (
+            "zstd",
+            plain().set_compression(Compression::ZSTD(ZstdLevel::default())),
+        ),
+        (
+            "gzip",
+            plain().set_compression(Compression::GZIP(parquet::basic::GzipLevel::default())),
+        ),
         ("lz4", plain().set_compression(Compression::LZ4)),
-        ("delta", plain().set_column_encoding(text, Encoding::DELTA_BYTE_ARRAY)),
-        ("delta-length", plain().set_column_encoding("a".into(), Encoding::DELTA_LENGTH_BYTE_ARRAY)),
-        ("delta-numbers", plain().set_column_encoding("n".into(), Encoding::DELTA_BINARY_PACKED)),
+        (
+            "delta",
+            plain().set_column_encoding(text, Encoding::DELTA_BYTE_ARRAY),
+        ),
+        (
+            "delta-length",
+            plain().set_column_encoding("a".into(), Encoding::DELTA_LENGTH_BYTE_ARRAY),
+        ),
+        (
+            "delta-numbers",
+            plain().set_column_encoding("n".into(), Encoding::DELTA_BINARY_PACKED),
+        ),
     ];
     let mut seeds = Vec::new();
     for (name, settings) in files {
         let file = file(settings);
         let tail = file.len() - TAIL_BYTES;
-        let footer = u32::from_le_bytes([file[tail], file[tail + 1], file[tail + 2], file[tail + 3]]);
+        let footer =
+            u32::from_le_bytes([file[tail], file[tail + 1], file[tail + 2], file[tail + 3]]);
         let pages = ((tail - footer as usize) as u16).to_le_bytes();
         for rules in [0, 1, 3] {
-            seeds.push(Seed::new(format!("{name}-{rules}"), &[rules, 0, pages[0], pages[1]], &file[..tail]));
+            seeds.push(Seed::new(
+                format!("{name}-{rules}"),
+                &[rules, 0, pages[0], pages[1]],
+                &file[..tail],
+            ));
         }
     }
     seeds

@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{
-    CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevocationReason, RevokedCertParams, SerialNumber,
+    CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevocationReason,
+    RevokedCertParams, SerialNumber,
 };
 use sealwire_config::Tls;
 use sealwire_dev_ca::{Access, Authority, Existing, Leaf, Name, Usage, Validity, write};
@@ -26,13 +27,27 @@ static WORLD: LazyLock<Authorities> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a folder").keep();
     let authority = Authority::create("fuzz", Validity::days(10)).expect("an authority");
     let names = vec![Name::Dns("localhost".into())];
-    let leaf = Leaf { common_name: "localhost".into(), names, usage: Usage::Server, validity: Validity::days(1) };
+    let leaf = Leaf {
+        common_name: "localhost".into(),
+        names,
+        usage: Usage::Server,
+        validity: Validity::days(1),
+    };
     let server = authority.issue(&leaf).expect("a certificate");
     let path = |name: &str| folder.join(name);
-    let der = |pem: &str| x509_parser::pem::parse_x509_pem(pem.as_bytes()).expect("PEM").1.contents;
+    let der = |pem: &str| {
+        x509_parser::pem::parse_x509_pem(pem.as_bytes())
+            .expect("PEM")
+            .1
+            .contents
+    };
     let files = [
         (path("server.pem"), "CERTIFICATE", der(&server.cert_pem)),
-        (path("server-key.pem"), "PRIVATE KEY", der(server.key_pem.expose())),
+        (
+            path("server-key.pem"),
+            "PRIVATE KEY",
+            der(server.key_pem.expose()),
+        ),
         (path("ca.pem"), "CERTIFICATE", der(authority.cert_pem())),
         (path("crl.pem"), "X509 CRL", der(&revocations(&authority))),
     ];
@@ -55,7 +70,11 @@ fn put(path: &Path, contents: &[u8]) {
 }
 
 fn pem(label: &str, der: &[u8]) -> Vec<u8> {
-    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", STANDARD.encode(der)).into_bytes()
+    format!(
+        "-----BEGIN {label}-----\n{}\n-----END {label}-----\n",
+        STANDARD.encode(der)
+    )
+    .into_bytes()
 }
 
 /// Makes a list that revokes one certificate.
@@ -100,9 +119,18 @@ pub(crate) fn run(input: &[u8]) {
         Ok(_) => assert!(!contents.is_empty(), "an empty file is accepted"),
         Err(error) => {
             let shown = error.to_string();
-            assert!(!shown.is_empty() && !shown.chars().any(|c| c.is_control() && c != '\n'), "{shown:?}");
-            assert!(form > 0 || changed != *der, "honest files do not load: {shown}");
-            assert!(!shown.contains(&STANDARD.encode(&files[1].2)[60..80]), "an error shows the private key");
+            assert!(
+                !shown.is_empty() && !shown.chars().any(|c| c.is_control() && c != '\n'),
+                "{shown:?}"
+            );
+            assert!(
+                form > 0 || changed != *der,
+                "honest files do not load: {shown}"
+            );
+            assert!(
+                !shown.contains(&STANDARD.encode(&files[1].2)[60..80]),
+                "an error shows the private key"
+            );
         }
     }
 }
@@ -112,16 +140,30 @@ pub(crate) fn seeds() -> Vec<Seed> {
     for (at, (_, label, der)) in WORLD.files.iter().enumerate() {
         let at = at as u8;
         seeds.push(Seed::new(format!("unchanged-{at}"), &[at, 0, 0], []));
-        seeds.push(Seed::new(format!("changed-{at}"), &[at, 0, 1, 0, 30, 1], []));
+        seeds.push(Seed::new(
+            format!("changed-{at}"),
+            &[at, 0, 1, 0, 30, 1],
+            [],
+        ));
         seeds.push(Seed::new(
             format!("behind-{at}"),
             &[at, 1, 0],
             "# comment\n-----BEGIN X-----\nAA==\n-----END X-----\n",
         ));
-        seeds.push(Seed::new(format!("cut-{at}"), &[at, 3, 0], "-----BEGIN CERTIFICATE-----\nAA"));
+        seeds.push(Seed::new(
+            format!("cut-{at}"),
+            &[at, 3, 0],
+            "-----BEGIN CERTIFICATE-----\nAA",
+        ));
         if at != 1 {
-            seeds.push(Seed { is_random: true, ..Seed::new(format!("der-{at}"), &[at, 2, 0], der) });
-            seeds.push(Seed { is_random: true, ..Seed::new(format!("pem-{at}"), &[at, 3, 0], pem(label, der)) });
+            seeds.push(Seed {
+                is_random: true,
+                ..Seed::new(format!("der-{at}"), &[at, 2, 0], der)
+            });
+            seeds.push(Seed {
+                is_random: true,
+                ..Seed::new(format!("pem-{at}"), &[at, 3, 0], pem(label, der))
+            });
         }
     }
     seeds

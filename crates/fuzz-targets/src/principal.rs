@@ -13,9 +13,17 @@ static HONEST: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let authority = Authority::create("fuzz", Validity::days(2)).expect("an authority");
     let issue = |names| {
         let validity = Validity::days(1);
-        let leaf = Leaf { common_name: "relay".into(), names, usage: Usage::Client, validity };
+        let leaf = Leaf {
+            common_name: "relay".into(),
+            names,
+            usage: Usage::Client,
+            validity,
+        };
         let issued = authority.issue(&leaf).expect("a certificate");
-        x509_parser::pem::parse_x509_pem(issued.cert_pem.as_bytes()).expect("PEM").1.contents
+        x509_parser::pem::parse_x509_pem(issued.cert_pem.as_bytes())
+            .expect("PEM")
+            .1
+            .contents
     };
     let dns = || Name::Dns("relay.example.org".into());
     vec![
@@ -60,18 +68,29 @@ fn check(der: &[u8]) {
 fn check_counted_names(der: &[u8]) {
     let (rest, certificate) = x509_parser::parse_x509_certificate(der).expect("a certificate");
     assert!(rest.is_empty());
-    let extension = |extension: &&x509_parser::prelude::X509Extension<'_>| extension.oid.to_id_string() == "2.5.29.17";
+    let extension = |extension: &&x509_parser::prelude::X509Extension<'_>| {
+        extension.oid.to_id_string() == "2.5.29.17"
+    };
     let extensions: Vec<_> = certificate.extensions().iter().filter(extension).collect();
     assert!(extensions.len() <= 1, "several lists of names");
     let mut spiffe = 0;
-    for (tag, name) in extensions.iter().flat_map(|extension| elements(extension.value)) {
+    for (tag, name) in extensions
+        .iter()
+        .flat_map(|extension| elements(extension.value))
+    {
         match tag {
             0x82 => {
                 let is_of_host = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._".contains(byte);
-                assert!(!name.is_empty() && name.len() <= 253 && name.iter().all(is_of_host), "{name:x?}");
+                assert!(
+                    !name.is_empty() && name.len() <= 253 && name.iter().all(is_of_host),
+                    "{name:x?}"
+                );
             }
             0x86 => {
-                assert!(!name.is_empty() && name.iter().all(u8::is_ascii_graphic), "{name:x?}");
+                assert!(
+                    !name.is_empty() && name.iter().all(u8::is_ascii_graphic),
+                    "{name:x?}"
+                );
                 spiffe += usize::from(name.to_ascii_lowercase().starts_with(b"spiffe:"));
             }
             _ => {}
@@ -83,9 +102,15 @@ fn check_counted_names(der: &[u8]) {
     assert!(common_names.len() <= 1, "several common names");
     for name in common_names {
         let text = std::str::from_utf8(name.as_slice()).expect("UTF-8");
-        assert!(!text.is_empty() && text.trim() == text && !text.chars().any(char::is_control), "{text:?}");
+        assert!(
+            !text.is_empty() && text.trim() == text && !text.chars().any(char::is_control),
+            "{text:?}"
+        );
         let tag = name.attr_value().tag().0;
-        assert!(tag == 12 || text.is_ascii() && [18, 19, 22].contains(&tag), "{tag}: {text:?}");
+        assert!(
+            tag == 12 || text.is_ascii() && [18, 19, 22].contains(&tag),
+            "{tag}: {text:?}"
+        );
     }
 }
 
@@ -105,10 +130,16 @@ fn elements(sequence: &[u8]) -> Vec<(u8, &[u8])> {
 /// Returns tag and content of the first element. The certificate's parser has accepted the lengths.
 fn element(bytes: &[u8]) -> (u8, &[u8]) {
     let (tag, length) = (bytes[0], bytes[1]);
-    let digits = if length < 0x80 { 0 } else { usize::from(length & 0x7f) };
+    let digits = if length < 0x80 {
+        0
+    } else {
+        usize::from(length & 0x7f)
+    };
     let length = match digits {
         0 => usize::from(length),
-        _ => bytes[2..2 + digits].iter().fold(0, |length, byte| length << 8 | usize::from(*byte)),
+        _ => bytes[2..2 + digits]
+            .iter()
+            .fold(0, |length, byte| length << 8 | usize::from(*byte)),
     };
     (tag, &bytes[2 + digits..2 + digits + length])
 }
@@ -117,14 +148,25 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (at, honest) in HONEST.iter().enumerate() {
         seeds.push(Seed::new(format!("unchanged-{at}"), &[at as u8, 0], []));
-        seeds.push(Seed::new(format!("changed-{at}"), &[at as u8, 1, 0, 40, 1], []));
-        seeds.push(Seed { is_random: true, ..Seed::new(format!("certificate-{at}"), &[0, 0], honest) });
+        seeds.push(Seed::new(
+            format!("changed-{at}"),
+            &[at as u8, 1, 0, 40, 1],
+            [],
+        ));
+        seeds.push(Seed {
+            is_random: true,
+            ..Seed::new(format!("certificate-{at}"), &[0, 0], honest)
+        });
     }
     seeds
 }
 
 pub(crate) fn words() -> Vec<Vec<u8>> {
-    let mut words = list(["spiffe://", "relay.example.org", "spiffe://example.org/relay"]);
+    let mut words = list([
+        "spiffe://",
+        "relay.example.org",
+        "spiffe://example.org/relay",
+    ]);
     // Object identifiers of the subject alternative name, the common name, and key usages.
     words.extend(list([
         &[0x55u8, 0x1d, 0x11][..],

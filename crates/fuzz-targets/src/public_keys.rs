@@ -1,6 +1,8 @@
 //! Texts of public keys, as a client parses them once their signature is checked.
 
-use sealwire_crypto::{AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Origin, SigningKey, Suite};
+use sealwire_crypto::{
+    AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Origin, SigningKey, Suite,
+};
 use sealwire_public_keys::{SealOptions, fuzzing, publish};
 use zeroize::Zeroizing;
 
@@ -15,8 +17,13 @@ pub(crate) fn run(input: &[u8]) {
         Ok(keys) => {
             for (suite, id) in keys.keys() {
                 assert!(text.contains(&id.to_string()));
-                let options = SealOptions { suite: Some(suite), ..SealOptions::default() };
-                let sealed = keys.seal(b"\xa5value", &options).expect("a key that is sealed to");
+                let options = SealOptions {
+                    suite: Some(suite),
+                    ..SealOptions::default()
+                };
+                let sealed = keys
+                    .seal(b"\xa5value", &options)
+                    .expect("a key that is sealed to");
                 assert!(sealed.document.windows(4).any(|part| part == b"sw1:"));
             }
             assert_eq!(keys.keys().next().map(|(_, id)| id), Some(keys.key_id()));
@@ -33,8 +40,11 @@ pub(crate) fn seeds() -> Vec<Seed> {
     };
     let signer = SigningKey::from_seed(Zeroizing::new([7; 32])).expect("a seed");
     let published = |suites: &[Suite]| {
-        let keys = AppKeys::new(app.clone(), suites.iter().copied().map(version).collect()).expect("keys");
-        publish(&keys, &signer, 7, 1_800_000_000).expect("a published key").keys
+        let keys =
+            AppKeys::new(app.clone(), suites.iter().copied().map(version).collect()).expect("keys");
+        publish(&keys, &signer, 7, 1_800_000_000)
+            .expect("a published key")
+            .keys
     };
     let (good, both) = (published(&[Suite::P256]), published(&Suite::PUBLISHED));
     let texts = [

@@ -4,7 +4,9 @@ use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use sealwire_payload::Selection;
-use sealwire_relay_body::{BodyError, BodyRule, Containers, Format, Limits, Piece, RuleSet, Scanner};
+use sealwire_relay_body::{
+    BodyError, BodyRule, Containers, Format, Limits, Piece, RuleSet, Scanner,
+};
 
 use crate::seed::words as list;
 use crate::{Input, Seed};
@@ -13,7 +15,12 @@ static RULES: LazyLock<[Arc<RuleSet>; 3]> = LazyLock::new(|| {
     [Containers::Deny, Containers::Leaves, Containers::Whole].map(|containers| {
         let rule = |paths: &[&str], required| {
             let selection = Selection::parse(paths.iter().copied()).expect("the paths are valid");
-            BodyRule { selection: Some(Arc::new(selection)), containers, seals: required, required }
+            BodyRule {
+                selection: Some(Arc::new(selection)),
+                containers,
+                seals: required,
+                required,
+            }
         };
         let rules = vec![rule(&["$.a", "$[*].a"], false), rule(&["$..b"], true)];
         Arc::new(RuleSet::alone(rules).expect("the rules have few names"))
@@ -24,7 +31,12 @@ static RULES: LazyLock<[Arc<RuleSet>; 3]> = LazyLock::new(|| {
 type Found = Option<(Vec<u8>, Vec<(usize, Vec<u8>, Bytes)>)>;
 
 /// Scans parts.
-fn scan<'a>(format: &Format, rules: &Arc<RuleSet>, limits: Limits, parts: impl Iterator<Item = &'a [u8]>) -> Found {
+fn scan<'a>(
+    format: &Format,
+    rules: &Arc<RuleSet>,
+    limits: Limits,
+    parts: impl Iterator<Item = &'a [u8]>,
+) -> Found {
     let mut scanner = Scanner::new(format.clone(), Arc::clone(rules), limits);
     let mut pieces = Vec::new();
     let scan = || -> Result<(), BodyError> {
@@ -34,9 +46,17 @@ fn scan<'a>(format: &Format, rules: &Arc<RuleSet>, limits: Limits, parts: impl I
         scanner.finish(&mut pieces)
     };
     scan().ok()?;
-    let source = pieces.iter().flat_map(|piece| piece.source().to_vec()).collect();
+    let source = pieces
+        .iter()
+        .flat_map(|piece| piece.source().to_vec())
+        .collect();
     let holes = pieces.iter().filter_map(Piece::hole);
-    Some((source, holes.map(|hole| (hole.rule, hole.value.clone(), hole.source.clone())).collect()))
+    Some((
+        source,
+        holes
+            .map(|hole| (hole.rule, hole.value.clone(), hole.source.clone()))
+            .collect(),
+    ))
 }
 
 /// Scans a body whole, cut at one place, and byte by byte. Settings: format, rules, place of the cut, limits.
@@ -47,7 +67,9 @@ pub(crate) fn run(input: &[u8]) {
         1 => Format::JsonLines,
         2 => Format::Form,
         3 => Format::EventStream,
-        _ => Format::Multipart { boundary: "b".into() },
+        _ => Format::Multipart {
+            boundary: "b".into(),
+        },
     };
     let rules = &RULES[usize::from(input.byte() % 3)];
     let (cut, flags) = (usize::from(input.byte()), input.byte());
@@ -62,8 +84,16 @@ pub(crate) fn run(input: &[u8]) {
     let body = input.0;
     let whole = scan(&format, rules, limits, std::iter::once(body));
     let (first, rest) = body.split_at(cut.min(body.len()));
-    assert_eq!(scan(&format, rules, limits, [first, rest].into_iter()), whole, "cut at {cut}");
-    assert_eq!(scan(&format, rules, limits, body.chunks(1)), whole, "byte by byte");
+    assert_eq!(
+        scan(&format, rules, limits, [first, rest].into_iter()),
+        whole,
+        "cut at {cut}"
+    );
+    assert_eq!(
+        scan(&format, rules, limits, body.chunks(1)),
+        whole,
+        "byte by byte"
+    );
     if let Some((source, _)) = &whole {
         assert_eq!(source, body, "a piece is lost");
     }
@@ -84,13 +114,21 @@ pub(crate) fn run(input: &[u8]) {
 pub(crate) fn seeds() -> Vec<Seed> {
     let part = "Content-Disposition: form-data; name=\"a\"\r\n\r\n";
     let bodies = [
-        ("json", 0, r#" {"a":"x\u00e4\ud83d\ude00","c":[1.5e3,null],"d":{"b":[true,-0]}} "#.to_owned()),
+        (
+            "json",
+            0,
+            r#" {"a":"x\u00e4\ud83d\ude00","c":[1.5e3,null],"d":{"b":[true,-0]}} "#.to_owned(),
+        ),
         ("bom", 0, "\u{feff}[{\"a\":1},{\"b\":{}}]".to_owned()),
         ("half-pair", 0, r#"{"a":"\ud800","b":1}"#.to_owned()),
         ("deep", 0, "[".repeat(129)),
         ("lines", 1, "{\"a\":1,\"b\":2}\r\n\n{\"b\":[3]}".to_owned()),
         ("form", 2, "a=%20x+y&b=1&b=%C3%A4&&c".to_owned()),
-        ("events", 3, ": hi\r\nid: 1\rdata: {\"a\":1,\ndata:\"b\":2}\n\ndata: [DONE]\n\n".to_owned()),
+        (
+            "events",
+            3,
+            ": hi\r\nid: 1\rdata: {\"a\":1,\ndata:\"b\":2}\n\ndata: [DONE]\n\n".to_owned(),
+        ),
         (
             "parts",
             4,
@@ -98,13 +136,21 @@ pub(crate) fn seeds() -> Vec<Seed> {
                 "--b\r\n{part}v\r\n--b \r\nContent-Disposition: form-data; name=\"b\"; filename=\"f\"\r\n\r\n\0\r\n--b--\r\n"
             ),
         ),
-        ("nested", 4, format!("--b\r\nContent-Type: multipart/mixed\r\n{part}v\r\n--b--")),
+        (
+            "nested",
+            4,
+            format!("--b\r\nContent-Type: multipart/mixed\r\n{part}v\r\n--b--"),
+        ),
     ];
     let settings = [[1, 7, 0], [2, 30, 0], [0, 3, 3]];
     let mut seeds = Vec::new();
     for (name, format, body) in &bodies {
         for (at, [rules, cut, flags]) in settings.into_iter().enumerate() {
-            seeds.push(Seed::new(format!("{name}-{at}"), &[*format, rules, cut, flags], body));
+            seeds.push(Seed::new(
+                format!("{name}-{at}"),
+                &[*format, rules, cut, flags],
+                body,
+            ));
         }
     }
     seeds

@@ -2,12 +2,12 @@
 
 use sealwire_mask_job::{Column, answers, place};
 use sealwire_wire::control::{
-    AppChanged, Apps, Checked, CollectionChanged, Collections, Instances, PrincipalChanged, Principals, Records,
-    RoleChanged, Roles, RootState,
+    AppChanged, Apps, Checked, CollectionChanged, Collections, Instances, PrincipalChanged,
+    Principals, Records, RoleChanged, Roles, RootState,
 };
 use sealwire_wire::{
-    Counted, Document, ErrorCode, ErrorFormat, FIELD_ERRORS_MAX, Found, Health, Info, Inspection, Reply, Tokens,
-    TraceContext, decode_protocol_error, reply,
+    Counted, Document, ErrorCode, ErrorFormat, FIELD_ERRORS_MAX, Found, Health, Info, Inspection,
+    Reply, Tokens, TraceContext, decode_protocol_error, reply,
 };
 
 use crate::Seed;
@@ -32,13 +32,21 @@ pub(crate) fn run(message: &[u8]) {
         assert_eq!(decode_protocol_error(&out), Ok(error));
     }
     result(message);
-    let Ok(decoded) = Reply::decode(message) else { return };
+    let Ok(decoded) = Reply::decode(message) else {
+        return;
+    };
     match decoded.outcome {
         Ok(bytes) => result(bytes),
         Err(error) => {
             let mut out = Vec::new();
             reply::error(&mut out, decoded.msgid, &error, ErrorFormat::Map);
-            assert_eq!(Reply::decode(&out), Ok(Reply { msgid: decoded.msgid, outcome: Err(error.clone()) }));
+            assert_eq!(
+                Reply::decode(&out),
+                Ok(Reply {
+                    msgid: decoded.msgid,
+                    outcome: Err(error.clone())
+                })
+            );
             out.clear();
             reply::error(&mut out, decoded.msgid, &error, ErrorFormat::Text);
             assert!(Reply::decode(&out).is_ok_and(|text| text.outcome.is_err()));
@@ -52,7 +60,10 @@ fn result(bytes: &[u8]) {
         masked(document.payload);
         // A peer may list more errors, or longer paths, than we write.
         let ours = document.errors.len() <= FIELD_ERRORS_MAX
-            && document.errors.iter().all(|error| error.path.len() <= sealwire_wire::FIELD_PATH_BYTES_MAX);
+            && document
+                .errors
+                .iter()
+                .all(|error| error.path.len() <= sealwire_wire::FIELD_PATH_BYTES_MAX);
         for error in &document.errors {
             let _ = place(&error.path);
         }
@@ -61,14 +72,39 @@ fn result(bytes: &[u8]) {
             let begun = reply::Document::begin(&mut out, 7);
             out.extend_from_slice(document.payload);
             let errors = (&document.errors[..], document.errors_omitted);
-            begun.finish(&mut out, document.generation, errors, &document.unmatched, &document.encapsulations);
-            let again = Reply::decode(&out).expect("a written reply").outcome.expect("a result");
+            begun.finish(
+                &mut out,
+                document.generation,
+                errors,
+                &document.unmatched,
+                &document.encapsulations,
+            );
+            let again = Reply::decode(&out)
+                .expect("a written reply")
+                .outcome
+                .expect("a result");
             assert_eq!(Document::decode(again).as_ref(), Ok(&document));
         }
     }
     round!(bytes, Inspection, Info, Tokens, Found, Counted);
-    round!(bytes, Apps, AppChanged, Collections, CollectionChanged, Records, Instances);
-    round!(bytes, Roles, RoleChanged, Principals, PrincipalChanged, Checked, RootState);
+    round!(
+        bytes,
+        Apps,
+        AppChanged,
+        Collections,
+        CollectionChanged,
+        Records,
+        Instances
+    );
+    round!(
+        bytes,
+        Roles,
+        RoleChanged,
+        Principals,
+        PrincipalChanged,
+        Checked,
+        RootState
+    );
     if let Ok(health) = Health::decode(bytes) {
         let mut out = Vec::new();
         health.encode(&mut out);
@@ -80,7 +116,11 @@ fn result(bytes: &[u8]) {
 
 /// Reads a document as the answers to a masking job of two columns.
 fn masked(document: &[u8]) {
-    let column = |rule, count| Column { rule, count, ..Column::default() };
+    let column = |rule, count| Column {
+        rule,
+        count,
+        ..Column::default()
+    };
     if let Ok(runs) = answers(document, &[column(0, 2), column(1, 1)]) {
         assert_eq!(runs.len(), 2);
         assert!(runs.iter().map(Vec::len).sum::<usize>() < document.len());
@@ -88,8 +128,7 @@ fn masked(document: &[u8]) {
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
-    let key =
-        r#"{"id":"0123456789","suite":"p256","number":1,"state":"active","seals":true,"created_unix_s":1700000000}"#;
+    let key = r#"{"id":"0123456789","suite":"p256","number":1,"state":"active","seals":true,"created_unix_s":1700000000}"#;
     let token_key = r#"{"number":1,"state":"active","created_unix_s":1700000000}"#;
     let app = format!(
         r#"{{"app":"shop","number":1,"state":"active","delete_unix_s":9,"settings":{{}},"format":"native","epoch_ms":60000,"keys":[{key}],"token_keys":[{token_key}]}}"#
@@ -124,24 +163,41 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (name, result) in results {
         seeds.push(Seed::new(name, &[], packed(&result)));
-        seeds.push(Seed::new(format!("{name}-reply"), &[], packed(&format!("[1,7,null,{result}]"))));
+        seeds.push(Seed::new(
+            format!("{name}-reply"),
+            &[],
+            packed(&format!("[1,7,null,{result}]")),
+        ));
     }
     for code in ErrorCode::ALL {
         let error = format!(
             r#"{{"code":"{}","message":"m","retry_after_ms":5,"details":{{"max":1,"reason":"backlog"}}}}"#,
             code.name()
         );
-        seeds.push(Seed::new(format!("error-{}", code.name()), &[], packed(&format!("[1,7,{error},null]"))));
+        seeds.push(Seed::new(
+            format!("error-{}", code.name()),
+            &[],
+            packed(&format!("[1,7,{error},null]")),
+        ));
     }
-    seeds.push(Seed::new("protocol-error", &[], packed(r#"[2,"error",[{"code":"invalid_request","message":"m"}]]"#)));
-    seeds.push(Seed::new("trace", &[], "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"));
+    seeds.push(Seed::new(
+        "protocol-error",
+        &[],
+        packed(r#"[2,"error",[{"code":"invalid_request","message":"m"}]]"#),
+    ));
+    seeds.push(Seed::new(
+        "trace",
+        &[],
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    ));
     seeds.extend(written());
     seeds
 }
 
 /// Encodes one result of each kind that code makes by hand.
 fn written() -> Vec<Seed> {
-    let error = sealwire_wire::RpcError::overloaded(sealwire_wire::OverloadReason::Backlog, 5, Some(6));
+    let error =
+        sealwire_wire::RpcError::overloaded(sealwire_wire::OverloadReason::Backlog, 5, Some(6));
     let (mut reply_bytes, mut notice) = (Vec::new(), Vec::new());
     reply::error(&mut reply_bytes, 7, &error, ErrorFormat::Map);
     reply::protocol_error(&mut notice, &error);

@@ -1,8 +1,8 @@
 //! Messages on a connection: cut anywhere, the scanner finds the same ones, and the decoder stays inside each.
 
 use sealwire_wire::{
-    Call, Disposition, FrameLayout, Limits, Method, RpcError, Scan, ScanError, Scanner, Span, decode_cancel,
-    decode_errors, request,
+    Call, Disposition, FrameLayout, Limits, Method, RpcError, Scan, ScanError, Scanner, Span,
+    decode_cancel, decode_errors, request,
 };
 
 use crate::seed::{packed, packed_words};
@@ -11,19 +11,35 @@ use crate::{Input, Seed};
 /// An event that a connection would act on.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
-    Message { at: usize, found: FrameLayout },
-    Refused { at: usize, error: ScanError, fate: Disposition },
+    Message {
+        at: usize,
+        found: FrameLayout,
+    },
+    Refused {
+        at: usize,
+        error: ScanError,
+        fate: Disposition,
+    },
 }
 
 /// Limits so small that short inputs meet them.
-const LIMITS: Limits = Limits { message_bytes_max: 256, depth_max: 8, elements_max: 64, discard_bytes_max: 512 };
+const LIMITS: Limits = Limits {
+    message_bytes_max: 256,
+    depth_max: 8,
+    elements_max: 64,
+    discard_bytes_max: 512,
+};
 
 /// Scans a stream twice, whole and in pieces. Settings: flags, sizes of pieces.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let flags = input.byte();
     let pieces = input.list(Input::byte);
-    let limits = if flags & 1 != 0 { LIMITS } else { Limits::default() };
+    let limits = if flags & 1 != 0 {
+        LIMITS
+    } else {
+        Limits::default()
+    };
     let replies = flags & 2 != 0;
     let whole = scan(input.0, &[], limits, replies);
     let cut = scan(input.0, &pieces, limits, replies);
@@ -33,23 +49,38 @@ pub(crate) fn run(input: &[u8]) {
 
 /// Scans `stream` so that at most `pieces` (repeated) bytes arrive at a time.
 fn scan(stream: &[u8], pieces: &[u8], limits: Limits, replies: bool) -> Vec<Seen> {
-    let mut scanner = if replies { Scanner::for_replies(limits) } else { Scanner::for_requests(limits) };
+    let mut scanner = if replies {
+        Scanner::for_replies(limits)
+    } else {
+        Scanner::for_requests(limits)
+    };
     let (mut taken, mut arrived, mut seen) = (0, 0, Vec::new());
     let mut pieces = pieces.iter().cycle();
     loop {
         match scanner.scan(&stream[taken..arrived]) {
             Scan::Incomplete if arrived == stream.len() => return seen,
             Scan::Incomplete => {
-                if let Some(whole) = scanner.outlook(&stream[taken..arrived]).and_then(|outlook| outlook.whole) {
-                    assert!((scanner.bytes_at_least()..=limits.message_bytes_max).contains(&whole.bytes));
+                if let Some(whole) = scanner
+                    .outlook(&stream[taken..arrived])
+                    .and_then(|outlook| outlook.whole)
+                {
+                    assert!(
+                        (scanner.bytes_at_least()..=limits.message_bytes_max)
+                            .contains(&whole.bytes)
+                    );
                     assert!((1..=limits.elements_max).contains(&whole.leaves));
                 }
-                let piece = pieces.next().map_or(usize::MAX, |piece| 1 + usize::from(*piece));
+                let piece = pieces
+                    .next()
+                    .map_or(usize::MAX, |piece| 1 + usize::from(*piece));
                 arrived = stream.len().min(arrived.saturating_add(piece));
             }
             Scan::Message(found) => {
                 assert!(found.bytes > 0 && taken + found.bytes <= arrived);
-                assert!(found.bytes as u64 <= limits.message_bytes_max && found.elements <= limits.elements_max);
+                assert!(
+                    found.bytes as u64 <= limits.message_bytes_max
+                        && found.elements <= limits.elements_max
+                );
                 assert!(found.leaves <= found.elements);
                 decode(&stream[taken..taken + found.bytes], &found);
                 seen.push(Seen::Message { at: taken, found });
@@ -57,7 +88,11 @@ fn scan(stream: &[u8], pieces: &[u8], limits: Limits, replies: bool) -> Vec<Seen
             }
             Scan::Refused { error, fate, .. } => {
                 assert!(!RpcError::from(error).message.is_empty());
-                seen.push(Seen::Refused { at: taken, error, fate });
+                seen.push(Seen::Refused {
+                    at: taken,
+                    error,
+                    fate,
+                });
                 if fate == Disposition::Close {
                     return seen;
                 }
@@ -78,10 +113,18 @@ fn decode(message: &[u8], found: &FrameLayout) {
         Ok(Call::Decrypt(call)) => call.payload,
         Ok(Call::Tokenize(call)) => call.payload,
         Ok(Call::Detokenize(call)) => call.payload,
-        Ok(call) => return assert!(again(&call).as_deref().is_none_or(|bytes| same(bytes, &call))),
+        Ok(call) => {
+            return assert!(
+                again(&call)
+                    .as_deref()
+                    .is_none_or(|bytes| same(bytes, &call))
+            );
+        }
         Err(error) => return assert!(!RpcError::from(error).message.is_empty()),
     };
-    let Some(Span { start, end }) = found.payload else { panic!("the scan found no payload") };
+    let Some(Span { start, end }) = found.payload else {
+        panic!("the scan found no payload")
+    };
     assert!(std::ptr::eq(payload, &message[start..end]));
     assert_eq!(request::check_payload(payload), Ok(()));
 }
@@ -98,30 +141,58 @@ fn again(call: &Call<'_>) -> Option<Vec<u8>> {
 }
 
 fn same(message: &[u8], call: &Call<'_>) -> bool {
-    let Scan::Message(found) = Scanner::for_requests(Limits::default()).scan(message) else { return false };
+    let Scan::Message(found) = Scanner::for_requests(Limits::default()).scan(message) else {
+        return false;
+    };
     Call::decode(message, &found).as_ref() == Ok(call)
 }
 
 /// Lists the messages without the rejections. A message can be rejected for its length while it arrives, before a defect
 /// that lies further on, so the error depends on the cut.
 fn messages(seen: &[Seen]) -> Vec<&Seen> {
-    seen.iter().filter(|seen| matches!(seen, Seen::Message { .. })).collect()
+    seen.iter()
+        .filter(|seen| matches!(seen, Seen::Message { .. }))
+        .collect()
 }
 
 /// Params of requests, one or more per method.
 const REQUESTS: &[(&str, &str)] = &[
-    ("encrypt", r#"{"app":"shop","payload":{"card":"4111111111111111","n":[1,-2,0.5,null,true]}}"#),
+    (
+        "encrypt",
+        r#"{"app":"shop","payload":{"card":"4111111111111111","n":[1,-2,0.5,null,true]}}"#,
+    ),
     (
         "encrypt",
         r#"{"app":"shop","suite":"xaes","key_scope":"message","encoding":"binary","context":"row 7","select":["$.card"],"unmatched":"report","on_error":"report","deadline_ms":500,"reason":"audit","payload":{"card":"4111"}}"#,
     ),
-    ("encrypt", r#"{"payload":[1,[2,[3]]],"app":"shop","format":"evervault","role":"support"}"#),
-    ("decrypt", r#"{"app":"shop","payload":"sw1:AYK","masks":[{"path":"$.card","mask":"partial(last=4)"}]}"#),
-    ("rewrap", r#"{"app":"shop","unbound":"bind","context":"x","payload":["sw1:"]}"#),
-    ("mask", r#"{"app":"shop","unknown":"keep","masks":[{"path":"$.card","mask":"card"}],"payload":{"card":"4111"}}"#),
-    ("tokenize", r#"{"app":"shop","collection":"people","tags":["a","b"],"idempotency_key":"k1","payload":{"a":"x"}}"#),
-    ("tokenize", r#"{"app":"shop","collection":"people","tokens":{"$.a":"people"},"payload":{"a":"x"}}"#),
-    ("detokenize", r#"{"app":"shop","collection":"people","payload":["tok_0123456789abcdefghijkl"]}"#),
+    (
+        "encrypt",
+        r#"{"payload":[1,[2,[3]]],"app":"shop","format":"evervault","role":"support"}"#,
+    ),
+    (
+        "decrypt",
+        r#"{"app":"shop","payload":"sw1:AYK","masks":[{"path":"$.card","mask":"partial(last=4)"}]}"#,
+    ),
+    (
+        "rewrap",
+        r#"{"app":"shop","unbound":"bind","context":"x","payload":["sw1:"]}"#,
+    ),
+    (
+        "mask",
+        r#"{"app":"shop","unknown":"keep","masks":[{"path":"$.card","mask":"card"}],"payload":{"card":"4111"}}"#,
+    ),
+    (
+        "tokenize",
+        r#"{"app":"shop","collection":"people","tags":["a","b"],"idempotency_key":"k1","payload":{"a":"x"}}"#,
+    ),
+    (
+        "tokenize",
+        r#"{"app":"shop","collection":"people","tokens":{"$.a":"people"},"payload":{"a":"x"}}"#,
+    ),
+    (
+        "detokenize",
+        r#"{"app":"shop","collection":"people","payload":["tok_0123456789abcdefghijkl"]}"#,
+    ),
     ("inspect", r#"{"envelope":"sw1:AYK_g002A2QNyAK4zx40"}"#),
     ("info", "{}"),
     ("health", "{}"),
@@ -134,7 +205,10 @@ fn request(method: &str, params: &str) -> Vec<u8> {
 /// Fills every param of a method with a value of a type that it takes.
 fn filled(method: Method) -> String {
     let value = |name: &str, types: &str, rule: &str| {
-        if let Some(first) = rule.strip_prefix('"').and_then(|rule| rule.split('"').next()) {
+        if let Some(first) = rule
+            .strip_prefix('"')
+            .and_then(|rule| rule.split('"').next())
+        {
             return format!("\"{first}\"");
         }
         match name {
@@ -150,40 +224,94 @@ fn filled(method: Method) -> String {
             _ => r#""shop""#.to_owned(),
         }
     };
-    let params = method.params().iter().map(|param| (param.name, value(param.name, param.types, param.rule)));
-    format!("{{{}}}", params.map(|(name, value)| format!("\"{name}\":{value}")).collect::<Vec<_>>().join(","))
+    let params = method
+        .params()
+        .iter()
+        .map(|param| (param.name, value(param.name, param.types, param.rule)));
+    format!(
+        "{{{}}}",
+        params
+            .map(|(name, value)| format!("\"{name}\":{value}"))
+            .collect::<Vec<_>>()
+            .join(",")
+    )
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (at, (method, params)) in REQUESTS.iter().enumerate() {
-        seeds.push(Seed::new(format!("request-{at:02}-{method}"), &[0, 1, 40], request(method, params)));
+        seeds.push(Seed::new(
+            format!("request-{at:02}-{method}"),
+            &[0, 1, 40],
+            request(method, params),
+        ));
     }
     for method in Method::ALL {
-        seeds.push(Seed::new(format!("filled-{method}"), &[0, 2, 3, 200], request(method.name(), &filled(method))));
+        seeds.push(Seed::new(
+            format!("filled-{method}"),
+            &[0, 2, 3, 200],
+            request(method.name(), &filled(method)),
+        ));
     }
-    let replies = [packed(r#"[1,7,null,{"payload":[1]}]"#), packed(r#"[1,7,{"code":"busy"},null]"#)].concat();
+    let replies = [
+        packed(r#"[1,7,null,{"payload":[1]}]"#),
+        packed(r#"[1,7,{"code":"busy"},null]"#),
+    ]
+    .concat();
     seeds.push(Seed::new("replies", &[2, 1, 3], replies));
     let cancel = packed(r#"[2,"cancel",[{"msgid":7}]]"#);
-    let stream = [cancel, request("health", "{}"), request("encrypt", r#"{"payload":"x"}"#)].concat();
-    seeds.push(Seed::new("errors", &[0, 1, 0], packed(r#"[2,"errors",["text"]]"#)));
+    let stream = [
+        cancel,
+        request("health", "{}"),
+        request("encrypt", r#"{"payload":"x"}"#),
+    ]
+    .concat();
+    seeds.push(Seed::new(
+        "errors",
+        &[0, 1, 0],
+        packed(r#"[2,"errors",["text"]]"#),
+    ));
     seeds.push(Seed::new("stream", &[0, 1, 0], &stream));
-    seeds.push(Seed::new("stream-small-limits", &[1, 1, 5], stream.repeat(6)));
+    seeds.push(Seed::new(
+        "stream-small-limits",
+        &[1, 1, 5],
+        stream.repeat(6),
+    ));
     seeds.push(Seed::new(
         "long-string",
         &[1, 1, 9],
-        [b"\x94\x00\x07\xa4info\xdb\0\0\x01\x50".as_slice(), &[b'a'; 336]].concat(),
+        [
+            b"\x94\x00\x07\xa4info\xdb\0\0\x01\x50".as_slice(),
+            &[b'a'; 336],
+        ]
+        .concat(),
     ));
     seeds
 }
 
 pub(crate) fn words() -> Vec<Vec<u8>> {
-    let names = Method::ALL.into_iter().flat_map(|method| method.params().iter().map(|param| param.name));
-    let mut names: Vec<&str> =
-        names.chain(Method::ALL.map(Method::name)).chain(["cancel", "errors", "msgid", "text"]).collect();
+    let names = Method::ALL
+        .into_iter()
+        .flat_map(|method| method.params().iter().map(|param| param.name));
+    let mut names: Vec<&str> = names
+        .chain(Method::ALL.map(Method::name))
+        .chain(["cancel", "errors", "msgid", "text"])
+        .collect();
     names.sort_unstable();
     names.dedup();
-    let values =
-        ["p256", "xaes", "message", "binary", "report", "keep", "refuse", "evervault", "$.a", "$[*]", "tok_", "sw1:"];
+    let values = [
+        "p256",
+        "xaes",
+        "message",
+        "binary",
+        "report",
+        "keep",
+        "refuse",
+        "evervault",
+        "$.a",
+        "$[*]",
+        "tok_",
+        "sw1:",
+    ];
     packed_words(names.into_iter().chain(values))
 }

@@ -18,23 +18,38 @@ pub struct Seed {
 impl Seed {
     /// A seed of settings and bytes behind them.
     pub(crate) fn new(name: impl Into<String>, settings: &[u8], rest: impl AsRef<[u8]>) -> Self {
-        Self { name: name.into(), bytes: [settings, rest.as_ref()].concat(), is_random: false }
+        Self {
+            name: name.into(),
+            bytes: [settings, rest.as_ref()].concat(),
+            is_random: false,
+        }
     }
 }
 
 /// Numbers seeds that have no names of their own.
-pub(crate) fn numbered<T: AsRef<[u8]>>(name: &str, settings: &[u8], all: impl IntoIterator<Item = T>) -> Vec<Seed> {
-    all.into_iter().zip(1..).map(|(bytes, at)| Seed::new(format!("{name}-{at:02}"), settings, bytes)).collect()
+pub(crate) fn numbered<T: AsRef<[u8]>>(
+    name: &str,
+    settings: &[u8],
+    all: impl IntoIterator<Item = T>,
+) -> Vec<Seed> {
+    all.into_iter()
+        .zip(1..)
+        .map(|(bytes, at)| Seed::new(format!("{name}-{at:02}"), settings, bytes))
+        .collect()
 }
 
 /// Encodes JSON as MessagePack.
 pub(crate) fn packed(json: &str) -> Vec<u8> {
-    to_msgpack(json.as_bytes(), WalkLimits::default()).unwrap_or_else(|error| panic!("{json}: {error:?}"))
+    to_msgpack(json.as_bytes(), WalkLimits::default())
+        .unwrap_or_else(|error| panic!("{json}: {error:?}"))
 }
 
 /// Reads a file of vectors: one JSON object per line.
 pub(crate) fn vectors(lines: &str) -> Vec<Value> {
-    lines.lines().map(|line| serde_json::from_str(line).expect("a vector is JSON")).collect()
+    lines
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a vector is JSON"))
+        .collect()
 }
 
 /// Returns a text of a vector.
@@ -60,5 +75,7 @@ pub(crate) fn words<T: AsRef<[u8]>>(all: impl IntoIterator<Item = T>) -> Vec<Vec
 
 /// Lists strings as MessagePack writes them.
 pub(crate) fn packed_words<'w>(all: impl IntoIterator<Item = &'w str>) -> Vec<Vec<u8>> {
-    all.into_iter().map(|word| packed(&Value::from(word).to_string())).collect()
+    all.into_iter()
+        .map(|word| packed(&Value::from(word).to_string()))
+        .collect()
 }

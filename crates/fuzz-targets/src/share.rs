@@ -19,12 +19,18 @@ pub(crate) fn run(input: &[u8]) {
         return check_public(text);
     }
     let _ = check(text);
-    let bytes = text.trim().strip_prefix("sws1:").and_then(|digits| URL_SAFE_NO_PAD.decode(digits).ok());
+    let bytes = text
+        .trim()
+        .strip_prefix("sws1:")
+        .and_then(|digits| URL_SAFE_NO_PAD.decode(digits).ok());
     let body = bytes.unwrap_or_else(|| input.to_vec());
     let body = &body[..body.len().min(61)];
     let sealed = [body, &Sha256::digest(body)[..4]].concat();
     if let Err(error) = check(&format!("sws1:{}", URL_SAFE_NO_PAD.encode(sealed))) {
-        assert!(error != ShareError::Checksum && (body.len() == 61) == (error != ShareError::Form), "{error}");
+        assert!(
+            error != ShareError::Checksum && (body.len() == 61) == (error != ShareError::Form),
+            "{error}"
+        );
     }
 }
 
@@ -36,12 +42,15 @@ fn check_public(text: &str) {
         Ok::<_, PublicKeyError>(())
     };
     let _ = parse(text);
-    let Ok(mut bytes) = URL_SAFE_NO_PAD.decode(&text.trim()[5..]) else { return };
+    let Ok(mut bytes) = URL_SAFE_NO_PAD.decode(&text.trim()[5..]) else {
+        return;
+    };
     bytes.truncate(bytes.len().saturating_sub(4));
     let sealed = [&bytes[..], &Sha256::digest(&bytes)[..4]].concat();
     if let Err(error) = parse(&format!("swr1:{}", URL_SAFE_NO_PAD.encode(sealed))) {
         assert!(
-            error != PublicKeyError::Checksum && (bytes.len() == 1_271) == (error != PublicKeyError::Form),
+            error != PublicKeyError::Checksum
+                && (bytes.len() == 1_271) == (error != PublicKeyError::Form),
             "{error}"
         );
     }
@@ -51,23 +60,51 @@ fn check_public(text: &str) {
 fn public(version: u8) -> String {
     let key = HybridKey::from_seed(HybridSeed::new([3; 32].into())).expect("a key");
     let public = key.public().expect("a public key");
-    let body = [&[version][..], &[0xa5; 16], key.id().as_bytes(), public.as_bytes()].concat();
-    format!("swr1:{}", URL_SAFE_NO_PAD.encode([&body[..], &Sha256::digest(&body)[..4]].concat()))
+    let body = [
+        &[version][..],
+        &[0xa5; 16],
+        key.id().as_bytes(),
+        public.as_bytes(),
+    ]
+    .concat();
+    format!(
+        "swr1:{}",
+        URL_SAFE_NO_PAD.encode([&body[..], &Sha256::digest(&body)[..4]].concat())
+    )
 }
 
 fn check(text: &str) -> Result<(), ShareError> {
     let share = Share::parse(text)?;
     assert_eq!(share.to_text().as_str(), text.trim());
-    assert!((1..=share.total()).contains(&share.index()) && (2..=share.total()).contains(&share.threshold()));
-    assert_eq!(shares::join(&[share.clone(), share.clone()]), Err(JoinError::DuplicateIndex { index: share.index() }));
-    let few = JoinError::TooFew { given: 1, threshold: share.threshold() };
+    assert!(
+        (1..=share.total()).contains(&share.index())
+            && (2..=share.total()).contains(&share.threshold())
+    );
+    assert_eq!(
+        shares::join(&[share.clone(), share.clone()]),
+        Err(JoinError::DuplicateIndex {
+            index: share.index()
+        })
+    );
+    let few = JoinError::TooFew {
+        given: 1,
+        threshold: share.threshold(),
+    };
     assert_eq!(shares::join(&[share]), Err(few));
     Ok(())
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let encode = |version: u8, threshold: u8, total: u8, index: u8| {
-        let mut bytes = [&[version][..], &[0xa5; 16], b"key-5", b"spl4", &[threshold, total, index], &[7; 32]].concat();
+        let mut bytes = [
+            &[version][..],
+            &[0xa5; 16],
+            b"key-5",
+            b"spl4",
+            &[threshold, total, index],
+            &[7; 32],
+        ]
+        .concat();
         let sum = Sha256::digest(&bytes);
         bytes.extend_from_slice(&sum[..4]);
         format!("sws1:{}", URL_SAFE_NO_PAD.encode(bytes))

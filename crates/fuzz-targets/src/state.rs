@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, LazyLock};
 
-use sealwire_apps::{CollectionKind, CollectionName, CollectionRules, Control, KeyKind, Scope, Target};
+use sealwire_apps::{
+    CollectionKind, CollectionName, CollectionRules, Control, KeyKind, Scope, Target,
+};
 use sealwire_crypto::{AppId, Kek, RootKey, Suite};
 use sealwire_store::{ControlStore, Snapshot, StoreError};
 use sealwire_store_embedded::FileStore;
@@ -32,10 +34,20 @@ pub(crate) fn run(input: &[u8]) {
         Err(what) => return assert!(!what.is_empty()),
     };
     let written = sealwire_store_embedded::fuzzing::write_state(&snapshot);
-    assert_eq!(sealwire_store_embedded::fuzzing::read_state(&written).as_ref(), Ok(&snapshot));
-    assert_eq!(sealwire_store_embedded::fuzzing::write_state(&snapshot), written);
+    assert_eq!(
+        sealwire_store_embedded::fuzzing::read_state(&written).as_ref(),
+        Ok(&snapshot)
+    );
+    assert_eq!(
+        sealwire_store_embedded::fuzzing::write_state(&snapshot),
+        written
+    );
     // Records verify only with the index that the root key makes for them.
-    let is_verified = shown(sealwire_apps::fuzzing::verified(&ROOT_KEK, &snapshot.loaded())).is_some();
+    let is_verified = shown(sealwire_apps::fuzzing::verified(
+        &ROOT_KEK,
+        &snapshot.loaded(),
+    ))
+    .is_some();
     if let Some(authenticated) = sealwire_apps::fuzzing::authenticated(&ROOT_KEK, &snapshot) {
         assert!(!is_verified);
         let verified = sealwire_apps::fuzzing::verified(&ROOT_KEK, &authenticated.loaded());
@@ -86,7 +98,9 @@ fn made() -> String {
             expires_s: Some(3_600),
             retention_s: Some(86_400),
         };
-        control.create_collection(&shop, &CollectionName::new("cards")?, rules).await?;
+        control
+            .create_collection(&shop, &CollectionName::new("cards")?, rules)
+            .await?;
         let rules = CollectionRules {
             kind: CollectionKind::OneWay,
             format: sealwire_token::Format::Opaque,
@@ -94,12 +108,19 @@ fn made() -> String {
             expires_s: None,
             retention_s: None,
         };
-        control.create_collection(&shop, &CollectionName::new("people")?, rules).await?;
-        control.delete_collection(&shop, &CollectionName::new("people")?).await?;
+        control
+            .create_collection(&shop, &CollectionName::new("people")?, rules)
+            .await?;
+        control
+            .delete_collection(&shop, &CollectionName::new("people")?)
+            .await?;
         control.disable(&web, Target::App).await?;
         Ok::<_, StoreError>(())
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(make).expect("a state");
     std::fs::read_to_string(path).expect("the file")
 }
@@ -107,27 +128,55 @@ fn made() -> String {
 /// Adds the index of its records to a file.
 fn authenticated(file: &str) -> String {
     let snapshot = sealwire_store_embedded::fuzzing::read_state(file).expect("a state");
-    let authenticated = sealwire_apps::fuzzing::authenticated(&ROOT_KEK, &snapshot).expect("records without an index");
+    let authenticated = sealwire_apps::fuzzing::authenticated(&ROOT_KEK, &snapshot)
+        .expect("records without an index");
     sealwire_store_embedded::fuzzing::write_state(&authenticated)
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let file = |records: &[(&str, &str)]| {
-        let records = records.iter().map(|(key, record)| ((*key).to_owned(), record.as_bytes().to_vec()));
-        sealwire_store_embedded::fuzzing::write_state(&Snapshot { generation: 9, records: records.collect() })
+        let records = records
+            .iter()
+            .map(|(key, record)| ((*key).to_owned(), record.as_bytes().to_vec()));
+        sealwire_store_embedded::fuzzing::write_state(&Snapshot {
+            generation: 9,
+            records: records.collect(),
+        })
     };
     let deleted = r#"{"format":1,"deleted":{"number":3,"generation":7}}"#;
     let gone = r#"{"format":1,"deleted":{"app_number":1,"number":3,"generation":7}}"#;
     let collection = r#"{"format":1,"live":{"app":"shop","app_number":1,"name":"people","number":1,"kind":"random","format":"card","keeps":[6,4],"scope":"collection","expires_s":60,"created_unix_s":1700000000}}"#;
     let app = r#"{"format":1,"live":{"app":"shop","number":1,"state":"active","settings":{"epoch_ms":60000,"format":"evervault"},"highest":{"r1":1},"keys":[],"token_keys":[]}}"#;
     vec![
-        Seed { is_random: true, ..Seed::new("two-apps", &[], made()) },
-        Seed { is_random: true, ..Seed::new("authenticated", &[], authenticated(&made())) },
+        Seed {
+            is_random: true,
+            ..Seed::new("two-apps", &[], made())
+        },
+        Seed {
+            is_random: true,
+            ..Seed::new("authenticated", &[], authenticated(&made()))
+        },
         Seed::new("empty", &[], file(&[])),
-        Seed::new("tombstones", &[], file(&[("app/web", deleted), ("collection/shop/cards", gone)])),
-        Seed::new("collection", &[], file(&[("app/shop", app), ("collection/shop/people", collection)])),
-        Seed::new("other-keys", &[], file(&[("role/x", "{}"), ("access/y", " 1 "), ("other", "2")])),
-        Seed::new("base64", &[], r#"{"format":1,"generation":2,"records":{"role/x":{"base64":"AAEC"}}}"#),
+        Seed::new(
+            "tombstones",
+            &[],
+            file(&[("app/web", deleted), ("collection/shop/cards", gone)]),
+        ),
+        Seed::new(
+            "collection",
+            &[],
+            file(&[("app/shop", app), ("collection/shop/people", collection)]),
+        ),
+        Seed::new(
+            "other-keys",
+            &[],
+            file(&[("role/x", "{}"), ("access/y", " 1 "), ("other", "2")]),
+        ),
+        Seed::new(
+            "base64",
+            &[],
+            r#"{"format":1,"generation":2,"records":{"role/x":{"base64":"AAEC"}}}"#,
+        ),
         Seed::new("other-format", &[], r#"{"format":2}"#),
     ]
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use sealwire_audit::{
-    AuditKey, CHECKPOINT_FILE, Checkpoint, FileEvent, Filter, Follow, Observer, OnFailure, Options, Range, Record,
-    Trail, TrailOptions, verify,
+    AuditKey, CHECKPOINT_FILE, Checkpoint, FileEvent, Filter, Follow, Observer, OnFailure, Options,
+    Range, Record, Trail, TrailOptions, verify,
 };
 use zeroize::Zeroizing;
 
@@ -63,7 +63,9 @@ static WORLD: LazyLock<TrailKeys> = LazyLock::new(|| {
         let _ = trail.record(&record).wait();
     }
     drop(trail);
-    let entries = std::fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry"));
+    let entries = std::fs::read_dir(&folder)
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry"));
     let read = |entry: std::fs::DirEntry| {
         let name = entry.file_name().into_string().expect("a name");
         (name.ends_with(".jsonl") || name == CHECKPOINT_FILE)
@@ -72,7 +74,11 @@ static WORLD: LazyLock<TrailKeys> = LazyLock::new(|| {
     let mut files: Vec<_> = entries.filter_map(read).collect();
     files.sort();
     assert!(files.len() > 3, "a checkpoint and several segments");
-    TrailKeys { folder, files, key: key() }
+    TrailKeys {
+        folder,
+        files,
+        key: key(),
+    }
 });
 
 /// Changes one file of the trail. Settings: file, operation, position, count; then bytes to insert.
@@ -80,7 +86,11 @@ pub(crate) fn run(input: &[u8]) {
     let TrailKeys { folder, files, key } = &*WORLD;
     let mut input = Input(input);
     let (name, original) = &files[usize::from(input.byte()) % files.len()];
-    let (operation, at, count) = (input.byte() % 5, usize::from(input.short()), usize::from(input.byte()));
+    let (operation, at, count) = (
+        input.byte() % 5,
+        usize::from(input.short()),
+        usize::from(input.byte()),
+    );
     let at = at % (original.len() + 1);
     let end = (at + count).min(original.len());
     let changed = match operation {
@@ -100,8 +110,15 @@ pub(crate) fn run(input: &[u8]) {
         }
         _ => {
             let mut changed = original.clone();
-            let masks = if input.0.is_empty() { &[1][..] } else { input.0 };
-            changed[at..end].iter_mut().zip(masks.iter().cycle()).for_each(|(byte, mask)| *byte ^= mask);
+            let masks = if input.0.is_empty() {
+                &[1][..]
+            } else {
+                input.0
+            };
+            changed[at..end]
+                .iter_mut()
+                .zip(masks.iter().cycle())
+                .for_each(|(byte, mask)| *byte ^= mask);
             changed
         }
     };
@@ -109,17 +126,31 @@ pub(crate) fn run(input: &[u8]) {
     std::fs::write(&path, &changed).expect("the changed file");
     let keyed = verify(folder, Some(key), Range::default(), &[], &mut |_, _| ()).expect("a report");
     let plain = verify(folder, None, Range::default(), &[], &mut |_, _| ()).expect("a report");
-    assert!(!keyed.is_sound() || plain.is_sound(), "the key finds less than no key: {plain:?}");
-    let is_last = files.last().is_some_and(|(last, _)| last == name || files[files.len() - 2].0 == *name);
+    assert!(
+        !keyed.is_sound() || plain.is_sound(),
+        "the key finds less than no key: {plain:?}"
+    );
+    let is_last = files
+        .last()
+        .is_some_and(|(last, _)| last == name || files[files.len() - 2].0 == *name);
     // Bytes without a newline behind the last record are a torn write.
     let is_torn = is_last && changed.starts_with(original) && keyed.torn_bytes > 0;
     if keyed.is_sound() {
-        assert!(changed == *original || is_torn, "a change of {name} is not found: {keyed:?}");
+        assert!(
+            changed == *original || is_torn,
+            "a change of {name} is not found: {keyed:?}"
+        );
     } else {
-        assert_ne!(changed, *original, "an honest trail has findings: {keyed:?}");
+        assert_ne!(
+            changed, *original,
+            "an honest trail has findings: {keyed:?}"
+        );
     }
     if let Ok(head) = Checkpoint::read(folder, Some(key)) {
-        assert!(name != CHECKPOINT_FILE || changed == *original, "a changed checkpoint is believed: {head:?}");
+        assert!(
+            name != CHECKPOINT_FILE || changed == *original,
+            "a changed checkpoint is believed: {head:?}"
+        );
     }
     let filter = Filter::default();
     let mut show = |line: &[u8]| {
@@ -133,11 +164,19 @@ pub(crate) fn run(input: &[u8]) {
 pub(crate) fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for file in 0..5 {
-        seeds.push(Seed::new(format!("unchanged-{file}"), &[file, 0, 0, 0, 0], []));
+        seeds.push(Seed::new(
+            format!("unchanged-{file}"),
+            &[file, 0, 0, 0, 0],
+            [],
+        ));
         for operation in 0..5 {
             for (at, position) in [[0u8, 30], [1, 40], [4, 0]].into_iter().enumerate() {
                 let settings = [file, operation, position[0], position[1], 2];
-                seeds.push(Seed::new(format!("changed-{file}-{operation}-{at}"), &settings, "1"));
+                seeds.push(Seed::new(
+                    format!("changed-{file}-{operation}-{at}"),
+                    &settings,
+                    "1",
+                ));
             }
         }
     }

@@ -4,7 +4,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use sealwire_payload::{
-    Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkError, WalkLimits,
+    Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkError,
+    WalkLimits,
 };
 
 use crate::input::text;
@@ -66,10 +67,14 @@ fn walk<T: Transform>(
     // A budget of no fields and no bytes makes no progress.
     let mut idle = 0;
     loop {
-        let budget = budgets.next().filter(|_| idle < 32).map_or(Budget::UNLIMITED, |(fields, bytes)| Budget {
-            fields_max: usize::from(*fields),
-            bytes_max: usize::from(*bytes),
-        });
+        let budget =
+            budgets
+                .next()
+                .filter(|_| idle < 32)
+                .map_or(Budget::UNLIMITED, |(fields, bytes)| Budget {
+                    fields_max: usize::from(*fields),
+                    bytes_max: usize::from(*bytes),
+                });
         let before = walk.position();
         match walk.advance(input, &mut out, transform, budget)? {
             Progress::Done { consumed } => return Ok((out, consumed, walk.fields())),
@@ -93,19 +98,39 @@ pub(crate) fn run(input: &[u8]) {
         Ok(selection) => Arc::new(selection),
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
-    let containers = if flags & 2 != 0 { Containers::Whole } else { Containers::Descend };
-    let wide = WalkLimits { depth_max: usize::from(depth_max), ..WalkLimits::default() };
+    let containers = if flags & 2 != 0 {
+        Containers::Whole
+    } else {
+        Containers::Descend
+    };
+    let wide = WalkLimits {
+        depth_max: usize::from(depth_max),
+        ..WalkLimits::default()
+    };
 
     let mut kept = Keep::default();
-    if let Ok((out, consumed, fields)) = walk((&selection, containers, wide), document, &mut kept, &budgets) {
+    if let Ok((out, consumed, fields)) = walk(
+        (&selection, containers, wide),
+        document,
+        &mut kept,
+        &budgets,
+    ) {
         assert_eq!(out, document[..consumed]);
         assert_eq!(fields, kept.0);
     }
 
-    let tight = WalkLimits { out_bytes_max: usize::from(out_bytes_max), ..wide };
+    let tight = WalkLimits {
+        out_bytes_max: usize::from(out_bytes_max),
+        ..wide
+    };
     let (mut once, mut sliced) = (Mixed::default(), Mixed::default());
     let at_once = walk((&selection, containers, tight), document, &mut once, &[]);
-    let in_slices = walk((&selection, containers, tight), document, &mut sliced, &budgets);
+    let in_slices = walk(
+        (&selection, containers, tight),
+        document,
+        &mut sliced,
+        &budgets,
+    );
     if at_once.is_ok() || in_slices.is_ok() {
         assert_eq!(at_once, in_slices);
         assert_eq!(once.0, sliced.0);
@@ -121,20 +146,42 @@ pub(crate) fn seeds() -> Vec<Seed> {
         r#"[[1,2.5],[true,null],["aa","bbb"]]"#,
         r#"{"orders":[{"pan":"4111","total":12},{"pan":"4242","total":70000}]}"#,
     ];
-    let paths = ["$.a.b[*].c\n$.d", "$[0][1]\n$[*][0]", "$.orders[*].pan\n$.orders[1]\n$..total\n$['orders']"];
+    let paths = [
+        "$.a.b[*].c\n$.d",
+        "$[0][1]\n$[*][0]",
+        "$.orders[*].pan\n$.orders[1]\n$..total\n$['orders']",
+    ];
     let mut seeds = Vec::new();
     for (at, (document, paths)) in documents.iter().zip(paths).enumerate() {
         let everything = [0, 20, 4, 0, 1, 1, 0, 9];
-        seeds.push(Seed::new(format!("everything-{at}"), &everything, packed(document)));
+        seeds.push(Seed::new(
+            format!("everything-{at}"),
+            &everything,
+            packed(document),
+        ));
         for flags in [1, 3] {
-            let settings = [&[flags, 20, 4, 0, 2, 1, 0, 9, 2, 1, 0], paths.as_bytes(), &[0]].concat();
-            seeds.push(Seed::new(format!("paths-{flags}-{at}"), &settings, packed(document)));
+            let settings = [
+                &[flags, 20, 4, 0, 2, 1, 0, 9, 2, 1, 0],
+                paths.as_bytes(),
+                &[0],
+            ]
+            .concat();
+            seeds.push(Seed::new(
+                format!("paths-{flags}-{at}"),
+                &settings,
+                packed(document),
+            ));
         }
     }
     seeds
 }
 
 pub(crate) fn words() -> Vec<Vec<u8>> {
-    let paths = ["$.", "$[", "[*]", "$..", "['", "']", ".a", "[0]", "\n$", "\u{81}", "\u{93}"];
-    list(paths).into_iter().chain([vec![0xdc, 0, 2], vec![0xde, 0, 2], vec![0xc7], vec![0xdf]]).collect()
+    let paths = [
+        "$.", "$[", "[*]", "$..", "['", "']", ".a", "[0]", "\n$", "\u{81}", "\u{93}",
+    ];
+    list(paths)
+        .into_iter()
+        .chain([vec![0xdc, 0, 2], vec![0xde, 0, 2], vec![0xc7], vec![0xdf]])
+        .collect()
 }

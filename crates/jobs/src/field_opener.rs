@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use sealwire_crypto::evervault::{self, Legacy, Number, OpenedFile, OpenedValue};
 use sealwire_crypto::{
-    self as crypto, AgreementQueue, AppKeys, CannotOpen, Datatype, OpenedSchedules, Opener, Origin, looks_like_binary,
-    looks_like_text,
+    self as crypto, AgreementQueue, AppKeys, CannotOpen, Datatype, OpenedSchedules, Opener, Origin,
+    looks_like_binary, looks_like_text,
 };
 use sealwire_msgpack::{Token, TokenReader, write};
-use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkLimits};
+use sealwire_payload::{
+    Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkLimits,
+};
 use zeroize::Zeroizing;
 
 use crate::cancel_token::CancelToken;
@@ -44,7 +46,11 @@ impl OpenedField<'_> {
     /// [`FieldProblem::Role`].
     #[inline]
     pub fn without_role(&self) -> Result<(), FieldProblem> {
-        if self.role_is_open { Ok(()) } else { Err(FieldProblem::Role) }
+        if self.role_is_open {
+            Ok(())
+        } else {
+            Err(FieldProblem::Role)
+        }
     }
 }
 
@@ -61,7 +67,12 @@ pub struct FieldOpener {
 impl FieldOpener {
     /// A reader of native envelopes and of Evervault values.
     pub fn new(native: Opener, evervault: Evervault, depth_max: usize) -> Self {
-        Self { native, evervault, depth_max, pauses_at: usize::MAX }
+        Self {
+            native,
+            evervault,
+            depth_max,
+            pauses_at: usize::MAX,
+        }
     }
 
     /// Gives up a value that takes several keys to try once the call is stopped.
@@ -108,8 +119,12 @@ impl FieldOpener {
         let mut tokens = TokenReader::new(document);
         while !tokens.is_at_end() {
             let has_key = match tokens.token() {
-                Ok(Token::Str(text)) if looks_like_text(text) => self.native.has_schedule_of_text(text),
-                Ok(Token::Bin(bytes)) if looks_like_binary(bytes) => self.native.has_schedule_of_binary(bytes),
+                Ok(Token::Str(text)) if looks_like_text(text) => {
+                    self.native.has_schedule_of_text(text)
+                }
+                Ok(Token::Bin(bytes)) if looks_like_binary(bytes) => {
+                    self.native.has_schedule_of_binary(bytes)
+                }
                 Ok(Token::Str(text)) => !evervault::looks_like(text),
                 Ok(Token::Bin(bytes)) => !evervault::looks_like_file(bytes),
                 Ok(_) => true,
@@ -133,8 +148,12 @@ impl FieldOpener {
         let opened = match token {
             Token::Str(text) if looks_like_text(text) => self.native.open_text(text),
             Token::Bin(bytes) if looks_like_binary(bytes) => self.native.open_binary(bytes),
-            Token::Str(text) if evervault::looks_like(text) => return self.evervault.open(text).map(Some),
-            Token::Bin(bytes) if evervault::looks_like_file(bytes) => return self.evervault.open_file(bytes).map(Some),
+            Token::Str(text) if evervault::looks_like(text) => {
+                return self.evervault.open(text).map(Some);
+            }
+            Token::Bin(bytes) if evervault::looks_like_file(bytes) => {
+                return self.evervault.open_file(bytes).map(Some);
+            }
             _ => return Ok(None),
         };
         let opened = opened?;
@@ -142,8 +161,19 @@ impl FieldOpener {
         if opened.datatype == Datatype::Value && !is_one_value(opened.plaintext, self.depth_max) {
             return Err(FieldProblem::CannotOpen);
         }
-        let crypto::Opened { datatype, origin, plaintext } = opened;
-        Ok(Some(OpenedField { datatype, origin, plaintext, said: None, role: None, role_is_open: true }))
+        let crypto::Opened {
+            datatype,
+            origin,
+            plaintext,
+        } = opened;
+        Ok(Some(OpenedField {
+            datatype,
+            origin,
+            plaintext,
+            said: None,
+            role: None,
+            role_is_open: true,
+        }))
     }
 }
 
@@ -155,7 +185,9 @@ impl From<CannotOpen> for FieldProblem {
 
 impl fmt::Debug for FieldOpener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FieldOpener").field("native", &self.native).finish_non_exhaustive()
+        f.debug_struct("FieldOpener")
+            .field("native", &self.native)
+            .finish_non_exhaustive()
     }
 }
 
@@ -201,12 +233,23 @@ impl Evervault {
     /// Rejects every field if `refuses_all`.
     #[must_use]
     pub fn refusing(self, refuses_all: bool) -> Self {
-        Self { refuses_all, ..self }
+        Self {
+            refuses_all,
+            ..self
+        }
     }
 
     fn open(&mut self, text: &[u8]) -> Result<OpenedField<'_>, FieldProblem> {
         self.begin()?;
-        let Self { opener: Some(opener), rules, value, .. } = self else { return Err(FieldProblem::CannotOpen) };
+        let Self {
+            opener: Some(opener),
+            rules,
+            value,
+            ..
+        } = self
+        else {
+            return Err(FieldProblem::CannotOpen);
+        };
         let opened = opener.open(text)?;
         value.clear();
         let (datatype, plaintext) = match opened.value {
@@ -224,17 +267,43 @@ impl Evervault {
                 (Datatype::Value, &value[..])
             }
         };
-        let evervault::Opened { role, datatype: said, text, .. } = opened;
+        let evervault::Opened {
+            role,
+            datatype: said,
+            text,
+            ..
+        } = opened;
         let (said, role_is_open) = (Some((said, text)), rules.opens(role));
-        Ok(OpenedField { datatype, origin: Origin::Inside, plaintext, said, role, role_is_open })
+        Ok(OpenedField {
+            datatype,
+            origin: Origin::Inside,
+            plaintext,
+            said,
+            role,
+            role_is_open,
+        })
     }
 
     fn open_file(&mut self, file: &[u8]) -> Result<OpenedField<'_>, FieldProblem> {
         self.begin()?;
-        let Self { opener: Some(opener), rules, .. } = self else { return Err(FieldProblem::CannotOpen) };
+        let Self {
+            opener: Some(opener),
+            rules,
+            ..
+        } = self
+        else {
+            return Err(FieldProblem::CannotOpen);
+        };
         let OpenedFile { content, role } = opener.open_file(file)?;
         let (datatype, role_is_open) = (Datatype::Binary, rules.opens(role));
-        Ok(OpenedField { datatype, origin: Origin::Inside, plaintext: content, said: None, role, role_is_open })
+        Ok(OpenedField {
+            datatype,
+            origin: Origin::Inside,
+            plaintext: content,
+            said: None,
+            role,
+            role_is_open,
+        })
     }
 
     #[inline]
@@ -249,7 +318,11 @@ impl Evervault {
             return Err(FieldProblem::CannotOpen);
         }
         if self.opener.is_none() {
-            let legacy = if self.rules.legacy { Legacy::Allowed } else { Legacy::Refused };
+            let legacy = if self.rules.legacy {
+                Legacy::Allowed
+            } else {
+                Legacy::Refused
+            };
             let opener = evervault::Opener::new(&self.keys, legacy).keeping(self.kept.take());
             let cancel = Arc::clone(&self.cancel);
             let opener = opener.stopping(move || cancel.stop_reason().is_some());
@@ -275,10 +348,16 @@ fn is_one_value(bytes: &[u8], depth_max: usize) -> bool {
 
 fn is_one_document(bytes: &[u8], depth_max: usize) -> bool {
     let nothing = Arc::new(Selection::parse([]).unwrap_or(Selection::everything()));
-    let limits = WalkLimits { depth_max, out_bytes_max: 0 };
+    let limits = WalkLimits {
+        depth_max,
+        out_bytes_max: 0,
+    };
     let mut walk = Walk::new(nothing, Containers::Descend, limits).without_output();
     let walked = walk.advance(bytes, &mut Vec::new(), &mut KeepAll, Budget::UNLIMITED);
-    walked == Ok(Progress::Done { consumed: bytes.len() })
+    walked
+        == Ok(Progress::Done {
+            consumed: bytes.len(),
+        })
 }
 
 /// For a walk that only checks.
@@ -304,10 +383,22 @@ mod tests {
 
     #[test]
     fn many_agreements_end_a_slice_however_few_the_fields() {
-        let version = |number| KeyVersion::new(number, KeyState::Active, KeyPair::generate(Curve::P256).unwrap());
-        let mut sealer = evervault::Sealer::new(version(1).into(), KeyScope::Field, &evervault::Form::Plain).unwrap();
+        let version = |number| {
+            KeyVersion::new(
+                number,
+                KeyState::Active,
+                KeyPair::generate(Curve::P256).unwrap(),
+            )
+        };
+        let mut sealer =
+            evervault::Sealer::new(version(1).into(), KeyScope::Field, &evervault::Form::Plain)
+                .unwrap();
         for (versions, pauses) in [(1, [3, 7, 11]), (3, [1, 3, 5]), (9, [0, 1, 2])] {
-            let keys = AppKeys::new(AppId::new("shop").unwrap(), (1..=versions).map(version).collect()).unwrap();
+            let keys = AppKeys::new(
+                AppId::new("shop").unwrap(),
+                (1..=versions).map(version).collect(),
+            )
+            .unwrap();
             let keys = Arc::new(keys);
             let native = Opener::new(Arc::clone(&keys), b"");
             let mut reader = FieldOpener::new(native, Evervault::new(keys, Arc::default()), 4);
@@ -315,8 +406,13 @@ mod tests {
             let mut paused = Vec::new();
             for field in 0..12 {
                 let mut string = Vec::new();
-                sealer.seal(evervault::Datatype::String, "x", &mut string).unwrap();
-                assert!(reader.open(Token::Str(&string)).is_err(), "sealed to another key");
+                sealer
+                    .seal(evervault::Datatype::String, "x", &mut string)
+                    .unwrap();
+                assert!(
+                    reader.open(Token::Str(&string)).is_err(),
+                    "sealed to another key"
+                );
                 if reader.pauses() {
                     paused.push(field);
                     reader.pause_after(4);

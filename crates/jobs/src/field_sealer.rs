@@ -44,10 +44,16 @@ impl FieldSealer {
     ///
     /// As [`FieldSealer::write`]; and [`FieldProblem::Role`] when the role cannot go along and may not be left behind.
     #[inline]
-    pub fn rewrite(&mut self, found: &OpenedField<'_>, out: &mut Vec<u8>) -> Result<(), FieldFault> {
+    pub fn rewrite(
+        &mut self,
+        found: &OpenedField<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), FieldFault> {
         self.carry_role(found)?;
         match (self, found.said) {
-            (Self::Evervault(sealer), Some((datatype, text))) => write_string(sealer, datatype, text, out),
+            (Self::Evervault(sealer), Some((datatype, text))) => {
+                write_string(sealer, datatype, text, out)
+            }
             (writer, _) => writer.write(found.datatype, found.plaintext, out),
         }
     }
@@ -60,7 +66,12 @@ impl FieldSealer {
     ///
     /// A value that the format cannot hold is refused; `out` may then end in part of a value.
     #[inline]
-    pub fn write(&mut self, datatype: Datatype, plaintext: &[u8], out: &mut Vec<u8>) -> Result<(), FieldFault> {
+    pub fn write(
+        &mut self,
+        datatype: Datatype,
+        plaintext: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), FieldFault> {
         match self {
             Self::Native(sealer) => {
                 let bytes = sealer.sealed_bytes(plaintext.len());
@@ -68,7 +79,9 @@ impl FieldSealer {
                     Encoding::Text => write::str_header(out, bytes),
                     Encoding::Binary => write::bin_header(out, bytes),
                 }
-                sealer.seal_later(datatype, plaintext, out).map_err(|_| FieldFault::Library)
+                sealer
+                    .seal_later(datatype, plaintext, out)
+                    .map_err(|_| FieldFault::Library)
             }
             Self::Evervault(sealer) => write_evervault(sealer, datatype, plaintext, out),
         }
@@ -99,20 +112,29 @@ fn write_evervault(
 ) -> Result<(), FieldFault> {
     let number;
     let (datatype, text) = match datatype {
-        Datatype::String => {
-            (evervault::Datatype::String, std::str::from_utf8(plaintext).map_err(|_| FieldProblem::NoForm)?)
-        }
+        Datatype::String => (
+            evervault::Datatype::String,
+            std::str::from_utf8(plaintext).map_err(|_| FieldProblem::NoForm)?,
+        ),
         Datatype::Binary => {
             write::bin_header(out, sealer.sealed_file_bytes(plaintext.len()));
-            return sealer.seal_file(plaintext, out).map_err(|error| match error {
-                FileError::TooLong => FieldProblem::TooLong.into(),
-                FileError::Role => FieldProblem::FileRole.into(),
-                FileError::Ambiguous => FieldProblem::NoForm.into(),
-                FileError::Library => FieldFault::Library,
-            });
+            return sealer
+                .seal_file(plaintext, out)
+                .map_err(|error| match error {
+                    FileError::TooLong => FieldProblem::TooLong.into(),
+                    FileError::Role => FieldProblem::FileRole.into(),
+                    FileError::Ambiguous => FieldProblem::NoForm.into(),
+                    FileError::Library => FieldFault::Library,
+                });
         }
-        Datatype::Value => match TokenReader::new(plaintext).token().map_err(|_| FieldProblem::NoForm)? {
-            Token::Bool(value) => (evervault::Datatype::Boolean, if value { "true" } else { "false" }),
+        Datatype::Value => match TokenReader::new(plaintext)
+            .token()
+            .map_err(|_| FieldProblem::NoForm)?
+        {
+            Token::Bool(value) => (
+                evervault::Datatype::Boolean,
+                if value { "true" } else { "false" },
+            ),
             token => {
                 number = NumberText::new(number_of(token).ok_or(FieldProblem::NoForm)?);
                 (evervault::Datatype::Number, number.as_str())
@@ -129,17 +151,21 @@ fn write_string(
     out: &mut Vec<u8>,
 ) -> Result<(), FieldFault> {
     write::str_header(out, sealer.sealed_bytes(datatype, text.len()));
-    sealer.seal(datatype, text, out).map_err(|error| match error {
-        Error::TextTooLong => FieldProblem::TooLong.into(),
-        _ => FieldFault::Library,
-    })
+    sealer
+        .seal(datatype, text, out)
+        .map_err(|error| match error {
+            Error::TextTooLong => FieldProblem::TooLong.into(),
+            _ => FieldFault::Library,
+        })
 }
 
 /// Maps, arrays and extensions are no numbers.
 fn number_of(token: Token<'_>) -> Option<Number> {
     match token {
         Token::Uint(number) => Some(Number::Unsigned(number)),
-        Token::Int(number) => Some(u64::try_from(number).map_or(Number::Signed(number), Number::Unsigned)),
+        Token::Int(number) => {
+            Some(u64::try_from(number).map_or(Number::Signed(number), Number::Unsigned))
+        }
         Token::F32(number) => Some(Number::Float(number.into())),
         Token::F64(number) => Some(Number::Float(number)),
         _ => None,

@@ -40,18 +40,38 @@ mod tests {
     #[test]
     fn a_thread_does_as_much_as_its_budget_between_two_sleeps() {
         let us = |us: u64| Cost::from_nanos(us * 1_000);
-        assert!(take(us(1)).is_none(), "a thread that never woke up has none");
+        assert!(
+            take(us(1)).is_none(),
+            "a thread that never woke up has none"
+        );
         renew(us(30));
-        assert_eq!([20, 11, 10, 1].map(|cost| take(us(cost))), [Some(us(30)), None, Some(us(10)), None]);
+        assert_eq!(
+            [20, 11, 10, 1].map(|cost| take(us(cost))),
+            [Some(us(30)), None, Some(us(10)), None]
+        );
         renew(us(30));
         renew(us(30));
-        assert_eq!([30, 1].map(|cost| take(us(cost)).is_some()), [true, false], "budgets do not add up");
+        assert_eq!(
+            [30, 1].map(|cost| take(us(cost)).is_some()),
+            [true, false],
+            "budgets do not add up"
+        );
         renew(us(30));
         assert_eq!(take(us(10)), Some(us(30)));
         take_excess(Duration::from_micros(15));
-        assert_eq!([6, 5].map(|cost| take(us(cost))), [None, Some(us(5))], "work that took longer took it from others");
+        assert_eq!(
+            [6, 5].map(|cost| take(us(cost))),
+            [None, Some(us(5))],
+            "work that took longer took it from others"
+        );
         take_excess(Duration::from_secs(1));
         assert_eq!(take(us(1)), None);
-        assert!(std::thread::spawn(move || take(us(1))).join().unwrap().is_none(), "each thread has its own");
+        assert!(
+            std::thread::spawn(move || take(us(1)))
+                .join()
+                .unwrap()
+                .is_none(),
+            "each thread has its own"
+        );
     }
 }

@@ -7,7 +7,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sealwire_payload::{Budget, Containers, ExtraWork, Progress, Selection, Transform, Walk, WalkError};
+use sealwire_payload::{
+    Budget, Containers, ExtraWork, Progress, Selection, Transform, Walk, WalkError,
+};
 use sealwire_schedule::{Cost, WorkSize};
 use sealwire_wire::{OnError, Unmatched, reply};
 use tokio::sync::oneshot;
@@ -307,10 +309,19 @@ impl Suspended {
     /// It is longer than the limit.
     pub fn reply(mut self) -> Result<Vec<u8>, CallFailure> {
         self.metrics.fields_done(self.order.method, self.walked);
-        self.order.cancel.did(self.walked, self.fields.errors().count());
+        self.order
+            .cancel
+            .did(self.walked, self.fields.errors().count());
         let (faults, generation) = (Some(self.fields.errors()), self.order.generation);
         let reply_bytes_max = self.limits.reply_bytes_max;
-        finish_document(self.document, &mut self.out, generation, faults, (&self.unmatched, &[]), reply_bytes_max)?;
+        finish_document(
+            self.document,
+            &mut self.out,
+            generation,
+            faults,
+            (&self.unmatched, &[]),
+            reply_bytes_max,
+        )?;
         Ok(self.out)
     }
 
@@ -427,7 +438,11 @@ impl Job {
         let (done, finished) = oneshot::channel();
         let work = Self {
             stage: JobStage::New(start),
-            walk: Walk::new(Arc::clone(&order.selection), order.containers, walk_limits(limits, order.sealed)),
+            walk: Walk::new(
+                Arc::clone(&order.selection),
+                order.containers,
+                walk_limits(limits, order.sealed),
+            ),
             out: Vec::new(),
             document: None,
             read_ahead: None,
@@ -446,8 +461,13 @@ impl Job {
 
     /// Returns the key agreements of opening so far: those made in slices, and those that helpers had made.
     fn agreements(&mut self) -> [usize; 2] {
-        let opener = self.stage.fields_mut().and_then(|fields| fields.work_mut().opener());
-        opener.map_or([0, 0], |opener| [opener.agreements(), opener.agreements_ahead()])
+        let opener = self
+            .stage
+            .fields_mut()
+            .and_then(|fields| fields.work_mut().opener());
+        opener.map_or([0, 0], |opener| {
+            [opener.agreements(), opener.agreements_ahead()]
+        })
     }
 
     /// Begins to read ahead if that can help.
@@ -456,15 +476,24 @@ impl Job {
         if self.read_ahead.is_some() || fields_left < READ_AHEAD_FIELDS_MIN {
             return;
         }
-        let opener = self.stage.fields_mut().and_then(|fields| fields.work_mut().opener());
+        let opener = self
+            .stage
+            .fields_mut()
+            .and_then(|fields| fields.work_mut().opener());
         if let Some(agreements) = opener.and_then(|opener| opener.share_agreements()) {
-            self.read_ahead = Some(Arc::new(ReadAhead::new(self.order.payload.clone(), &self.walk, agreements)));
+            self.read_ahead = Some(Arc::new(ReadAhead::new(
+                self.order.payload.clone(),
+                &self.walk,
+                agreements,
+            )));
         }
     }
 
     /// Returns the extra work since the last call.
     fn take_extra_work(&mut self) -> ExtraWork {
-        let Some(fields) = self.stage.fields() else { return ExtraWork::default() };
+        let Some(fields) = self.stage.fields() else {
+            return ExtraWork::default();
+        };
         let extra = fields.work().extra_work();
         extra.since(std::mem::replace(&mut self.extra, extra))
     }
@@ -479,9 +508,17 @@ impl Job {
             }
         };
         let (cancel, leaves) = (Arc::clone(&self.order.cancel), self.order.leaves);
-        let fields = start.start(FieldContext { cancel, errors_max: self.limits.errors_reported_max, leaves })?;
+        let fields = start.start(FieldContext {
+            cancel,
+            errors_max: self.limits.errors_reported_max,
+            leaves,
+        })?;
         if let Some(selection) = fields.work().selection() {
-            self.walk = Walk::new(selection, self.order.containers, walk_limits(&self.limits, self.order.sealed));
+            self.walk = Walk::new(
+                selection,
+                self.order.containers,
+                walk_limits(&self.limits, self.order.sealed),
+            );
         }
         self.stage = JobStage::Running(fields);
         self.out = Vec::with_capacity(self.order.reply_bytes);
@@ -507,8 +544,14 @@ impl Job {
         if let Some(opener) = work.opener() {
             opener.pause_after(allowance.agreements);
         }
-        let budget = Budget { fields_max: allowance.fields, bytes_max: allowance.bytes };
-        let slice = WalkSlice { budget, timer: allowance.timer };
+        let budget = Budget {
+            fields_max: allowance.fields,
+            bytes_max: allowance.bytes,
+        };
+        let slice = WalkSlice {
+            budget,
+            timer: allowance.timer,
+        };
         let advanced = work.advance(&mut self.walk, &self.order.payload, &mut self.out, slice);
         advanced.map_err(|failure| match (failure, self.order.sealed) {
             (CallFailure::ReplyTooLarge { reply_bytes_max }, Some(sealed))
@@ -533,36 +576,54 @@ impl Job {
         if !matches!(result, Ok(Outcome::Asks(_))) {
             self.count(result.is_ok());
         }
-        self.ended = Some(Finished { result, started, worked: self.worked });
+        self.ended = Some(Finished {
+            result,
+            started,
+            worked: self.worked,
+        });
     }
 
     /// Returns the outcome of a whole walk.
     fn end(&mut self, document: reply::Document) -> Result<Outcome, CallFailure> {
         let unmatched = self.walk.unmatched();
         if let (Unmatched::Fail, Some(position)) = (self.order.unmatched, unmatched.first()) {
-            return Err(CallFailure::Unmatched { position: *position });
+            return Err(CallFailure::Unmatched {
+                position: *position,
+            });
         }
         self.count_found();
         let mut out = std::mem::take(&mut self.out);
         let errors = self.errors().map_or(0, FieldErrors::count);
         self.order.cancel.did(self.walk.fields() as u64, errors);
         Ok(match std::mem::replace(&mut self.stage, JobStage::Over) {
-            JobStage::Running(Fields::Tokens(fields)) if fields.asks() => Outcome::Asks(Box::new(Suspended {
-                order: self.order.clone(),
-                fields,
-                out,
-                document,
-                walked: self.walk.fields() as u64,
-                unmatched,
-                limits: self.limits.clone(),
-                metrics: Arc::clone(&self.metrics),
-            })),
+            JobStage::Running(Fields::Tokens(fields)) if fields.asks() => {
+                Outcome::Asks(Box::new(Suspended {
+                    order: self.order.clone(),
+                    fields,
+                    out,
+                    document,
+                    walked: self.walk.fields() as u64,
+                    unmatched,
+                    limits: self.limits.clone(),
+                    metrics: Arc::clone(&self.metrics),
+                }))
+            }
             mut stage => {
-                let encapsulations = stage.fields_mut().map(|fields| fields.work_mut().take_encapsulations());
+                let encapsulations = stage
+                    .fields_mut()
+                    .map(|fields| fields.work_mut().take_encapsulations());
                 let errors = stage.fields().map(|fields| fields.work().errors());
-                let (generation, encapsulations) = (self.order.generation, encapsulations.unwrap_or_default());
+                let (generation, encapsulations) =
+                    (self.order.generation, encapsulations.unwrap_or_default());
                 let listed = (&unmatched[..], &encapsulations[..]);
-                finish_document(document, &mut out, generation, errors, listed, self.limits.reply_bytes_max)?;
+                finish_document(
+                    document,
+                    &mut out,
+                    generation,
+                    errors,
+                    listed,
+                    self.limits.reply_bytes_max,
+                )?;
                 Outcome::Reply(out)
             }
         })
@@ -574,13 +635,17 @@ impl Job {
 
     /// Counts what a walk found besides fields, and the key agreements that it needed.
     fn count_found(&mut self) {
-        let Some(fields) = self.stage.fields_mut() else { return };
+        let Some(fields) = self.stage.fields_mut() else {
+            return;
+        };
         fields.work().count(&self.metrics);
         if let Some(opener) = fields.work_mut().opener() {
-            self.metrics.key_agreements(AgreementLabel::Request, opener.agreements() as u64);
+            self.metrics
+                .key_agreements(AgreementLabel::Request, opener.agreements() as u64);
         }
         if let Some(read_ahead) = &self.read_ahead {
-            self.metrics.key_agreements(AgreementLabel::IdleThread, read_ahead.agreements_begun());
+            self.metrics
+                .key_agreements(AgreementLabel::IdleThread, read_ahead.agreements_begun());
         }
     }
 
@@ -592,8 +657,15 @@ impl Job {
             return;
         }
         self.count_found();
-        self.order.cancel.did(fields, self.errors().map_or(0, FieldErrors::count));
-        if let Some(reason) = self.order.cancel.stop_reason().and_then(StopReason::counted) {
+        self.order
+            .cancel
+            .did(fields, self.errors().map_or(0, FieldErrors::count));
+        if let Some(reason) = self
+            .order
+            .cancel
+            .stop_reason()
+            .and_then(StopReason::counted)
+        {
             let all = fields_max(self.order.leaves);
             let saved = all.saturating_sub(fields);
             self.metrics.call_stopped(
@@ -611,7 +683,10 @@ impl Slices for Job {
     }
 
     fn work_size(&self) -> WorkSize {
-        let work_size = self.order.kind.work_size(self.order.leaves, self.order.payload.len() as u64);
+        let work_size = self
+            .order
+            .kind
+            .work_size(self.order.leaves, self.order.payload.len() as u64);
         with_extra(work_size, self.order.extra)
     }
 
@@ -625,7 +700,9 @@ impl Slices for Job {
 
     fn needs_no_agreement(&mut self) -> bool {
         match (self.order.kind.operation, &mut self.stage) {
-            (WorkKind::Seal | WorkKind::Open, JobStage::New(start)) => start.take_ready_keys(&self.order.payload),
+            (WorkKind::Seal | WorkKind::Open, JobStage::New(start)) => {
+                start.take_ready_keys(&self.order.payload)
+            }
             (WorkKind::Seal | WorkKind::Open | WorkKind::Rewrap, _) => false,
             (
                 WorkKind::MakeTokens
@@ -653,7 +730,9 @@ impl Slices for Job {
         self.agreements_ahead = (ahead_now - ahead) as u64;
         let opened = (agreements_now - agreements) as u64;
         let bytes = self.walk.work().saturating_sub(bytes) as u64;
-        let extra = self.take_extra_work().plus(authenticated(fields, self.order.context_bytes));
+        let extra = self
+            .take_extra_work()
+            .plus(authenticated(fields, self.order.context_bytes));
         let work_size = with_extra(self.order.kind.done(first, fields, opened, bytes), extra);
         let more = matches!(advanced, Ok(false));
         match advanced {
@@ -661,7 +740,10 @@ impl Slices for Job {
             Ok(true) => self.finish(Ok(())),
             Err(failure) => self.finish(Err(failure)),
         }
-        Slice { done: work_size, more }
+        Slice {
+            done: work_size,
+            more,
+        }
     }
 
     fn help(&mut self) -> Option<Weak<dyn RequestHelp>> {
@@ -707,8 +789,15 @@ fn finish_document(
     reply_bytes_max: usize,
 ) -> Result<(), CallFailure> {
     let errors = faults.map_or((&[][..], 0), |faults| (&faults.listed[..], faults.omitted));
-    let listed: usize = errors.0.iter().map(|error| error.path.len() + LISTED_ERROR_BYTES).sum();
-    let texts: usize = encapsulations.iter().map(|text| text.len() + LISTED_ITEM_BYTES).sum();
+    let listed: usize = errors
+        .0
+        .iter()
+        .map(|error| error.path.len() + LISTED_ERROR_BYTES)
+        .sum();
+    let texts: usize = encapsulations
+        .iter()
+        .map(|text| text.len() + LISTED_ITEM_BYTES)
+        .sum();
     let bytes = FRAME_BYTES + listed + unmatched.len() * LISTED_ITEM_BYTES + texts;
     if bytes > out.capacity() - out.len() && bytes > reply_bytes_max.saturating_sub(out.len()) {
         return Err(CallFailure::ReplyTooLarge { reply_bytes_max });
@@ -721,7 +810,10 @@ fn walk_limits(limits: &Limits, sealed: Option<SealedBound>) -> sealwire_payload
     let sealed_bytes_max = sealed.map_or(usize::MAX, |sealed| sealed.document_bytes_max);
     sealwire_payload::WalkLimits {
         depth_max: limits.depth_max as usize,
-        out_bytes_max: limits.reply_bytes_max.saturating_sub(FRAME_BYTES).min(sealed_bytes_max),
+        out_bytes_max: limits
+            .reply_bytes_max
+            .saturating_sub(FRAME_BYTES)
+            .min(sealed_bytes_max),
     }
 }
 
@@ -737,15 +829,20 @@ pub fn walk_on<T: Transform<Error = FieldFault>>(
     transform: &mut T,
     slice: WalkSlice,
 ) -> Result<bool, CallFailure> {
-    match walk.advance(payload, out, &mut Timed::new(transform, slice.timer), slice.budget) {
+    match walk.advance(
+        payload,
+        out,
+        &mut Timed::new(transform, slice.timer),
+        slice.budget,
+    ) {
         Ok(Progress::Done { consumed }) if consumed == payload.len() => Ok(true),
         Ok(Progress::Done { .. }) => Err(CallFailure::Payload("more than one value".into())),
         Ok(Progress::More) => Ok(false),
         Err(WalkError::Transform(fault)) => Err(fault.into()),
         Err(WalkError::TooDeep { depth_max, .. }) => Err(CallFailure::TooDeep { depth_max }),
-        Err(WalkError::OutTooLarge { out_bytes_max }) => {
-            Err(CallFailure::ReplyTooLarge { reply_bytes_max: out_bytes_max.saturating_add(FRAME_BYTES) })
-        }
+        Err(WalkError::OutTooLarge { out_bytes_max }) => Err(CallFailure::ReplyTooLarge {
+            reply_bytes_max: out_bytes_max.saturating_add(FRAME_BYTES),
+        }),
         Err(error @ WalkError::Malformed { .. }) => Err(CallFailure::Payload(error.to_string())),
     }
 }

@@ -6,7 +6,8 @@ use std::future::Future;
 use std::sync::Arc;
 
 use sealwire_store::{
-    MapId, MapView, ObjectGroup, ObjectId, ObjectStore, ObjectWriter, ObjectsWritten, Reseal, StoreError, WriteThrottle,
+    MapId, MapView, ObjectGroup, ObjectId, ObjectStore, ObjectWriter, ObjectsWritten, Reseal,
+    StoreError, WriteThrottle,
 };
 use tokio::time::Instant;
 
@@ -47,8 +48,17 @@ impl std::fmt::Debug for Objects {
 impl Objects {
     /// Uses a store. `throttle` is the one of token rows, if both are in one database.
     pub fn new(writer: ObjectWriter, throttle: WriteThrottle, metrics: Arc<Metrics>) -> Self {
-        let (reads, sweeps) = (FairSemaphore::new(READS_MAX), FairSemaphore::new(SWEEPS_MAX));
-        Self { writer, throttle, reads, sweeps, metrics }
+        let (reads, sweeps) = (
+            FairSemaphore::new(READS_MAX),
+            FairSemaphore::new(SWEEPS_MAX),
+        );
+        Self {
+            writer,
+            throttle,
+            reads,
+            sweeps,
+            metrics,
+        }
     }
 
     /// Returns the store, for control operations.
@@ -66,15 +76,26 @@ impl Objects {
     /// # Errors
     ///
     /// The store's error; [`CallFailure::StoreBehind`]; [`CallFailure::Stopped`] at the deadline.
-    pub async fn write(&self, group: ObjectGroup, deadline: Instant) -> Result<ObjectsWritten, CallFailure> {
+    pub async fn write(
+        &self,
+        group: ObjectGroup,
+        deadline: Instant,
+    ) -> Result<ObjectsWritten, CallFailure> {
         let (rows, bytes) = (group.len(), group.bytes());
         let came = Instant::now();
-        let permit = self.throttle.reserve(rows, bytes, Some(deadline)).await.map_err(|refusal| {
-            self.metrics.refused(RefusalReason::Storage);
-            CallFailure::StoreBehind(refusal)
-        })?;
+        let permit = self
+            .throttle
+            .reserve(rows, bytes, Some(deadline))
+            .await
+            .map_err(|refusal| {
+                self.metrics.refused(RefusalReason::Storage);
+                CallFailure::StoreBehind(refusal)
+            })?;
         self.metrics.throttled(came.elapsed());
-        Ok(self.writer.write(now(), group, Some(deadline), Some(permit)).await?)
+        Ok(self
+            .writer
+            .write(now(), group, Some(deadline), Some(permit))
+            .await?)
     }
 
     /// Reseals objects of a map, as [`ObjectStore::reseal_objects`] does, when the write throttle permits it.
@@ -93,9 +114,14 @@ impl Objects {
             return Ok(Vec::new());
         }
         let bytes = rows.iter().map(|row| row.new.len()).sum();
-        let permit = self.throttle.reserve(rows.len(), bytes, Some(deadline)).await;
+        let permit = self
+            .throttle
+            .reserve(rows.len(), bytes, Some(deadline))
+            .await;
         let _permit = permit.map_err(CallFailure::StoreBehind)?;
-        let ask = move |store: Arc<dyn ObjectStore>| async move { store.reseal_objects(view, key, &rows).await };
+        let ask = move |store: Arc<dyn ObjectStore>| async move {
+            store.reseal_objects(view, key, &rows).await
+        };
         self.sweep(view.map, ask).await
     }
 
@@ -104,12 +130,21 @@ impl Objects {
     /// # Errors
     ///
     /// The store's error.
-    pub async fn read<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
+    pub async fn read<
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    >(
         &self,
         map: MapId,
         ask: impl FnOnce(Arc<dyn ObjectStore>) -> F,
     ) -> Result<T, CallFailure> {
-        self.ask(&self.reads, map, StoreLabel::ReadObjects, ask(Arc::clone(self.writer.store()))).await
+        self.ask(
+            &self.reads,
+            map,
+            StoreLabel::ReadObjects,
+            ask(Arc::clone(self.writer.store())),
+        )
+        .await
     }
 
     /// Walks through objects when the app gets its permit.
@@ -117,12 +152,21 @@ impl Objects {
     /// # Errors
     ///
     /// The store's error.
-    pub async fn sweep<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
+    pub async fn sweep<
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    >(
         &self,
         map: MapId,
         ask: impl FnOnce(Arc<dyn ObjectStore>) -> F,
     ) -> Result<T, CallFailure> {
-        self.ask(&self.sweeps, map, StoreLabel::SweepObjects, ask(Arc::clone(self.writer.store()))).await
+        self.ask(
+            &self.sweeps,
+            map,
+            StoreLabel::SweepObjects,
+            ask(Arc::clone(self.writer.store())),
+        )
+        .await
     }
 
     /// Runs a store operation under a permit, which is released when the store is done and not when the wait for it
@@ -143,7 +187,9 @@ impl Objects {
             metrics.store_answered(what, began.elapsed(), answer.is_ok());
             answer.map_err(CallFailure::Store)
         });
-        answer.await.unwrap_or(Err(CallFailure::Internal("a request to the store panicked")))
+        answer.await.unwrap_or(Err(CallFailure::Internal(
+            "a request to the store panicked",
+        )))
     }
 
     /// Reserves memory for at most `wanted` rows under the admission of the request.
@@ -151,9 +197,18 @@ impl Objects {
     /// # Errors
     ///
     /// No memory is left for the request.
-    pub fn reserve(&self, admission: &mut AdmissionPermit, wanted: usize) -> Result<usize, CallFailure> {
+    pub fn reserve(
+        &self,
+        admission: &mut AdmissionPermit,
+        wanted: usize,
+    ) -> Result<usize, CallFailure> {
         let rows = wanted.clamp(1, READ_ROWS_MAX);
-        self.resize(admission, admission.bytes().saturating_add(rows * (OBJECT_BYTES_MAX + ROW_BYTES)))?;
+        self.resize(
+            admission,
+            admission
+                .bytes()
+                .saturating_add(rows * (OBJECT_BYTES_MAX + ROW_BYTES)),
+        )?;
         Ok(rows)
     }
 

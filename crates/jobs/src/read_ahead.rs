@@ -17,7 +17,10 @@ use sealwire_payload::{Budget, Field, Outcome, Path, Progress, Transform, Walk};
 use crate::scheduler::{HelpStep, RequestHelp};
 
 /// Bounds one step of the walk, to about the time of one agreement. A longer string is checked in one step, as in a slice.
-const STEP: Budget = Budget { fields_max: 32, bytes_max: 16 << 10 };
+const STEP: Budget = Budget {
+    fields_max: 32,
+    bytes_max: 16 << 10,
+};
 
 /// Agreements that are queued, if the document has as many, before helpers make the last of them.
 const WAITING_MIN: usize = 32;
@@ -41,8 +44,16 @@ struct Scan {
 impl ReadAhead {
     /// Begins where the job is: at `walk`.
     pub fn new(payload: Bytes, walk: &Walk, agreements: Arc<AgreementQueue>) -> Self {
-        let scan = Scan { walk: walk.clone().without_output(), is_over: false };
-        Self { payload, agreements, scan: Mutex::new(scan), has_ended: AtomicBool::new(false) }
+        let scan = Scan {
+            walk: walk.clone().without_output(),
+            is_over: false,
+        };
+        Self {
+            payload,
+            agreements,
+            scan: Mutex::new(scan),
+            has_ended: AtomicBool::new(false),
+        }
     }
 
     /// Ends the help: the job has ended.
@@ -82,7 +93,9 @@ impl ReadAhead {
             return HelpStep::Nothing;
         }
         let mut envelopes = Envelopes(&self.agreements);
-        let progress = scan.walk.advance(&self.payload, &mut Vec::new(), &mut envelopes, STEP);
+        let progress = scan
+            .walk
+            .advance(&self.payload, &mut Vec::new(), &mut envelopes, STEP);
         scan.is_over = progress != Ok(Progress::More);
         HelpStep::Done
     }
@@ -95,8 +108,16 @@ impl RequestHelp for ReadAhead {
         }
         // Agreements just ahead of the job are of no use: the job comes to them while they are being made.
         let reads = self.agreements.waiting() < WAITING_MIN;
-        let read = if reads { self.read_on() } else { HelpStep::Nothing };
-        if read == HelpStep::Done || self.agreements.agree_next() { HelpStep::Done } else { read }
+        let read = if reads {
+            self.read_on()
+        } else {
+            HelpStep::Nothing
+        };
+        if read == HelpStep::Done || self.agreements.agree_next() {
+            HelpStep::Done
+        } else {
+            read
+        }
     }
 }
 
@@ -129,7 +150,8 @@ mod tests {
     use std::sync::Arc;
 
     use sealwire_crypto::{
-        AppId, AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
+        AppId, AppKeys, Curve, Datatype, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Opener,
+        Sealer,
     };
     use sealwire_msgpack::write;
     use sealwire_payload::{Containers, Selection, WalkLimits};
@@ -145,18 +167,28 @@ mod tests {
 
     /// An array of text envelopes, each under a key of its own.
     fn document() -> Document {
-        let version = KeyVersion::new(1, KeyState::Active, KeyPair::from_scalar(Curve::P256, &[7; 32]).unwrap());
+        let version = KeyVersion::new(
+            1,
+            KeyState::Active,
+            KeyPair::from_scalar(Curve::P256, &[7; 32]).unwrap(),
+        );
         let keys = Arc::new(AppKeys::new(AppId::new("shop").unwrap(), vec![version]).unwrap());
         let version = Arc::clone(keys.newest(sealwire_crypto::Suite::P256).unwrap());
-        let mut sealer = Sealer::new(keys.app(), version, KeyScope::Field, Encoding::Text, b"").unwrap();
+        let mut sealer =
+            Sealer::new(keys.app(), version, KeyScope::Field, Encoding::Text, b"").unwrap();
         let mut payload = Vec::new();
         write::array_len(&mut payload, FIELDS as u32);
         for field in 0..FIELDS {
             let mut text = Vec::new();
-            sealer.seal(Datatype::String, field.to_string().as_bytes(), &mut text).unwrap();
+            sealer
+                .seal(Datatype::String, field.to_string().as_bytes(), &mut text)
+                .unwrap();
             write::str(&mut payload, std::str::from_utf8(&text).unwrap());
         }
-        Document { keys, payload: payload.into() }
+        Document {
+            keys,
+            payload: payload.into(),
+        }
     }
 
     /// Opens what it meets, as a job does.
@@ -166,7 +198,9 @@ mod tests {
         type Error = Infallible;
 
         fn field(&mut self, field: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, Infallible> {
-            let Token::Str(text) = field.token else { panic!("only texts") };
+            let Token::Str(text) = field.token else {
+                panic!("only texts")
+            };
             assert!(self.0.open_text(text).is_ok());
             Ok(Outcome::Keep)
         }
@@ -178,23 +212,42 @@ mod tests {
 
     fn walk(paths: &[&str]) -> Walk {
         let selection = Selection::parse(paths.iter().copied()).unwrap();
-        Walk::new(Arc::new(selection), Containers::Descend, WalkLimits::default())
+        Walk::new(
+            Arc::new(selection),
+            Containers::Descend,
+            WalkLimits::default(),
+        )
     }
 
     fn advance(walk: &mut Walk, document: &Document, opener: &mut Opener, fields: usize) {
-        let budget = Budget { fields_max: fields, ..Budget::UNLIMITED };
-        walk.advance(&document.payload, &mut Vec::new(), &mut Opens(opener), budget).unwrap();
+        let budget = Budget {
+            fields_max: fields,
+            ..Budget::UNLIMITED
+        };
+        walk.advance(
+            &document.payload,
+            &mut Vec::new(),
+            &mut Opens(opener),
+            budget,
+        )
+        .unwrap();
     }
 
     /// Steps until there is nothing to do. Returns their number.
     fn help(ahead: &ReadAhead) -> usize {
-        (0..10 * FIELDS).take_while(|_| ahead.step() == HelpStep::Done).count()
+        (0..10 * FIELDS)
+            .take_while(|_| ahead.step() == HelpStep::Done)
+            .count()
     }
 
     #[test]
     fn agreements_ahead_are_not_made_again() {
         // Fields of the first slice, and agreements that are left to the job if it always waits for help.
-        for (first, paths, own) in [(2, &["$[*]"][..], 2), (150, &["$[*]"], 150), (1, &["$[5]", "$[9]", "$[190]"], 1)] {
+        for (first, paths, own) in [
+            (2, &["$[*]"][..], 2),
+            (150, &["$[*]"], 150),
+            (1, &["$[5]", "$[9]", "$[190]"], 1),
+        ] {
             let document = document();
             let mut opener = Opener::new(Arc::clone(&document.keys), b"");
             let mut job = walk(paths);
@@ -206,9 +259,17 @@ mod tests {
             }
             advance(&mut job, &document, &mut opener, usize::MAX);
             let selected = if paths == ["$[*]"] { FIELDS } else { 3 };
-            assert_eq!((job.fields(), opener.agreements()), (selected, own), "{paths:?}");
+            assert_eq!(
+                (job.fields(), opener.agreements()),
+                (selected, own),
+                "{paths:?}"
+            );
             assert_eq!(opener.agreements_ahead(), selected - own, "{paths:?}");
-            assert_eq!(ahead.agreements_begun(), (selected - own) as u64, "{paths:?}");
+            assert_eq!(
+                ahead.agreements_begun(),
+                (selected - own) as u64,
+                "{paths:?}"
+            );
             assert!(!ahead.catch_up_with(&job), "nothing is left");
         }
     }
@@ -233,23 +294,42 @@ mod tests {
     fn a_thread_does_not_wait_for_another_that_reads() {
         let document = document();
         let mut opener = Opener::new(Arc::clone(&document.keys), b"");
-        let ahead = ReadAhead::new(document.payload.clone(), &walk(&["$[*]"]), opener.share_agreements());
+        let ahead = ReadAhead::new(
+            document.payload.clone(),
+            &walk(&["$[*]"]),
+            opener.share_agreements(),
+        );
         let reading = ahead.scan.lock().unwrap();
-        assert_eq!(ahead.step(), HelpStep::Busy, "nothing is queued that this thread could do");
+        assert_eq!(
+            ahead.step(),
+            HelpStep::Busy,
+            "nothing is queued that this thread could do"
+        );
         drop(reading);
         assert_eq!(ahead.step(), HelpStep::Done);
         let _reading = ahead.scan.lock().unwrap();
-        assert_eq!((ahead.step(), ahead.agreements_begun()), (HelpStep::Done, 1), "it agrees meanwhile");
+        assert_eq!(
+            (ahead.step(), ahead.agreements_begun()),
+            (HelpStep::Done, 1),
+            "it agrees meanwhile"
+        );
     }
 
     #[test]
     fn the_end_of_the_job_ends_the_help() {
         let document = document();
         let mut opener = Opener::new(Arc::clone(&document.keys), b"");
-        let ahead = ReadAhead::new(document.payload.clone(), &walk(&["$[*]"]), opener.share_agreements());
+        let ahead = ReadAhead::new(
+            document.payload.clone(),
+            &walk(&["$[*]"]),
+            opener.share_agreements(),
+        );
         assert_eq!([ahead.step(), ahead.step()], [HelpStep::Done; 2]);
         ahead.end();
-        assert_eq!((ahead.step(), ahead.agreements_begun()), (HelpStep::Nothing, 1));
+        assert_eq!(
+            (ahead.step(), ahead.agreements_begun()),
+            (HelpStep::Nothing, 1)
+        );
     }
 
     #[test]

@@ -19,8 +19,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use sealwire_schedule::{
-    AdmissionDecision, Class, Core, Corrections, Cost, Expiry, Gauges, Id, OfferedRequest, Rejection, Sample,
-    SchedulerOptions, Time, WorkSize,
+    AdmissionDecision, Class, Core, Corrections, Cost, Expiry, Gauges, Id, OfferedRequest,
+    Rejection, Sample, SchedulerOptions, Time, WorkSize,
 };
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
@@ -176,7 +176,12 @@ struct SliceResult {
 impl Scheduler {
     /// Starts `threads` workers on the current runtime's blocking pool, which must have room for them.
     /// Idle workers run `spare` until it finds nothing to do, then sleep.
-    pub fn start(threads: NonZeroU32, config: &sealwire_config::Schedule, costs: Costs, spare: IdleTask) -> Self {
+    pub fn start(
+        threads: NonZeroU32,
+        config: &sealwire_config::Schedule,
+        costs: Costs,
+        spare: IdleTask,
+    ) -> Self {
         Self::start_with_clock(threads, config, costs, spare, Instant::now)
     }
 
@@ -233,7 +238,9 @@ impl Scheduler {
         let shared = &self.0.0;
         let weight = shared.weight(offer.principal);
         let bytes = offer.bytes.saturating_add(CALL_BYTES);
-        let deadline = offer.deadline.map_or(Time::NEVER, |deadline| shared.time(deadline));
+        let deadline = offer
+            .deadline
+            .map_or(Time::NEVER, |deadline| shared.time(deadline));
         let mut admitted = None;
         let mut state = shared.lock();
         let estimate = state.estimate(offer.principal, offer.kind, offer.work_size);
@@ -255,9 +262,8 @@ impl Scheduler {
         });
         drop(state);
         let (id, predicted) = match verdict {
-            AdmissionDecision::Admitted { id, predicted } | AdmissionDecision::Waiting { id, predicted } => {
-                (id, predicted)
-            }
+            AdmissionDecision::Admitted { id, predicted }
+            | AdmissionDecision::Waiting { id, predicted } => (id, predicted),
             AdmissionDecision::Refused(refusal) => return Err(refusal),
         };
         let held = Reservation::new(connection, bytes);
@@ -287,7 +293,11 @@ impl Scheduler {
     /// A probe of the gauges that keeps no thread alive.
     pub fn probe(&self) -> Box<dyn Fn() -> Gauges + Send + Sync> {
         let shared = Arc::downgrade(&self.0.0);
-        Box::new(move || shared.upgrade().map_or_else(Gauges::default, |shared| shared.lock().core.gauges()))
+        Box::new(move || {
+            shared
+                .upgrade()
+                .map_or_else(Gauges::default, |shared| shared.lock().core.gauges())
+        })
     }
 
     /// Returns a probe of the gauges.
@@ -308,7 +318,10 @@ impl AdmissionPermit {
 
     /// Returns true if the request must wait.
     pub fn waits(&mut self) -> bool {
-        let waits = self.admitted.as_mut().is_some_and(|admitted| admitted.try_recv() == Err(TryRecvError::Empty));
+        let waits = self
+            .admitted
+            .as_mut()
+            .is_some_and(|admitted| admitted.try_recv() == Err(TryRecvError::Empty));
         if !waits {
             self.admitted = None;
         }
@@ -323,7 +336,10 @@ impl AdmissionPermit {
 
     /// Returns a timer for the bound on the wait for admission and for a crypto thread.
     pub fn patience(&self) -> WaitBound {
-        WaitBound { scheduler: self.scheduler.clone(), id: self.id }
+        WaitBound {
+            scheduler: self.scheduler.clone(),
+            id: self.id,
+        }
     }
 
     /// Returns the estimated cost.
@@ -353,7 +369,9 @@ impl AdmissionPermit {
         let shared = &self.scheduler.0.0;
         let mut state = shared.lock();
         self.estimate = state.estimate(&self.principal, kind, work_size);
-        state.core.update_estimate(shared.now(), self.id, self.estimate.whole);
+        state
+            .core
+            .update_estimate(shared.now(), self.id, self.estimate.whole);
         let woken = woken(&mut state.core);
         drop(state);
         wake_all(woken);
@@ -363,7 +381,8 @@ impl AdmissionPermit {
     /// principal.
     pub fn resize(&mut self, bytes: usize) -> bool {
         let bytes = bytes.saturating_add(CALL_BYTES);
-        let fits = bytes == self.held.bytes() || self.scheduler.0.0.lock().core.resize(self.id, bytes as u64);
+        let fits = bytes == self.held.bytes()
+            || self.scheduler.0.0.lock().core.resize(self.id, bytes as u64);
         if fits {
             self.held.set(bytes);
         }
@@ -388,7 +407,9 @@ impl AdmissionPermit {
             return Err(work);
         }
         let estimate = self.estimate.without_agreements;
-        let Some(budget) = inline_budget::take(estimate) else { return Err(work) };
+        let Some(budget) = inline_budget::take(estimate) else {
+            return Err(work);
+        };
         if !work.needs_no_agreement() {
             return Err(work);
         }
@@ -397,16 +418,30 @@ impl AdmissionPermit {
             return Err(work);
         }
         self.begun = true;
-        let unwanted = state.core.submit(self.id, self.estimate.first_walk, work).err();
-        let taken = if unwanted.is_none() { state.take_slice(shared.now()) } else { None };
+        let unwanted = state
+            .core
+            .submit(self.id, self.estimate.first_walk, work)
+            .err();
+        let taken = if unwanted.is_none() {
+            state.take_slice(shared.now())
+        } else {
+            None
+        };
         drop(state);
         drop(unwanted);
         if let Some(mut taken) = taken {
             // Estimates can be wrong, so the slice ends with the budget. The rest continues on a crypto thread.
             taken.time = taken.time.min(Duration::from_nanos(budget.as_nanos()));
-            let is_sample = shared.inline_runs.fetch_add(1, Ordering::Relaxed).is_multiple_of(SLICES_PER_SAMPLE);
+            let is_sample = shared
+                .inline_runs
+                .fetch_add(1, Ordering::Relaxed)
+                .is_multiple_of(SLICES_PER_SAMPLE);
             let result = taken.run(is_sample, shared.clock);
-            inline_budget::take_excess(result.passed.saturating_sub(Duration::from_nanos(estimate.as_nanos())));
+            inline_budget::take_excess(
+                result
+                    .passed
+                    .saturating_sub(Duration::from_nanos(estimate.as_nanos())),
+            );
             shared.end_slice(result);
         }
         Ok(())
@@ -467,10 +502,20 @@ impl WaitBound {
 
 impl SchedulerState {
     /// Returns the predicted cost of a principal's request.
-    fn estimate(&self, principal: &Principal, kind: OperationKind, work_size: WorkSize) -> Estimate {
-        let without_agreements = WorkSize { key_agreements: 0, ..work_size };
+    fn estimate(
+        &self,
+        principal: &Principal,
+        kind: OperationKind,
+        work_size: WorkSize,
+    ) -> Estimate {
+        let without_agreements = WorkSize {
+            key_agreements: 0,
+            ..work_size
+        };
         let first_walk = self.corrected(principal, kind, work_size);
-        let behind = kind.second_walk().map_or(0, |kind| self.corrected(principal, kind, work_size).as_nanos());
+        let behind = kind.second_walk().map_or(0, |kind| {
+            self.corrected(principal, kind, work_size).as_nanos()
+        });
         Estimate {
             whole: Cost::from_nanos(first_walk.as_nanos().saturating_add(behind)),
             first_walk,
@@ -482,7 +527,11 @@ impl SchedulerState {
     fn corrected(&self, principal: &Principal, kind: OperationKind, work_size: WorkSize) -> Cost {
         let cost = self.costs.estimate(kind, work_size);
         let factor = self.corrections.factor(principal, kind.group());
-        if factor <= 1.0 { cost } else { Cost::from_nanos((cost.as_nanos() as f64 * factor) as u64) }
+        if factor <= 1.0 {
+            cost
+        } else {
+            Cost::from_nanos((cost.as_nanos() as f64 * factor) as u64)
+        }
     }
 }
 
@@ -508,7 +557,14 @@ impl Drop for Handle {
 impl TakenSlice {
     /// Runs the slice until `clock` shows that its time is over. `is_sample`: reads the CPU clock before and after.
     fn run(self, is_sample: bool, clock: Clock) -> SliceResult {
-        let Self { id, mut work, mut allowance, time, is_watched, can_be_helped } = self;
+        let Self {
+            id,
+            mut work,
+            mut allowance,
+            time,
+            is_watched,
+            can_be_helped,
+        } = self;
         let began = (is_sample || is_watched).then(thread_cpu);
         let kind = work.kind();
         let start = clock();
@@ -516,7 +572,11 @@ impl TakenSlice {
         let run = || {
             let slice = work.slice(&allowance);
             let took = began.map(|began| thread_cpu().saturating_sub(began));
-            let help = if slice.more && can_be_helped { work.help() } else { None };
+            let help = if slice.more && can_be_helped {
+                work.help()
+            } else {
+                None
+            };
             (slice, work.take_agreements_ahead(), took, help)
         };
         // A panic fails its own request: the result's channel is dropped with the work, and the thread continues.
@@ -524,8 +584,23 @@ impl TakenSlice {
         let passed = clock().saturating_duration_since(start);
         match ran {
             Ok((Slice { done, more }, agreements_ahead, took, help)) => {
-                let (unfinished, ended) = if more { (Some(work), None) } else { (None, Some(work)) };
-                SliceResult { id, kind, done, agreements_ahead, passed, took, is_sample, unfinished, ended, help }
+                let (unfinished, ended) = if more {
+                    (Some(work), None)
+                } else {
+                    (None, Some(work))
+                };
+                SliceResult {
+                    id,
+                    kind,
+                    done,
+                    agreements_ahead,
+                    passed,
+                    took,
+                    is_sample,
+                    unfinished,
+                    ended,
+                    help,
+                }
             }
             Err(_) => SliceResult {
                 id,
@@ -548,30 +623,68 @@ impl SchedulerState {
     fn take_slice(&mut self, now: Time) -> Option<TakenSlice> {
         let slice = self.core.pick(now)?;
         let (id, work) = (slice.id, slice.work);
-        let allowance = self.costs.allowance(work.kind(), slice.budget, work.field_bytes(), work.has_begun());
+        let allowance = self.costs.allowance(
+            work.kind(),
+            slice.budget,
+            work.field_bytes(),
+            work.has_begun(),
+        );
         let time = Duration::from_nanos(slice.budget.as_nanos());
-        let is_watched = self.core.tenant_of(id).is_some_and(|principal| self.corrections.is_watched(principal));
+        let is_watched = self
+            .core
+            .tenant_of(id)
+            .is_some_and(|principal| self.corrections.is_watched(principal));
         let can_be_helped = self.idle > 0;
-        Some(TakenSlice { id, work, allowance, time, is_watched, can_be_helped })
+        Some(TakenSlice {
+            id,
+            work,
+            allowance,
+            time,
+            is_watched,
+            can_be_helped,
+        })
     }
 
     /// Accounts for a slice that is over. Returns its work if it ended, and if nobody wants it any more.
     fn account(&mut self, now: Time, result: SliceResult) -> [Option<Box<dyn Slices>>; 2] {
         let excess = self.learn(now, &result);
-        let SliceResult { id, kind, done, agreements_ahead, unfinished, ended, help, .. } = result;
+        let SliceResult {
+            id,
+            kind,
+            done,
+            agreements_ahead,
+            unfinished,
+            ended,
+            help,
+            ..
+        } = result;
         if let Some(help) = help {
             self.offer_help(help);
         }
         // The tenant pays for what helpers did, too.
         let key_agreements = done.key_agreements.saturating_add(agreements_ahead);
-        let modelled = self.costs.estimate(kind, WorkSize { key_agreements, ..done });
+        let modelled = self.costs.estimate(
+            kind,
+            WorkSize {
+                key_agreements,
+                ..done
+            },
+        );
         let spent = Cost::from_nanos(modelled.as_nanos().saturating_add(excess.as_nanos()));
         [ended, self.core.done(now, id, spent, unfinished)]
     }
 
     /// Learns how long a slice took. Returns the measured time beyond the model.
     fn learn(&mut self, now: Time, result: &SliceResult) -> Cost {
-        let &SliceResult { id, kind, done, passed, took, is_sample, .. } = result;
+        let &SliceResult {
+            id,
+            kind,
+            done,
+            passed,
+            took,
+            is_sample,
+            ..
+        } = result;
         let estimated = self.costs.estimate(kind, done);
         let (Some(principal), true) = (self.core.tenant_of(id), estimated > Cost::default()) else {
             return Cost::default();
@@ -580,10 +693,21 @@ impl SchedulerState {
             self.corrections.passed(principal, estimated, passed);
             return Cost::default();
         };
-        let excess = self.corrections.measured(principal, kind.group(), estimated, took);
+        let excess = self
+            .corrections
+            .measured(principal, kind.group(), estimated, took);
         if is_sample {
             let is_ordinary = self.corrections.is_ordinary(principal, kind.group());
-            self.costs.observe(now, kind, &Sample { tenant: principal, done, took, is_ordinary });
+            self.costs.observe(
+                now,
+                kind,
+                &Sample {
+                    tenant: principal,
+                    done,
+                    took,
+                    is_ordinary,
+                },
+            );
         }
         excess
     }
@@ -646,14 +770,19 @@ impl SharedScheduler {
     /// delivered after the core has accounted for the slice: the receiver may submit more work at once.
     fn next(&self, ran: Option<SliceResult>) -> Option<TakenSlice> {
         let mut state = self.lock();
-        let [mut ended, mut unwanted] = ran.map_or_else(Default::default, |ran| state.account(self.now(), ran));
+        let [mut ended, mut unwanted] =
+            ran.map_or_else(Default::default, |ran| state.account(self.now(), ran));
         loop {
             self.is_slice_queued.store(false, Ordering::Relaxed);
             let taken = state.take_slice(self.now());
             let woken = woken(&mut state.core);
             let closed = state.closed;
             let wake = taken.is_some() && state.idle > 0 && !state.help_offers.is_empty();
-            let help = if taken.is_none() { state.next_help() } else { None };
+            let help = if taken.is_none() {
+                state.next_help()
+            } else {
+                None
+            };
             drop(state);
             if wake {
                 self.wake.notify_one();
@@ -675,7 +804,10 @@ impl SharedScheduler {
                 continue;
             }
             state.idle += 1;
-            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .wake
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
             state.idle -= 1;
         }
     }
@@ -686,7 +818,8 @@ impl SharedScheduler {
         let mut helped = HelpStep::Nothing;
         for step in 0..HELP_STEPS {
             // A panic ends the help, not the request.
-            let run = |help: Arc<dyn RequestHelp>| catch_unwind(AssertUnwindSafe(|| help.step())).ok();
+            let run =
+                |help: Arc<dyn RequestHelp>| catch_unwind(AssertUnwindSafe(|| help.step())).ok();
             helped = help.upgrade().and_then(run).unwrap_or(HelpStep::Nothing);
             if helped != HelpStep::Done || self.is_slice_queued.load(Ordering::Relaxed) {
                 break;
@@ -708,7 +841,10 @@ impl SharedScheduler {
         if self.weights.is_empty() {
             return 1;
         }
-        self.weights.get(&(principal.kind(), principal.as_str().to_owned())).copied().unwrap_or(1)
+        self.weights
+            .get(&(principal.kind(), principal.as_str().to_owned()))
+            .copied()
+            .unwrap_or(1)
     }
 
     fn now(&self) -> Time {
@@ -727,8 +863,12 @@ impl SharedScheduler {
 }
 
 /// Wakers to call once the lock is released. Allocates only if there are any.
-fn woken<K: Clone + Eq + std::hash::Hash, T>(core: &mut Core<K, oneshot::Sender<()>, T>) -> Vec<oneshot::Sender<()>> {
-    std::iter::from_fn(|| core.promoted()).map(|(_, wake)| wake).collect()
+fn woken<K: Clone + Eq + std::hash::Hash, T>(
+    core: &mut Core<K, oneshot::Sender<()>, T>,
+) -> Vec<oneshot::Sender<()>> {
+    std::iter::from_fn(|| core.promoted())
+        .map(|(_, wake)| wake)
+        .collect()
 }
 
 fn deliver(ended: &mut Option<Box<dyn Slices>>) {
@@ -746,7 +886,9 @@ fn wake_all(woken: Vec<oneshot::Sender<()>>) {
 
 impl fmt::Debug for Scheduler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scheduler").field("gauges", &self.gauges()).finish_non_exhaustive()
+        f.debug_struct("Scheduler")
+            .field("gauges", &self.gauges())
+            .finish_non_exhaustive()
     }
 }
 

@@ -25,7 +25,10 @@ pub struct SliceTimer {
 
 impl SliceTimer {
     /// A timer that never ends.
-    pub const UNLIMITED: Self = Self { clock: Instant::now, ends: None };
+    pub const UNLIMITED: Self = Self {
+        clock: Instant::now,
+        ends: None,
+    };
 
     /// Starts a timer that ends after `span`.
     pub fn start(span: Duration, clock: Clock) -> Self {
@@ -56,7 +59,12 @@ pub(crate) struct Timed<'t, T> {
 impl<'t, T: Transform> Timed<'t, T> {
     pub(crate) fn new(transform: &'t mut T, timer: SliceTimer) -> Self {
         let extra = transform.extra_work();
-        Self { transform, timer, work: 0, extra }
+        Self {
+            transform,
+            timer,
+            work: 0,
+            extra,
+        }
     }
 }
 
@@ -74,7 +82,10 @@ impl<T: Transform> Transform for Timed<'_, T> {
         let extra = self.transform.extra_work();
         let ExtraWork { fields, bytes } = extra.since(self.extra);
         self.extra = extra;
-        self.work = self.work.saturating_add(fields.saturating_mul(FIELD_WORK)).saturating_add(bytes);
+        self.work = self
+            .work
+            .saturating_add(fields.saturating_mul(FIELD_WORK))
+            .saturating_add(bytes);
         if self.transform.pauses() {
             return true;
         }
@@ -166,12 +177,29 @@ mod tests {
 
     /// Returns the fields and bytes that one slice of so many clock steps walks over.
     fn slice(document: &[u8], selects: bool, each: ExtraWork, steps: u32) -> (usize, usize) {
-        let selection = if selects { Selection::everything() } else { Selection::parse(["$.x"]).unwrap() };
-        let mut walk = Walk::new(Arc::new(selection), Containers::Descend, WalkLimits::default());
-        let mut extra = Extra { each, all: ExtraWork::default() };
+        let selection = if selects {
+            Selection::everything()
+        } else {
+            Selection::parse(["$.x"]).unwrap()
+        };
+        let mut walk = Walk::new(
+            Arc::new(selection),
+            Containers::Descend,
+            WalkLimits::default(),
+        );
+        let mut extra = Extra {
+            each,
+            all: ExtraWork::default(),
+        };
         let timer = SliceTimer::start(STEP * steps, stepping);
-        let progress =
-            walk.advance(document, &mut Vec::new(), &mut Timed::new(&mut extra, timer), Budget::UNLIMITED).unwrap();
+        let progress = walk
+            .advance(
+                document,
+                &mut Vec::new(),
+                &mut Timed::new(&mut extra, timer),
+                Budget::UNLIMITED,
+            )
+            .unwrap();
         assert_eq!(progress, Progress::More);
         (walk.fields(), walk.position())
     }
@@ -179,15 +207,37 @@ mod tests {
     #[test]
     fn a_slice_ends_by_time_within_a_bounded_piece_of_work() {
         let short = [&[0xdd, 0, 1, 0, 0][..], &[1; 65_536]].concat();
-        let long = [&[0x91][..], &[&[0xc5, 0x10, 0][..], &[7; 4_096]].concat().repeat(20)].concat();
+        let long = [
+            &[0x91][..],
+            &[&[0xc5, 0x10, 0][..], &[7; 4_096]].concat().repeat(20),
+        ]
+        .concat();
         let long = [&[0x9f][..], &long[1..]].concat();
         let none = ExtraWork::default();
         for (name, document, each, steps, fields) in [
             // 4,096 of work is 16 fields of one byte, of 257 each.
             ("short fields", &short, none, 1, 16),
             ("for longer", &short, none, 4, 64),
-            ("dear fields", &short, ExtraWork { fields: 100, bytes: 0 }, 3, 3),
-            ("searched bytes", &short, ExtraWork { fields: 0, bytes: 1_800 }, 1, 2),
+            (
+                "dear fields",
+                &short,
+                ExtraWork {
+                    fields: 100,
+                    bytes: 0,
+                },
+                3,
+                3,
+            ),
+            (
+                "searched bytes",
+                &short,
+                ExtraWork {
+                    fields: 0,
+                    bytes: 1_800,
+                },
+                1,
+                2,
+            ),
             ("long fields", &long, none, 2, 2),
         ] {
             assert_eq!(slice(document, true, each, steps).0, fields, "{name}");
@@ -201,9 +251,18 @@ mod tests {
         fn none() -> Instant {
             panic!("no clock is read")
         }
-        assert!(!SliceTimer { clock: none, ends: None }.is_over());
+        assert!(
+            !SliceTimer {
+                clock: none,
+                ends: None
+            }
+            .is_over()
+        );
         assert!(!SliceTimer::UNLIMITED.is_over());
         let timer = SliceTimer::start(STEP * 2, stepping);
-        assert_eq!([timer.is_over(), timer.is_over(), timer.is_over()], [false, true, true]);
+        assert_eq!(
+            [timer.is_over(), timer.is_over(), timer.is_over()],
+            [false, true, true]
+        );
     }
 }

@@ -56,7 +56,8 @@ impl Collection {
 
     /// Returns the context under which a value of the collection is sealed and found.
     pub fn scope(&self, context: &[u8]) -> TokenContext {
-        self.keys.context(if self.is_shared() { b"" } else { context })
+        self.keys
+            .context(if self.is_shared() { b"" } else { context })
     }
 }
 
@@ -72,13 +73,19 @@ pub struct Bounds {
 impl Bounds {
     /// Returns the bounds that an engine sets.
     pub fn of(limits: &Limits) -> Self {
-        Self { fields_max: limits.tokens_per_call_max, value_bytes_max: limits.token_value_bytes_max }
+        Self {
+            fields_max: limits.tokens_per_call_max,
+            value_bytes_max: limits.token_value_bytes_max,
+        }
     }
 }
 
 /// Seconds since 1970-01-01 UTC, by this machine's clock.
 pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
 }
 
 /// A value as it is hashed and sealed: text and binary without their headers, all else as its MessagePack.

@@ -40,7 +40,8 @@ use zeroize::Zeroizing;
 
 use crate::https::{HttpError, HttpsClient, ProviderOrigin, TRIES_MAX, TlsFiles};
 use crate::{
-    AwsKmsOptions, Provider, ProviderError, ProviderKind, RootBytes, WRAPPED_BYTES_MAX, WrapSlot, reject_long,
+    AwsKmsOptions, Provider, ProviderError, ProviderKind, RootBytes, WRAPPED_BYTES_MAX, WrapSlot,
+    reject_long,
 };
 use credentials::CredentialsSource;
 
@@ -95,7 +96,10 @@ impl AwsKms {
             // Bodies are bounded in size and time by the connector.
             .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
         config.set_endpoint_url(endpoint.map(|url| url.trim_end_matches('/').to_owned()));
-        Ok(Self { options, client: aws_sdk_kms::Client::from_conf(config.build()) })
+        Ok(Self {
+            options,
+            client: aws_sdk_kms::Client::from_conf(config.build()),
+        })
     }
 }
 
@@ -112,12 +116,21 @@ impl Provider for AwsKms {
     }
 
     async fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError> {
-        let mut request = self.client.encrypt().key_id(&self.options.key_id).plaintext(Blob::new(root.as_slice()));
+        let mut request = self
+            .client
+            .encrypt()
+            .key_id(&self.options.key_id)
+            .plaintext(Blob::new(root.as_slice()));
         for (name, value) in encryption_context(slot) {
             request = request.encryption_context(name, value);
         }
-        let response = silent(request.send()).await.map_err(|error| provider_error("encrypt", &error))?;
-        let wrapped = response.ciphertext_blob.map(Blob::into_inner).unwrap_or_default();
+        let response = silent(request.send())
+            .await
+            .map_err(|error| provider_error("encrypt", &error))?;
+        let wrapped = response
+            .ciphertext_blob
+            .map(Blob::into_inner)
+            .unwrap_or_default();
         if wrapped.is_empty() || wrapped.len() > CIPHERTEXT_BYTES_MAX.min(WRAPPED_BYTES_MAX) {
             return Err(wrong_answer("encrypt"));
         }
@@ -130,12 +143,19 @@ impl Provider for AwsKms {
             let text = format!("awskms decrypt: a copy has 1 to {CIPHERTEXT_BYTES_MAX} bytes");
             return Err(ProviderError::DoesNotUnwrap(text));
         }
-        let mut request = self.client.decrypt().key_id(&self.options.key_id).ciphertext_blob(Blob::new(wrapped));
+        let mut request = self
+            .client
+            .decrypt()
+            .key_id(&self.options.key_id)
+            .ciphertext_blob(Blob::new(wrapped));
         for (name, value) in encryption_context(slot) {
             request = request.encryption_context(name, value);
         }
-        let response = silent(request.send()).await.map_err(|error| provider_error("decrypt", &error))?;
-        let plaintext = Zeroizing::new(response.plaintext.map(Blob::into_inner).unwrap_or_default());
+        let response = silent(request.send())
+            .await
+            .map_err(|error| provider_error("decrypt", &error))?;
+        let plaintext =
+            Zeroizing::new(response.plaintext.map(Blob::into_inner).unwrap_or_default());
         let mut root = RootBytes::default();
         if plaintext.len() != root.len() {
             return Err(wrong_answer("decrypt"));
@@ -152,12 +172,23 @@ fn silent<T: Future>(future: T) -> WithDispatch<T> {
 
 /// Returns the encryption context of a slot.
 fn encryption_context(slot: &WrapSlot) -> [(&'static str, String); 3] {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    [("sealwire-set", hex(&slot.set)), ("sealwire-root", hex(&slot.root)), ("sealwire-slot", slot.number.to_string())]
+    let hex = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>()
+    };
+    [
+        ("sealwire-set", hex(&slot.set)),
+        ("sealwire-root", hex(&slot.root)),
+        ("sealwire-slot", slot.number.to_string()),
+    ]
 }
 
 fn wrong_answer(what: &str) -> ProviderError {
-    ProviderError::WrongAnswer(format!("awskms {what}: the response is not what the KMS API describes"))
+    ProviderError::WrongAnswer(format!(
+        "awskms {what}: the response is not what the KMS API describes"
+    ))
 }
 
 /// The meaning of an error code of AWS.
@@ -230,14 +261,24 @@ fn response_error(what: &str, status: u16, code: Option<&str>) -> ProviderError 
     let code = known.map_or("an unknown error", |(code, _)| *code);
     let text = |phrase: &str| format!("awskms {what}: status {status}, {code}: {phrase}");
     match meaning {
-        Some(CodeMeaning::Denied) => ProviderError::Denied(text("the credentials do not permit this")),
-        Some(CodeMeaning::Clock) => {
-            ProviderError::Denied(text("the secret access key or this machine's clock is wrong"))
+        Some(CodeMeaning::Denied) => {
+            ProviderError::Denied(text("the credentials do not permit this"))
         }
-        Some(CodeMeaning::NotFound) => ProviderError::NotFound(text("the key is not there, disabled or to be deleted")),
-        Some(CodeMeaning::DoesNotUnwrap) => ProviderError::DoesNotUnwrap(text("the copy does not unwrap")),
-        Some(CodeMeaning::Settings) => ProviderError::Settings(text("the key must be symmetric, for encryption")),
-        Some(CodeMeaning::Unavailable) => ProviderError::Unavailable(text("the service failed or throttles")),
+        Some(CodeMeaning::Clock) => ProviderError::Denied(text(
+            "the secret access key or this machine's clock is wrong",
+        )),
+        Some(CodeMeaning::NotFound) => {
+            ProviderError::NotFound(text("the key is not there, disabled or to be deleted"))
+        }
+        Some(CodeMeaning::DoesNotUnwrap) => {
+            ProviderError::DoesNotUnwrap(text("the copy does not unwrap"))
+        }
+        Some(CodeMeaning::Settings) => {
+            ProviderError::Settings(text("the key must be symmetric, for encryption"))
+        }
+        Some(CodeMeaning::Unavailable) => {
+            ProviderError::Unavailable(text("the service failed or throttles"))
+        }
         None => ProviderError::WrongAnswer(text("an unexpected response")),
     }
 }
@@ -261,7 +302,9 @@ where
         SdkError::TimeoutError(_) | SdkError::DispatchFailure(_) => {
             ProviderError::Unavailable(format!("awskms {what}: no response in time"))
         }
-        SdkError::ConstructionFailure(_) => ProviderError::Settings(format!("awskms {what}: no request can be made")),
+        SdkError::ConstructionFailure(_) => {
+            ProviderError::Settings(format!("awskms {what}: no request can be made"))
+        }
         _ => wrong_answer(what),
     }
 }
@@ -291,14 +334,18 @@ struct SdkConnector {
 
 impl SdkConnector {
     /// Sends a request whose URI has a scheme and a host.
-    async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<crate::https::HttpResponse, HttpError> {
+    async fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<crate::https::HttpResponse, HttpError> {
         let uri = request.uri();
         let origin = format!(
             "{}://{}",
             uri.scheme_str().unwrap_or_default(),
             uri.authority().map_or("", |authority| authority.as_str())
         );
-        let origin = ProviderOrigin::parse(&origin, "awskms.endpoint_url").map_err(HttpError::Settings)?;
+        let origin =
+            ProviderOrigin::parse(&origin, "awskms.endpoint_url").map_err(HttpError::Settings)?;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         *request.uri_mut() = path.parse::<Uri>().map_err(|_| HttpError::NotHttp)?;
         let client = HttpsClient {
@@ -312,7 +359,9 @@ impl SdkConnector {
 
     async fn call(self, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
         let unusable = || {
-            let error = ProviderError::Settings("awskms: the SDK made a request that cannot be sent".into());
+            let error = ProviderError::Settings(
+                "awskms: the SDK made a request that cannot be sent".into(),
+            );
             ConnectorError::user(Box::new(ConnectorFailure(error)))
         };
         let request = request.try_into_http1x().map_err(|_| unusable())?;
@@ -330,8 +379,10 @@ impl SdkConnector {
 
 /// Tells the SDK whether it can help to send a request again.
 fn connector_error(error: HttpError) -> ConnectorError {
-    let (is_transient, is_timeout) =
-        (error.is_transient(), matches!(error, HttpError::Timeout(_) | HttpError::ConnectTimeout(_)));
+    let (is_transient, is_timeout) = (
+        error.is_transient(),
+        matches!(error, HttpError::Timeout(_) | HttpError::ConnectTimeout(_)),
+    );
     let failure = Box::new(ConnectorFailure(error.into_provider_error("awskms")));
     match (is_transient, is_timeout) {
         (_, true) => ConnectorError::timeout(failure),
@@ -347,7 +398,11 @@ impl HttpConnector for SdkConnector {
 }
 
 impl HttpClient for SdkConnector {
-    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+    fn http_connector(
+        &self,
+        _: &HttpConnectorSettings,
+        _: &RuntimeComponents,
+    ) -> SharedHttpConnector {
         SharedHttpConnector::new(self.clone())
     }
 }

@@ -32,7 +32,11 @@ pub struct AwsKmsOptions {
 impl AwsKmsOptions {
     /// Creates options with the defaults.
     #[must_use]
-    pub fn new(key_id: impl Into<String>, region: impl Into<String>, credentials: AwsCredentials) -> Self {
+    pub fn new(
+        key_id: impl Into<String>,
+        region: impl Into<String>,
+        credentials: AwsCredentials,
+    ) -> Self {
         Self {
             key_id: key_id.into(),
             region: region.into(),
@@ -51,13 +55,15 @@ impl AwsKmsOptions {
         if self.key_id.is_empty() || self.key_id.len() > 2_048 || !is_graphic(&self.key_id) {
             return bad("awskms.key_id must have 1 to 2048 printable characters");
         }
-        let is_region = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_region =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         if self.region.is_empty() || self.region.len() > 64 || !self.region.bytes().all(is_region) {
             return bad("awskms.region must be the name of a region, such as eu-central-1");
         }
         let endpoint = self.endpoint_url.as_deref();
-        let encrypted =
-            endpoint.map_or(Ok(true), |url| Ok(ProviderOrigin::parse(url, "awskms.endpoint_url")?.tls()))?;
+        let encrypted = endpoint.map_or(Ok(true), |url| {
+            Ok(ProviderOrigin::parse(url, "awskms.endpoint_url")?.tls())
+        })?;
         let encrypted_sts = self.credentials.check()?;
         if (encrypted || encrypted_sts) && self.ca.is_none() {
             return bad("awskms.ca is required for https://");
@@ -100,16 +106,22 @@ impl AwsCredentials {
         let bad = |text: &str| Err(ProviderError::Settings(text.into()));
         match self {
             Self::Environment => Ok(false),
-            Self::File { profile, .. } if profile.is_empty() || profile.contains(['[', ']', '\n']) => {
+            Self::File { profile, .. }
+                if profile.is_empty() || profile.contains(['[', ']', '\n']) =>
+            {
                 bad("awskms.profile must be the name of a profile")
             }
             Self::File { .. } => Ok(false),
             Self::WebIdentity { role_arn, .. } if !(20..=2_048).contains(&role_arn.len()) => {
                 bad("awskms.role_arn must be the ARN of a role")
             }
-            Self::WebIdentity { sts_endpoint_url, .. } => {
+            Self::WebIdentity {
+                sts_endpoint_url, ..
+            } => {
                 let url = sts_endpoint_url.as_deref();
-                url.map_or(Ok(true), |url| Ok(ProviderOrigin::parse(url, "awskms.sts_endpoint_url")?.tls()))
+                url.map_or(Ok(true), |url| {
+                    Ok(ProviderOrigin::parse(url, "awskms.sts_endpoint_url")?.tls())
+                })
             }
         }
     }

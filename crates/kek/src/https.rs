@@ -52,7 +52,11 @@ pub(crate) fn check_timeout(key: &str, value: Duration) -> Result<Duration, Prov
     if (TIMEOUT_MIN..=TIMEOUT_MAX).contains(&value) {
         return Ok(value);
     }
-    Err(ProviderError::Settings(format!("{key} must be {} to {} ms", TIMEOUT_MIN.as_millis(), TIMEOUT_MAX.as_millis())))
+    Err(ProviderError::Settings(format!(
+        "{key} must be {} to {} ms",
+        TIMEOUT_MIN.as_millis(),
+        TIMEOUT_MAX.as_millis()
+    )))
 }
 
 /// The origin of a provider: scheme, host and port.
@@ -70,7 +74,9 @@ impl ProviderOrigin {
     /// Parses `https://host[:port]`, or `http://` with a host on this machine.
     pub(crate) fn parse(url: &str, key: &str) -> Result<Self, ProviderError> {
         let bad = |what: &str| ProviderError::Settings(format!("{key} {what}"));
-        let uri: Uri = url.parse().map_err(|_| bad("is no URL such as https://host:8200"))?;
+        let uri: Uri = url
+            .parse()
+            .map_err(|_| bad("is no URL such as https://host:8200"))?;
         let tls = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,
@@ -84,7 +90,11 @@ impl ProviderOrigin {
         if authority.as_str().contains('@') {
             return Err(bad("must not hold a credential"));
         }
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let host = authority
+            .host()
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
         if host.is_empty() {
             return Err(bad("names no host"));
         }
@@ -92,15 +102,26 @@ impl ProviderOrigin {
             return Err(bad("must name a DNS name or an IP address"));
         }
         if !tls && !is_loopback(&host) {
-            return Err(bad("must begin with https:// unless the host is localhost, 127.0.0.0/8 or ::1"));
+            return Err(bad(
+                "must begin with https:// unless the host is localhost, 127.0.0.0/8 or ::1",
+            ));
         }
         let port = match authority.as_str().strip_prefix(authority.host()) {
             Some("") if tls => 443,
             Some("") => 80,
-            _ => authority.port_u16().filter(|port| *port > 0).ok_or_else(|| bad("has no usable port"))?,
+            _ => authority
+                .port_u16()
+                .filter(|port| *port > 0)
+                .ok_or_else(|| bad("has no usable port"))?,
         };
-        let authority = HeaderValue::from_str(authority.as_str()).map_err(|_| bad("names no host"))?;
-        Ok(Self { tls, host, port, authority })
+        let authority =
+            HeaderValue::from_str(authority.as_str()).map_err(|_| bad("names no host"))?;
+        Ok(Self {
+            tls,
+            host,
+            port,
+            authority,
+        })
     }
 
     /// Returns true if requests are encrypted.
@@ -110,7 +131,10 @@ impl ProviderOrigin {
 }
 
 fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| is_loopback_address(&address))
+    host == "localhost"
+        || host
+            .parse::<IpAddr>()
+            .is_ok_and(|address| is_loopback_address(&address))
 }
 
 fn is_loopback_address(address: &IpAddr) -> bool {
@@ -133,7 +157,11 @@ pub(crate) struct TlsFiles {
 
 impl TlsFiles {
     pub(crate) fn new(ca: Option<PathBuf>, client: Option<(PathBuf, PathBuf)>) -> Self {
-        Self { ca, client, reader: FileReader::default() }
+        Self {
+            ca,
+            client,
+            reader: FileReader::default(),
+        }
     }
 
     /// Reads the files. Blocks.
@@ -142,22 +170,33 @@ impl TlsFiles {
         if let Some(path) = &self.ca {
             for certificate in certificates(path)? {
                 let added = roots.add(certificate);
-                added.map_err(|_| ProviderError::Settings(format!("{}: no usable certificate", path.display())))?;
+                added.map_err(|_| {
+                    ProviderError::Settings(format!("{}: no usable certificate", path.display()))
+                })?;
             }
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder = builder.map_err(|_| ProviderError::Settings("TLS has no protocol version".into()))?;
+        let builder =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder =
+            builder.map_err(|_| ProviderError::Settings("TLS has no protocol version".into()))?;
         let builder = builder.with_root_certificates(roots);
         let mut config = match &self.client {
             Some((certificate, key)) => {
                 let pem = read_secret_file(key)?;
                 // The parser's error can quote the text, which is the key, so only the file is named.
-                let private = PrivateKeyDer::from_pem_slice(&pem)
-                    .map_err(|_| ProviderError::Settings(format!("{}: no private key in PEM", key.display())))?;
-                builder.with_client_auth_cert(certificates(certificate)?, private).map_err(|_| {
-                    ProviderError::Settings(format!("{}: is not the key of {}", key.display(), certificate.display()))
-                })?
+                let private = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| {
+                    ProviderError::Settings(format!("{}: no private key in PEM", key.display()))
+                })?;
+                builder
+                    .with_client_auth_cert(certificates(certificate)?, private)
+                    .map_err(|_| {
+                        ProviderError::Settings(format!(
+                            "{}: is not the key of {}",
+                            key.display(),
+                            certificate.display()
+                        ))
+                    })?
             }
             None => builder.with_no_client_auth(),
         };
@@ -171,7 +210,10 @@ fn certificates(path: &std::path::Path) -> Result<Vec<CertificateDer<'static>>, 
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match found {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => Err(ProviderError::Settings(format!("{}: no certificate in PEM", path.display()))),
+        _ => Err(ProviderError::Settings(format!(
+            "{}: no certificate in PEM",
+            path.display()
+        ))),
     }
 }
 
@@ -200,14 +242,19 @@ pub(crate) enum HttpError {
 impl HttpError {
     /// Returns true if the same request can succeed when it is sent again at once.
     pub(crate) fn is_transient(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::ConnectTimeout(_) | Self::Broken | Self::Timeout(_))
+        matches!(
+            self,
+            Self::Connect(_) | Self::ConnectTimeout(_) | Self::Broken | Self::Timeout(_)
+        )
     }
 
     /// Returns the error of a provider, named by `subject`.
     pub(crate) fn into_provider_error(self, subject: &str) -> ProviderError {
         match self {
             Self::Settings(error) => error,
-            Self::TooLong | Self::NotHttp => ProviderError::WrongAnswer(format!("{subject}: {self}")),
+            Self::TooLong | Self::NotHttp => {
+                ProviderError::WrongAnswer(format!("{subject}: {self}"))
+            }
             _ => ProviderError::Unavailable(format!("{subject}: {self}")),
         }
     }
@@ -221,7 +268,11 @@ impl HttpError {
             }
             source = cause.source();
         }
-        if error.is_parse() { Self::NotHttp } else { Self::Broken }
+        if error.is_parse() {
+            Self::NotHttp
+        } else {
+            Self::Broken
+        }
     }
 }
 
@@ -252,23 +303,34 @@ pub(crate) struct HttpsClient {
 
 impl HttpsClient {
     /// Sends a request whose URI is a path, and reads the whole response.
-    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Result<HttpResponse, HttpError> {
+    pub(crate) async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<HttpResponse, HttpError> {
         let sent = timeout(self.request_timeout, self.exchange(request)).await;
         sent.unwrap_or(Err(HttpError::Timeout(self.request_timeout)))
     }
 
     async fn exchange(&self, mut request: Request<Full<Bytes>>) -> Result<HttpResponse, HttpError> {
-        request.headers_mut().insert(HOST, self.origin.authority.clone());
+        request
+            .headers_mut()
+            .insert(HOST, self.origin.authority.clone());
         if self.origin.tls {
             let files = self.files.clone();
-            let config = self.files.reader.run("the files for TLS", move || files.load()).await;
+            let config = self
+                .files
+                .reader
+                .run("the files for TLS", move || files.load())
+                .await;
             let config = config.map_err(HttpError::Settings)?;
             let name = ServerName::try_from(self.origin.host.clone());
             let name = name.map_err(|_| HttpError::Connect(io::ErrorKind::InvalidInput.into()))?;
             let connect = async {
                 let socket = self.connect().await?;
                 let connected = TlsConnector::from(config).connect(name, socket).await;
-                connected.map_err(|error| tls_error(&error).map_or(HttpError::Connect(error), HttpError::Tls))
+                connected.map_err(|error| {
+                    tls_error(&error).map_or(HttpError::Connect(error), HttpError::Tls)
+                })
             };
             converse(self.within_connect_timeout(connect).await?, request).await
         } else {
@@ -304,10 +366,14 @@ async fn converse<S>(stream: S, request: Request<Full<Bytes>>) -> Result<HttpRes
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| HttpError::of_exchange(&error))?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| HttpError::of_exchange(&error))?;
     let mut response = pin!(async {
-        let response = sender.send_request(request).await.map_err(|error| HttpError::of_exchange(&error))?;
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|error| HttpError::of_exchange(&error))?;
         let (parts, body) = response.into_parts();
         Ok(HttpResponse {
             status: parts.status,
@@ -357,8 +423,13 @@ mod tests {
             ("http://[::1]:8200", "::1", 8200, false),
             ("http://localhost:8200", "localhost", 8200, false),
         ] {
-            let origin = ProviderOrigin::parse(url, "address").unwrap_or_else(|error| panic!("{url}: {error}"));
-            assert_eq!((&*origin.host, origin.port, origin.tls), (host, port, tls), "{url}");
+            let origin = ProviderOrigin::parse(url, "address")
+                .unwrap_or_else(|error| panic!("{url}: {error}"));
+            assert_eq!(
+                (&*origin.host, origin.port, origin.tls),
+                (host, port, tls),
+                "{url}"
+            );
         }
     }
 
@@ -386,7 +457,10 @@ mod tests {
         ] {
             let error = ProviderOrigin::parse(url, "address").expect_err(url);
             let text = error.to_string();
-            assert!(matches!(error, ProviderError::Settings(_)) && text.contains(part), "{url}: {text}");
+            assert!(
+                matches!(error, ProviderError::Settings(_)) && text.contains(part),
+                "{url}: {text}"
+            );
             assert!(!text.contains("hunter2"), "{text}");
         }
     }
@@ -411,10 +485,19 @@ mod tests {
             connect_timeout: Duration::from_secs(60),
             request_timeout: Duration::from_secs(60),
         };
-        let received = client.send(Request::post("/path").body(Full::new("hello".into())).unwrap()).await;
+        let received = client
+            .send(
+                Request::post("/path")
+                    .body(Full::new("hello".into()))
+                    .unwrap(),
+            )
+            .await;
         let request = server.await.unwrap();
         assert!(request.starts_with("POST /path HTTP/1.1\r\n"), "{request}");
-        assert!(request.contains(&format!("host: {address}\r\n")), "{request}");
+        assert!(
+            request.contains(&format!("host: {address}\r\n")),
+            "{request}"
+        );
         received
     }
 
@@ -423,25 +506,56 @@ mod tests {
         let most = " ".repeat(BODY_BYTES_MAX);
         let chunk = format!("{:x}\r\n{most}\r\n", most.len());
         for (response, expected) in [
-            ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok".to_owned(), Ok((200, 2))),
-            ("HTTP/1.1 503 Sealed\r\ncontent-length: 2\r\n\r\nno".to_owned(), Ok((503, 2))),
-            ("HTTP/1.1 200 OK\r\n\r\nuntil the end".to_owned(), Ok((200, 13))),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok".to_owned(),
+                Ok((200, 2)),
+            ),
+            (
+                "HTTP/1.1 503 Sealed\r\ncontent-length: 2\r\n\r\nno".to_owned(),
+                Ok((503, 2)),
+            ),
+            (
+                "HTTP/1.1 200 OK\r\n\r\nuntil the end".to_owned(),
+                Ok((200, 13)),
+            ),
             ("HTTP/1.1 204 No Content\r\n\r\n".to_owned(), Ok((204, 0))),
-            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok".to_owned(), Ok((200, 2))),
-            (format!("HTTP/1.1 200 OK\r\n\r\n{most}"), Ok((200, BODY_BYTES_MAX))),
+            (
+                "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+                    .to_owned(),
+                Ok((200, 2)),
+            ),
+            (
+                format!("HTTP/1.1 200 OK\r\n\r\n{most}"),
+                Ok((200, BODY_BYTES_MAX)),
+            ),
             (format!("HTTP/1.1 200 OK\r\n\r\n{most} "), Err("more than")),
-            (format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{chunk}{chunk}"), Err("more than")),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok".to_owned(), Err("broke")),
+            (
+                format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{chunk}{chunk}"),
+                Err("more than"),
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok".to_owned(),
+                Err("broke"),
+            ),
             ("HTTP/1.1 200 OK\r\ncontent-le".to_owned(), Err("broke")),
             (String::new(), Err("broke")),
             ("hello\r\n\r\n".to_owned(), Err("not HTTP")),
             ("HTTP/1.1 2000 OK\r\n\r\n".to_owned(), Err("not HTTP")),
-            (format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "x".repeat(1 << 20)), Err("")),
+            (
+                format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "x".repeat(1 << 20)),
+                Err(""),
+            ),
         ] {
             let start = &response[..response.len().min(80)];
             match (respond_with(response.clone().into_bytes()).await, expected) {
-                (Ok(found), Ok(expected)) => assert_eq!((found.status.as_u16(), found.body.len()), expected, "{start}"),
-                (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{start}: {error}"),
+                (Ok(found), Ok(expected)) => assert_eq!(
+                    (found.status.as_u16(), found.body.len()),
+                    expected,
+                    "{start}"
+                ),
+                (Err(error), Err(part)) => {
+                    assert!(error.to_string().contains(part), "{start}: {error}")
+                }
                 (found, _) => panic!("{start}: {:?}", found.map(|found| found.status)),
             }
         }

@@ -47,7 +47,9 @@ fn reject_long(wrapped: &[u8]) -> Result<(), ProviderError> {
     if wrapped.len() <= WRAPPED_BYTES_MAX {
         return Ok(());
     }
-    Err(ProviderError::DoesNotUnwrap(format!("a wrapped copy has at most {WRAPPED_BYTES_MAX} bytes")))
+    Err(ProviderError::DoesNotUnwrap(format!(
+        "a wrapped copy has at most {WRAPPED_BYTES_MAX} bytes"
+    )))
 }
 
 /// The place of a wrapped copy, which its provider authenticates. None of it is secret.
@@ -65,7 +67,13 @@ impl WrapSlot {
     /// Returns the additional authenticated data: `sealwire/slot/1`, set, root, number (4 bytes, big endian).
     #[must_use]
     pub fn aad(&self) -> Vec<u8> {
-        [b"sealwire/slot/1", &self.set[..], &self.root, &self.number.to_be_bytes()].concat()
+        [
+            b"sealwire/slot/1",
+            &self.set[..],
+            &self.root,
+            &self.number.to_be_bytes(),
+        ]
+        .concat()
     }
 }
 
@@ -103,9 +111,16 @@ impl ProviderKind {
     /// Returns the kind with a name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::File, Self::Environment, Self::Pkcs11, Self::AwsKms, Self::Transit, Self::Shares]
-            .into_iter()
-            .find(|kind| kind.name() == name)
+        [
+            Self::File,
+            Self::Environment,
+            Self::Pkcs11,
+            Self::AwsKms,
+            Self::Transit,
+            Self::Shares,
+        ]
+        .into_iter()
+        .find(|kind| kind.name() == name)
     }
 
     /// Returns true if the kind wraps by itself but unwraps only with people: the holders of shares.

@@ -32,7 +32,10 @@ impl FileProvider {
     /// [`ProviderError::Unavailable`] after 5 seconds.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
-        Self { path, reader: FileReader::default() }
+        Self {
+            path,
+            reader: FileReader::default(),
+        }
     }
 
     /// Returns the file's path.
@@ -43,8 +46,11 @@ impl FileProvider {
 
     async fn kek(&self) -> Result<LocalKek, ProviderError> {
         let path = self.path.clone();
-        let read = move || LocalKek::parse(&read_secret_file(&path)?, || path.display().to_string());
-        self.reader.run(&self.path.display().to_string(), read).await
+        let read =
+            move || LocalKek::parse(&read_secret_file(&path)?, || path.display().to_string());
+        self.reader
+            .run(&self.path.display().to_string(), read)
+            .await
     }
 }
 
@@ -80,7 +86,8 @@ impl EnvironmentProvider {
 
     fn kek(&self) -> Result<LocalKek, ProviderError> {
         let place = || format!("environment variable {}", self.variable);
-        let text = std::env::var_os(&self.variable).ok_or_else(|| ProviderError::NotFound(place() + ": not set"))?;
+        let text = std::env::var_os(&self.variable)
+            .ok_or_else(|| ProviderError::NotFound(place() + ": not set"))?;
         LocalKek::parse(&Zeroizing::new(text.into_encoded_bytes()), place)
     }
 }
@@ -113,14 +120,24 @@ impl LocalKek {
     fn parse(text: &[u8], place: impl Fn() -> String) -> Result<Self, ProviderError> {
         let digits = text.trim_ascii();
         let mut bytes = Box::new(Zeroizing::new([0; 32]));
-        if digits.len() != 64 || HEXLOWER_PERMISSIVE.decode_mut(digits, &mut bytes[..]).is_err() {
-            return Err(ProviderError::Settings(place() + ": must hold 64 hexadecimal digits"));
+        if digits.len() != 64
+            || HEXLOWER_PERMISSIVE
+                .decode_mut(digits, &mut bytes[..])
+                .is_err()
+        {
+            return Err(ProviderError::Settings(
+                place() + ": must hold 64 hexadecimal digits",
+            ));
         }
-        Ok(Self { bytes, place: place() })
+        Ok(Self {
+            bytes,
+            place: place(),
+        })
     }
 
     fn aead(&self) -> Result<LessSafeKey, ProviderError> {
-        let key = UnboundKey::new(&AES_256_GCM, &self.bytes[..]).map_err(|_| self.library_failed())?;
+        let key =
+            UnboundKey::new(&AES_256_GCM, &self.bytes[..]).map_err(|_| self.library_failed())?;
         Ok(LessSafeKey::new(key))
     }
 
@@ -143,14 +160,24 @@ impl LocalKek {
     }
 
     fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
-        let altered =
-            || ProviderError::DoesNotUnwrap(format!("{}: the copy was altered, or is another key's", self.place));
+        let altered = || {
+            ProviderError::DoesNotUnwrap(format!(
+                "{}: the copy was altered, or is another key's",
+                self.place
+            ))
+        };
         let wrapped: &[u8; COPY_BYTES] = wrapped.try_into().map_err(|_| altered())?;
-        let (nonce, sealed) = wrapped.split_first_chunk::<NONCE_BYTES>().ok_or_else(altered)?;
+        let (nonce, sealed) = wrapped
+            .split_first_chunk::<NONCE_BYTES>()
+            .ok_or_else(altered)?;
         let mut data = Zeroizing::new(sealed.to_vec());
         let plain = self
             .aead()?
-            .open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::from(slot.aad()), &mut data)
+            .open_in_place(
+                Nonce::assume_unique_for_key(*nonce),
+                Aad::from(slot.aad()),
+                &mut data,
+            )
             .map_err(|_| altered())?;
         let mut root = RootBytes::default();
         root.copy_from_slice(plain);
@@ -183,7 +210,11 @@ mod tests {
     use super::*;
 
     const DIGITS: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
-    const SLOT: WrapSlot = WrapSlot { set: [1; 16], root: [2; 16], number: 3 };
+    const SLOT: WrapSlot = WrapSlot {
+        set: [1; 16],
+        root: [2; 16],
+        number: 3,
+    };
     /// Names the variable with the KEK in the child process.
     const VARIABLE: &str = "SEALWIRE_TEST_CHILD_KEK";
 
@@ -205,7 +236,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kek.key");
         write(&path, content);
-        KekFile { _folder: folder, provider: FileProvider::new(path) }
+        KekFile {
+            _folder: folder,
+            provider: FileProvider::new(path),
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -214,12 +248,27 @@ mod tests {
         let copy = file.provider.wrap(&root(), &SLOT).await.unwrap();
         assert_eq!(copy.len(), COPY_BYTES);
         assert_eq!(file.provider.unwrap(&copy, &SLOT).await, Ok(root()));
-        assert_ne!(copy, file.provider.wrap(&root(), &SLOT).await.unwrap(), "nonces differ");
-        for other in
-            [WrapSlot { set: [9; 16], ..SLOT }, WrapSlot { root: [9; 16], ..SLOT }, WrapSlot { number: 4, ..SLOT }]
-        {
+        assert_ne!(
+            copy,
+            file.provider.wrap(&root(), &SLOT).await.unwrap(),
+            "nonces differ"
+        );
+        for other in [
+            WrapSlot {
+                set: [9; 16],
+                ..SLOT
+            },
+            WrapSlot {
+                root: [9; 16],
+                ..SLOT
+            },
+            WrapSlot { number: 4, ..SLOT },
+        ] {
             let result = file.provider.unwrap(&copy, &other).await;
-            assert!(matches!(result, Err(ProviderError::DoesNotUnwrap(_))), "{other:?}: {result:?}");
+            assert!(
+                matches!(result, Err(ProviderError::DoesNotUnwrap(_))),
+                "{other:?}: {result:?}"
+            );
         }
     }
 
@@ -234,14 +283,25 @@ mod tests {
                 copy
             })
             .collect();
-        altered.extend([vec![], copy[1..].to_vec(), copy[..copy.len() - 1].to_vec(), [&copy[..], &[0]].concat()]);
+        altered.extend([
+            vec![],
+            copy[1..].to_vec(),
+            copy[..copy.len() - 1].to_vec(),
+            [&copy[..], &[0]].concat(),
+        ]);
         let other_key = FileProvider::new(file.provider.path().with_file_name("other.key"));
         write(other_key.path(), &DIGITS.replace("1f", "2f"));
         for copy in altered {
             let result = file.provider.unwrap(&copy, &SLOT).await;
-            assert!(matches!(result, Err(ProviderError::DoesNotUnwrap(_))), "{copy:?}: {result:?}");
+            assert!(
+                matches!(result, Err(ProviderError::DoesNotUnwrap(_))),
+                "{copy:?}: {result:?}"
+            );
         }
-        assert!(matches!(other_key.unwrap(&copy, &SLOT).await, Err(ProviderError::DoesNotUnwrap(_))));
+        assert!(matches!(
+            other_key.unwrap(&copy, &SLOT).await,
+            Err(ProviderError::DoesNotUnwrap(_))
+        ));
     }
 
     #[tokio::test(start_paused = true)]
@@ -258,11 +318,21 @@ mod tests {
         let file = file(DIGITS);
         let copy = file.provider.wrap(&root(), &SLOT).await.unwrap();
         fs::write(file.provider.path(), "").unwrap();
-        assert!(matches!(file.provider.unwrap(&copy, &SLOT).await, Err(ProviderError::Settings(_))));
-        fs::write(file.provider.path(), format!("\n {} \r\n", DIGITS.to_uppercase())).unwrap();
+        assert!(matches!(
+            file.provider.unwrap(&copy, &SLOT).await,
+            Err(ProviderError::Settings(_))
+        ));
+        fs::write(
+            file.provider.path(),
+            format!("\n {} \r\n", DIGITS.to_uppercase()),
+        )
+        .unwrap();
         assert_eq!(file.provider.unwrap(&copy, &SLOT).await, Ok(root()));
         fs::remove_file(file.provider.path()).unwrap();
-        assert!(matches!(file.provider.unwrap(&copy, &SLOT).await, Err(ProviderError::NotFound(_))));
+        assert!(matches!(
+            file.provider.unwrap(&copy, &SLOT).await,
+            Err(ProviderError::NotFound(_))
+        ));
     }
 
     #[tokio::test(start_paused = true)]
@@ -276,9 +346,17 @@ mod tests {
             "0x",
             "\u{e9}",
         ] {
-            let Err(error) = file(content).provider.wrap(&root(), &SLOT).await else { panic!("{content}") };
-            assert!(matches!(error, ProviderError::Settings(_)), "{content}: {error:?}");
-            assert!(content.len() < 3 || !error.to_string().contains(content), "{error}");
+            let Err(error) = file(content).provider.wrap(&root(), &SLOT).await else {
+                panic!("{content}")
+            };
+            assert!(
+                matches!(error, ProviderError::Settings(_)),
+                "{content}: {error:?}"
+            );
+            assert!(
+                content.len() < 3 || !error.to_string().contains(content),
+                "{error}"
+            );
         }
     }
 
@@ -289,7 +367,9 @@ mod tests {
             fs::set_permissions(file.provider.path(), fs::Permissions::from_mode(mode)).unwrap();
             match file.provider.wrap(&root(), &SLOT).await {
                 Ok(_) => assert!(!rejected, "{mode:o}"),
-                Err(ProviderError::Settings(text)) => assert!(rejected && text.contains("chmod 600"), "{text}"),
+                Err(ProviderError::Settings(text)) => {
+                    assert!(rejected && text.contains("chmod 600"), "{text}")
+                }
                 Err(other) => panic!("{other:?}"),
             }
         }
@@ -312,18 +392,29 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_variable_without_a_key_is_an_error() {
-        let unset = EnvironmentProvider::new("SEALWIRE_TEST_UNSET".into()).wrap(&root(), &SLOT).await;
-        assert!(matches!(unset, Err(ProviderError::NotFound(_))), "{unset:?}");
+        let unset = EnvironmentProvider::new("SEALWIRE_TEST_UNSET".into())
+            .wrap(&root(), &SLOT)
+            .await;
+        assert!(
+            matches!(unset, Err(ProviderError::NotFound(_))),
+            "{unset:?}"
+        );
         // Cargo sets it for every test.
         let path = std::env::var("CARGO_MANIFEST_DIR").unwrap();
-        let text = EnvironmentProvider::new("CARGO_MANIFEST_DIR".into()).wrap(&root(), &SLOT).await.unwrap_err();
+        let text = EnvironmentProvider::new("CARGO_MANIFEST_DIR".into())
+            .wrap(&root(), &SLOT)
+            .await
+            .unwrap_err();
         assert!(matches!(text, ProviderError::Settings(_)), "{text:?}");
         assert!(!text.to_string().contains(&path), "{text}");
     }
 
     #[test]
     fn a_variable_with_a_key_wraps() {
-        let status = child::command("local::tests::child_process").env(VARIABLE, DIGITS).status().unwrap();
+        let status = child::command("local::tests::child_process")
+            .env(VARIABLE, DIGITS)
+            .status()
+            .unwrap();
         assert!(status.success());
     }
 
@@ -335,7 +426,11 @@ mod tests {
         }
         let provider = EnvironmentProvider::new(VARIABLE.into());
         let copy = provider.wrap(&root(), &SLOT).await.unwrap();
-        assert_eq!(file(DIGITS).provider.unwrap(&copy, &SLOT).await, Ok(root()), "both kinds share a layout");
+        assert_eq!(
+            file(DIGITS).provider.unwrap(&copy, &SLOT).await,
+            Ok(root()),
+            "both kinds share a layout"
+        );
         assert_eq!(provider.unwrap(&copy, &SLOT).await, Ok(root()));
     }
 }

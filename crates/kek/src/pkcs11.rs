@@ -110,14 +110,22 @@ impl Pkcs11Provider {
         let limited = async {
             let find = async || {
                 let module = self.options.module.clone();
-                self.reader.run(&self.place(), move || queue_of(&module)).await
+                self.reader
+                    .run(&self.place(), move || queue_of(&module))
+                    .await
             };
-            self.call_in(self.queue.get_or_try_init(find).await?, work).await
+            self.call_in(self.queue.get_or_try_init(find).await?, work)
+                .await
         };
-        tokio::time::timeout(self.time_limit, limited).await.unwrap_or_else(|_| {
-            let seconds = self.time_limit.as_secs();
-            Err(ProviderError::Unavailable(format!("{}: no answer within {seconds} seconds", self.place())))
-        })
+        tokio::time::timeout(self.time_limit, limited)
+            .await
+            .unwrap_or_else(|_| {
+                let seconds = self.time_limit.as_secs();
+                Err(ProviderError::Unavailable(format!(
+                    "{}: no answer within {seconds} seconds",
+                    self.place()
+                )))
+            })
     }
 
     /// Names the module in errors.
@@ -139,12 +147,18 @@ impl Pkcs11Provider {
             }
         });
         queue.try_send(job).map_err(|error| match error {
-            TrySendError::Full(_) => {
-                ProviderError::Unavailable(format!("{}: {QUEUE_MAX} calls wait already", self.place()))
-            }
+            TrySendError::Full(_) => ProviderError::Unavailable(format!(
+                "{}: {QUEUE_MAX} calls wait already",
+                self.place()
+            )),
             TrySendError::Disconnected(_) => ended(&self.options.module),
         })?;
-        let panicked = |_| Err(ProviderError::Unavailable(format!("{}: the call panicked", self.place())));
+        let panicked = |_| {
+            Err(ProviderError::Unavailable(format!(
+                "{}: the call panicked",
+                self.place()
+            )))
+        };
         result.await.unwrap_or_else(panicked)
     }
 }
@@ -157,13 +171,15 @@ impl Provider for Pkcs11Provider {
 
     async fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError> {
         let (options, root, aad) = (Arc::clone(&self.options), root.clone(), slot.aad());
-        self.call(move |module| module.wrap(&options, &root, &aad)).await
+        self.call(move |module| module.wrap(&options, &root, &aad))
+            .await
     }
 
     async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
         reject_long(wrapped)?;
         let (options, wrapped, aad) = (Arc::clone(&self.options), wrapped.to_vec(), slot.aad());
-        self.call(move |module| module.unwrap(&options, &wrapped, &aad)).await
+        self.call(move |module| module.unwrap(&options, &wrapped, &aad))
+            .await
     }
 }
 
@@ -188,7 +204,9 @@ impl ModuleThread {
 
     fn run(&mut self, jobs: &Receiver<ModuleJob>) {
         for job in jobs {
-            let Some(_call) = RunningCall::begin() else { return };
+            let Some(_call) = RunningCall::begin() else {
+                return;
+            };
             // The caller learns of a panic by its dropped reply. The sessions can be in the middle of an operation.
             if catch_unwind(AssertUnwindSafe(|| job(self))).is_err()
                 && let Some(module) = &mut self.module
@@ -206,7 +224,10 @@ struct Calls {
     is_ending: bool,
 }
 
-static CALLS: Mutex<Calls> = Mutex::new(Calls { running: 0, is_ending: false });
+static CALLS: Mutex<Calls> = Mutex::new(Calls {
+    running: 0,
+    is_ending: false,
+});
 static CALL_ENDED: Condvar = Condvar::new();
 
 /// A call of a module, counted until it is dropped.
@@ -240,7 +261,8 @@ pub fn end_calls() {
 /// Returns the queue of a module, and starts the module's thread if there is none. Threads end with the process. Blocks on
 /// the file system.
 fn queue_of(module: &Path) -> Result<ModuleQueue, ProviderError> {
-    static QUEUES: LazyLock<Mutex<HashMap<(u64, u64), ModuleQueue>>> = LazyLock::new(Mutex::default);
+    static QUEUES: LazyLock<Mutex<HashMap<(u64, u64), ModuleQueue>>> =
+        LazyLock::new(Mutex::default);
     let missing = |error| ProviderError::NotFound(format!("module {}: {error}", module.display()));
     let path = fs::canonicalize(module).map_err(missing)?;
     // Two paths to one file are one module, also by hard links.
@@ -255,14 +277,19 @@ fn queue_of(module: &Path) -> Result<ModuleQueue, ProviderError> {
     thread::Builder::new()
         .name("pkcs11".into())
         .spawn(move || thread.run(&jobs))
-        .map_err(|error| ProviderError::Unavailable(format!("no thread for a PKCS #11 module: {error}")))?;
+        .map_err(|error| {
+            ProviderError::Unavailable(format!("no thread for a PKCS #11 module: {error}"))
+        })?;
     queues.insert(file, queue.clone());
     Ok(queue)
 }
 
 /// A thread that ended is not replaced: a second context of the module would break.
 fn ended(module: &Path) -> ProviderError {
-    ProviderError::Unavailable(format!("module {}: its thread ended; restart the program", module.display()))
+    ProviderError::Unavailable(format!(
+        "module {}: its thread ended; restart the program",
+        module.display()
+    ))
 }
 
 #[cfg(test)]

@@ -16,7 +16,9 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::BASE64URL_NOPAD;
-use sealwire_crypto::{HYBRID_PUBLIC_KEY_BYTES, HybridKey, HybridPublicKey, HybridSeed, KeyId, RECOVERY_COPY_BYTES};
+use sealwire_crypto::{
+    HYBRID_PUBLIC_KEY_BYTES, HybridKey, HybridPublicKey, HybridSeed, KeyId, RECOVERY_COPY_BYTES,
+};
 
 use crate::secret_file::{FileReader, read_public};
 use crate::shares::{self, JoinError, Share, SplitError};
@@ -104,9 +106,16 @@ impl RecoveryKey {
     /// [`RecoveryError::Join`], [`RecoveryError::OtherKey`], [`RecoveryError::Library`].
     pub fn join(shares: &[Share]) -> Result<Self, RecoveryError> {
         let seed = shares::join(shares)?;
-        let (set, id) = shares.first().map_or(([0; 16], [0; 5]), |share| (*share.set(), *share.key()));
-        let key = HybridKey::from_seed(HybridSeed::new(seed)).map_err(|_| RecoveryError::Library)?;
-        if *key.id().as_bytes() == id { Ok(Self { set, key }) } else { Err(RecoveryError::OtherKey) }
+        let (set, id) = shares
+            .first()
+            .map_or(([0; 16], [0; 5]), |share| (*share.set(), *share.key()));
+        let key =
+            HybridKey::from_seed(HybridSeed::new(seed)).map_err(|_| RecoveryError::Library)?;
+        if *key.id().as_bytes() == id {
+            Ok(Self { set, key })
+        } else {
+            Err(RecoveryError::OtherKey)
+        }
     }
 
     /// Splits the key into `total` shares, of which any `threshold` join to it.
@@ -114,7 +123,13 @@ impl RecoveryKey {
     /// # Errors
     /// See [`SplitError`].
     pub fn split(&self, threshold: u8, total: u8) -> Result<Vec<Share>, SplitError> {
-        shares::split(self.key.seed().expose(), self.set, *self.key.id().as_bytes(), threshold, total)
+        shares::split(
+            self.key.seed().expose(),
+            self.set,
+            *self.key.id().as_bytes(),
+            threshold,
+            total,
+        )
     }
 
     /// Returns the id of the set of root keys.
@@ -135,7 +150,8 @@ impl RecoveryKey {
     /// [`RecoveryError::Library`] when the library fails.
     pub fn public(&self) -> Result<RecoveryPublicKey, RecoveryError> {
         let public = self.key.public().map_err(|_| RecoveryError::Library)?;
-        let key = HybridPublicKey::from_bytes(public.as_bytes()).map_err(|_| RecoveryError::Library)?;
+        let key =
+            HybridPublicKey::from_bytes(public.as_bytes()).map_err(|_| RecoveryError::Library)?;
         Ok(RecoveryPublicKey { set: self.set, key })
     }
 
@@ -148,7 +164,9 @@ impl RecoveryKey {
         if id != self.key.id() || slot.set != self.set {
             return Err(RecoveryError::OtherCopy);
         }
-        let opened = self.key.open_copy(&wrapped[COPY_HEADER_BYTES..], &slot.aad());
+        let opened = self
+            .key
+            .open_copy(&wrapped[COPY_HEADER_BYTES..], &slot.aad());
         opened.map(Box::new).map_err(|_| RecoveryError::DoesNotOpen)
     }
 }
@@ -175,7 +193,13 @@ impl RecoveryPublicKey {
     /// Returns the text form.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let body = [&[VERSION][..], &self.set, self.key.id().as_bytes(), self.key.as_bytes()].concat();
+        let body = [
+            &[VERSION][..],
+            &self.set,
+            self.key.id().as_bytes(),
+            self.key.as_bytes(),
+        ]
+        .concat();
         let sum = checksum(&body);
         PREFIX.to_owned() + &BASE64URL_NOPAD.encode(&[&body[..], &sum].concat())
     }
@@ -185,8 +209,13 @@ impl RecoveryPublicKey {
     /// # Errors
     /// See [`PublicKeyError`].
     pub fn parse(text: &str) -> Result<Self, PublicKeyError> {
-        let digits = text.trim().strip_prefix(PREFIX).ok_or(PublicKeyError::Form)?;
-        let bytes = BASE64URL_NOPAD.decode(digits.as_bytes()).map_err(|_| PublicKeyError::Form)?;
+        let digits = text
+            .trim()
+            .strip_prefix(PREFIX)
+            .ok_or(PublicKeyError::Form)?;
+        let bytes = BASE64URL_NOPAD
+            .decode(digits.as_bytes())
+            .map_err(|_| PublicKeyError::Form)?;
         if bytes.len() != BODY_BYTES + CHECKSUM_BYTES {
             return Err(PublicKeyError::Form);
         }
@@ -201,7 +230,11 @@ impl RecoveryPublicKey {
         set.copy_from_slice(&body[1..17]);
         id.copy_from_slice(&body[17..22]);
         let key = HybridPublicKey::from_bytes(&body[22..]).map_err(|_| PublicKeyError::Key)?;
-        if *key.id().as_bytes() == id { Ok(Self { set, key }) } else { Err(PublicKeyError::Key) }
+        if *key.id().as_bytes() == id {
+            Ok(Self { set, key })
+        } else {
+            Err(PublicKeyError::Key)
+        }
     }
 
     /// Wraps a root key for a slot.
@@ -229,9 +262,15 @@ impl fmt::Debug for RecoveryPublicKey {
 /// Returns the id of the recovery key to which a copy is sealed, or `None` if the bytes are not such a copy.
 #[must_use]
 pub fn recovery_key_of(wrapped: &[u8]) -> Option<KeyId> {
-    let id = wrapped.get(1..COPY_HEADER_BYTES).and_then(|id| id.try_into().ok());
+    let id = wrapped
+        .get(1..COPY_HEADER_BYTES)
+        .and_then(|id| id.try_into().ok());
     let is_copy = wrapped.len() == COPY_BYTES && wrapped[0] == VERSION;
-    if is_copy { id.map(KeyId::from_bytes) } else { None }
+    if is_copy {
+        id.map(KeyId::from_bytes)
+    } else {
+        None
+    }
 }
 
 /// Returns the first 4 bytes of the SHA-256.
@@ -253,7 +292,10 @@ impl SharesProvider {
     /// that its group or other users can change is rejected.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
-        Self { path, reader: FileReader::default() }
+        Self {
+            path,
+            reader: FileReader::default(),
+        }
     }
 }
 
@@ -281,7 +323,9 @@ impl Provider for SharesProvider {
     async fn unwrap(&self, wrapped: &[u8], _: &WrapSlot) -> Result<RootBytes, ProviderError> {
         match recovery_key_of(wrapped) {
             Some(_) => Err(ProviderError::NeedsHolders),
-            None => Err(ProviderError::DoesNotUnwrap("not a copy that is sealed to a recovery key".into())),
+            None => Err(ProviderError::DoesNotUnwrap(
+                "not a copy that is sealed to a recovery key".into(),
+            )),
         }
     }
 }

@@ -27,7 +27,9 @@ pub(crate) struct FileReader {
 
 impl Default for FileReader {
     fn default() -> Self {
-        Self { permit: Arc::new(Semaphore::new(1)) }
+        Self {
+            permit: Arc::new(Semaphore::new(1)),
+        }
     }
 }
 
@@ -43,17 +45,28 @@ impl FileReader {
     ) -> Result<T, ProviderError> {
         let aborted = || ProviderError::Unavailable(format!("{place}: reading was aborted"));
         let reading = async {
-            let permit = Arc::clone(&self.permit).acquire_owned().await.map_err(|_| aborted())?;
+            let permit = Arc::clone(&self.permit)
+                .acquire_owned()
+                .await
+                .map_err(|_| aborted())?;
             let work = move || {
                 let result = read();
                 // Held by the thread, because a call that gave up does not end the read.
                 drop(permit);
                 result
             };
-            tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(aborted()))
+            tokio::task::spawn_blocking(work)
+                .await
+                .unwrap_or_else(|_| Err(aborted()))
         };
-        let late = |_| Err(ProviderError::Unavailable(format!("{place}: not read within {READ_SECONDS_MAX} seconds")));
-        tokio::time::timeout(Duration::from_secs(READ_SECONDS_MAX), reading).await.unwrap_or_else(late)
+        let late = |_| {
+            Err(ProviderError::Unavailable(format!(
+                "{place}: not read within {READ_SECONDS_MAX} seconds"
+            )))
+        };
+        tokio::time::timeout(Duration::from_secs(READ_SECONDS_MAX), reading)
+            .await
+            .unwrap_or_else(late)
     }
 
     /// Takes the permit of the reader, as a read that hangs does.
@@ -87,7 +100,11 @@ pub(crate) fn read_line(path: &Path) -> Result<Zeroizing<String>, ProviderError>
 /// Reads a file of at most [`PUBLIC_FILE_BYTES_MAX`] bytes that is no secret, such as a certificate. Rejects a file that
 /// other users can change. Blocks.
 pub(crate) fn read_public(path: &Path) -> Result<Vec<u8>, ProviderError> {
-    Ok(std::mem::take(&mut *read(path, FileKind::Public, PUBLIC_FILE_BYTES_MAX)?))
+    Ok(std::mem::take(&mut *read(
+        path,
+        FileKind::Public,
+        PUBLIC_FILE_BYTES_MAX,
+    )?))
 }
 
 fn read(path: &Path, kind: FileKind, bytes_max: u64) -> Result<Zeroizing<Vec<u8>>, ProviderError> {
@@ -100,9 +117,9 @@ fn read(path: &Path, kind: FileKind, bytes_max: u64) -> Result<Zeroizing<Vec<u8>
                 io::ErrorKind::InvalidInput => ProviderError::Settings(text),
                 _ => ProviderError::Unavailable(text),
             },
-            FileErrorReason::NotRegular | FileErrorReason::TooLong(_) | FileErrorReason::Exposed(_) => {
-                ProviderError::Settings(text)
-            }
+            FileErrorReason::NotRegular
+            | FileErrorReason::TooLong(_)
+            | FileErrorReason::Exposed(_) => ProviderError::Settings(text),
         }
     })
 }
@@ -110,8 +127,13 @@ fn read(path: &Path, kind: FileKind, bytes_max: u64) -> Result<Zeroizing<Vec<u8>
 fn line_of(path: &Path, bytes: &[u8]) -> Result<Zeroizing<String>, ProviderError> {
     let line = bytes.trim_ascii();
     match std::str::from_utf8(line) {
-        Ok(text) if !line.is_empty() && line.iter().all(u8::is_ascii_graphic) => Ok(Zeroizing::new(text.to_owned())),
-        _ => Err(ProviderError::Settings(format!("{}: must hold one line without spaces", path.display()))),
+        Ok(text) if !line.is_empty() && line.iter().all(u8::is_ascii_graphic) => {
+            Ok(Zeroizing::new(text.to_owned()))
+        }
+        _ => Err(ProviderError::Settings(format!(
+            "{}: must hold one line without spaces",
+            path.display()
+        ))),
     }
 }
 
@@ -148,7 +170,12 @@ mod tests {
             match (read_secret_line(&path), expected) {
                 (Ok(line), Ok(expected)) => assert_eq!(*line, expected),
                 (Err(ProviderError::Settings(text)), Err(part)) => {
-                    assert!(text.contains(part) && !text.contains("hunter") && !text.contains("s.token"), "{text}");
+                    assert!(
+                        text.contains(part)
+                            && !text.contains("hunter")
+                            && !text.contains("s.token"),
+                        "{text}"
+                    );
                 }
                 (line, _) => panic!("{content:?} {mode:o}: {line:?}"),
             }
@@ -182,7 +209,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: u64| {
             let file = File::create(folder.path().join(name)).unwrap();
-            file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+            file.set_permissions(fs::Permissions::from_mode(0o600))
+                .unwrap();
             file.set_len(bytes).unwrap();
         };
         write("empty", 0);
@@ -190,7 +218,14 @@ mod tests {
         write("long secret", SECRET_FILE_BYTES_MAX + 1);
         write("public", PUBLIC_FILE_BYTES_MAX);
         write("long public", PUBLIC_FILE_BYTES_MAX + 1);
-        mknodat(CWD, folder.path().join("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        mknodat(
+            CWD,
+            folder.path().join("pipe"),
+            FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .unwrap();
         let kind = |result: Result<usize, ProviderError>| match result {
             Ok(_) => "ok",
             Err(ProviderError::Settings(_)) => "settings",
@@ -209,7 +244,14 @@ mod tests {
         ] {
             let path = folder.path().join(name);
             let read = read_secret_file(&path).map(|bytes| bytes.len());
-            assert_eq!((kind(read), kind(read_public(&path).map(|bytes| bytes.len()))), (secret, public), "{name}");
+            assert_eq!(
+                (
+                    kind(read),
+                    kind(read_public(&path).map(|bytes| bytes.len()))
+                ),
+                (secret, public),
+                "{name}"
+            );
         }
     }
 }

@@ -29,8 +29,9 @@ use data_encoding::HEXLOWER_PERMISSIVE;
 use sealwire_file_trust::FileKind;
 
 use crate::{
-    AwsCredentials, AwsKmsOptions, EnvironmentProvider, FileProvider, Pkcs11Options, Pkcs11Provider, Provider,
-    ProviderError, ProviderKind, SecretIdSource, SharesProvider, Transit, TransitLogin, TransitOptions,
+    AwsCredentials, AwsKmsOptions, EnvironmentProvider, FileProvider, Pkcs11Options,
+    Pkcs11Provider, Provider, ProviderError, ProviderKind, SecretIdSource, SharesProvider, Transit,
+    TransitLogin, TransitOptions,
 };
 
 /// Longest name of a provider, in bytes.
@@ -103,21 +104,39 @@ impl ProviderSettings {
         folder: &Path,
     ) -> Result<Self, SettingsError> {
         let provider = if is_name(name) { name } else { "?" };
-        let error =
-            |problem: &str| SettingsError { provider: provider.into(), setting: None, problem: problem.to_owned() };
+        let error = |problem: &str| SettingsError {
+            provider: provider.into(),
+            setting: None,
+            problem: problem.to_owned(),
+        };
         if !is_name(name) {
-            return Err(error("the name must be of 1 to 64 characters of a to z, 0 to 9, `-` and `_`"));
+            return Err(error(
+                "the name must be of 1 to 64 characters of a to z, 0 to 9, `-` and `_`",
+            ));
         }
-        let kind = ProviderKind::from_name(kind)
-            .ok_or_else(|| error("the kind must be one of: file, environment, pkcs11, awskms, transit, shares"))?;
-        let mut reader = SettingsReader { provider: name, kind, table, folder, known: Vec::new() };
+        let kind = ProviderKind::from_name(kind).ok_or_else(|| {
+            error("the kind must be one of: file, environment, pkcs11, awskms, transit, shares")
+        })?;
+        let mut reader = SettingsReader {
+            provider: name,
+            kind,
+            table,
+            folder,
+            known: Vec::new(),
+        };
         let settings = match kind {
-            ProviderKind::File => Self::File { path: reader.path("path")? },
-            ProviderKind::Environment => Self::Environment { variable: reader.checked("variable", variable)? },
+            ProviderKind::File => Self::File {
+                path: reader.path("path")?,
+            },
+            ProviderKind::Environment => Self::Environment {
+                variable: reader.checked("variable", variable)?,
+            },
             ProviderKind::Pkcs11 => Self::Pkcs11(reader.pkcs11()?),
             ProviderKind::AwsKms => Self::AwsKms(reader.aws_kms()?),
             ProviderKind::Transit => Self::Transit(reader.transit()?),
-            ProviderKind::Shares => Self::Shares { public_key: reader.path("public_key")? },
+            ProviderKind::Shares => Self::Shares {
+                public_key: reader.path("public_key")?,
+            },
         };
         reader.reject_unknown()?;
         Ok(settings)
@@ -145,12 +164,22 @@ impl ProviderSettings {
         let fields = match self {
             Self::File { path: file } => vec![("path", path(file))],
             Self::Environment { variable } => vec![("variable", text(variable))],
-            Self::Pkcs11(Pkcs11Options { module, token, serial, key, key_id, pin_file: _ }) => vec![
+            Self::Pkcs11(Pkcs11Options {
+                module,
+                token,
+                serial,
+                key,
+                key_id,
+                pin_file: _,
+            }) => vec![
                 ("module", path(module)),
                 ("token", token.clone()),
                 ("serial", serial.clone()),
                 ("key", text(key)),
-                ("key_id", key_id.as_ref().map(|id| HEXLOWER_PERMISSIVE.encode(id))),
+                (
+                    "key_id",
+                    key_id.as_ref().map(|id| HEXLOWER_PERMISSIVE.encode(id)),
+                ),
             ],
             Self::AwsKms(options) => vec![
                 ("key_id", text(&options.key_id)),
@@ -167,7 +196,10 @@ impl ProviderSettings {
             ],
             Self::Shares { public_key } => vec![("public_key", path(public_key))],
         };
-        fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+        fields
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect()
     }
 
     /// Returns the files that the provider reads, each with its setting's name and what it holds, to check who can get at them.
@@ -194,19 +226,27 @@ impl ProviderSettings {
             Self::Transit(options) => {
                 let login = match &options.login {
                     TransitLogin::TokenFile(file) => secret("token_file", Some(file)),
-                    TransitLogin::AppRole { secret_id: SecretIdSource::File(file), .. } => {
-                        secret("secret_id_file", Some(file))
-                    }
-                    TransitLogin::AppRole { secret_id: SecretIdSource::Wrapped { file, .. }, .. } => {
-                        secret("wrapped_secret_id_file", Some(file))
-                    }
+                    TransitLogin::AppRole {
+                        secret_id: SecretIdSource::File(file),
+                        ..
+                    } => secret("secret_id_file", Some(file)),
+                    TransitLogin::AppRole {
+                        secret_id: SecretIdSource::Wrapped { file, .. },
+                        ..
+                    } => secret("wrapped_secret_id_file", Some(file)),
                     TransitLogin::Certificate { .. } => None,
                 };
-                vec![login, secret("client_key", options.client_key.as_ref()), public("ca", options.ca.as_ref())]
+                vec![
+                    login,
+                    secret("client_key", options.client_key.as_ref()),
+                    public("ca", options.ca.as_ref()),
+                ]
             }
         };
         let files = files.into_iter().flatten();
-        files.filter_map(|(name, file, kind)| Some((name, file?.as_path(), kind))).collect()
+        files
+            .filter_map(|(name, file, kind)| Some((name, file?.as_path(), kind)))
+            .collect()
     }
 
     /// Creates the provider. Nothing is opened or reached before its first call.
@@ -263,7 +303,11 @@ type ValueCheck = fn(&str) -> Result<(), &'static str>;
 
 impl<'a> SettingsReader<'a> {
     fn error(&self, setting: &str, problem: impl Into<String>) -> SettingsError {
-        SettingsError { provider: self.provider.to_owned(), setting: Some(setting.to_owned()), problem: problem.into() }
+        SettingsError {
+            provider: self.provider.to_owned(),
+            setting: Some(setting.to_owned()),
+            problem: problem.into(),
+        }
     }
 
     fn missing(&self, setting: &str) -> SettingsError {
@@ -272,21 +316,38 @@ impl<'a> SettingsReader<'a> {
 
     fn optional(&mut self, setting: &'static str) -> Result<Option<&'a str>, SettingsError> {
         self.known.push(setting);
-        let Some(value) = self.table.get(setting) else { return Ok(None) };
-        if value.is_empty() || value.len() > VALUE_BYTES_MAX || value.chars().any(char::is_control) {
-            return Err(self.error(setting, "must be a text of 1 to 4,096 bytes without control characters"));
+        let Some(value) = self.table.get(setting) else {
+            return Ok(None);
+        };
+        if value.is_empty() || value.len() > VALUE_BYTES_MAX || value.chars().any(char::is_control)
+        {
+            return Err(self.error(
+                setting,
+                "must be a text of 1 to 4,096 bytes without control characters",
+            ));
         }
         Ok(Some(value))
     }
 
-    fn optional_checked(&mut self, setting: &'static str, check: ValueCheck) -> Result<Option<String>, SettingsError> {
-        let Some(value) = self.optional(setting)? else { return Ok(None) };
+    fn optional_checked(
+        &mut self,
+        setting: &'static str,
+        check: ValueCheck,
+    ) -> Result<Option<String>, SettingsError> {
+        let Some(value) = self.optional(setting)? else {
+            return Ok(None);
+        };
         check(value).map_err(|problem| self.error(setting, problem))?;
         Ok(Some(value.to_owned()))
     }
 
-    fn checked(&mut self, setting: &'static str, check: ValueCheck) -> Result<String, SettingsError> {
-        self.optional_checked(setting, check)?.ok_or_else(|| self.missing(setting))
+    fn checked(
+        &mut self,
+        setting: &'static str,
+        check: ValueCheck,
+    ) -> Result<String, SettingsError> {
+        self.optional_checked(setting, check)?
+            .ok_or_else(|| self.missing(setting))
     }
 
     fn optional_path(&mut self, setting: &'static str) -> Result<Option<PathBuf>, SettingsError> {
@@ -303,28 +364,49 @@ impl<'a> SettingsReader<'a> {
     }
 
     fn text_or(&mut self, setting: &'static str, default: &str) -> Result<String, SettingsError> {
-        Ok(self.optional_text(setting)?.unwrap_or_else(|| default.to_owned()))
+        Ok(self
+            .optional_text(setting)?
+            .unwrap_or_else(|| default.to_owned()))
     }
 
     /// Reads a number of milliseconds. The options check its limits.
-    fn milliseconds(&mut self, setting: &'static str, default: Duration) -> Result<Duration, SettingsError> {
-        let Some(value) = self.optional(setting)? else { return Ok(default) };
-        let digits = value.bytes().all(|byte| byte.is_ascii_digit()).then(|| value.parse().ok()).flatten();
-        digits.map(Duration::from_millis).ok_or_else(|| self.error(setting, "must be a whole number of milliseconds"))
+    fn milliseconds(
+        &mut self,
+        setting: &'static str,
+        default: Duration,
+    ) -> Result<Duration, SettingsError> {
+        let Some(value) = self.optional(setting)? else {
+            return Ok(default);
+        };
+        let digits = value
+            .bytes()
+            .all(|byte| byte.is_ascii_digit())
+            .then(|| value.parse().ok())
+            .flatten();
+        digits
+            .map(Duration::from_millis)
+            .ok_or_else(|| self.error(setting, "must be a whole number of milliseconds"))
     }
 
     /// Converts an error of options, `KIND.SETTING PROBLEM`.
     fn option_error(&self, error: &ProviderError) -> SettingsError {
         let text = error.to_string();
-        let parts = text.strip_prefix(self.kind.name()).and_then(|text| text.strip_prefix('.'));
+        let parts = text
+            .strip_prefix(self.kind.name())
+            .and_then(|text| text.strip_prefix('.'));
         match parts.and_then(|text| text.split_once(' ')) {
             Some((setting, problem)) => self.error(setting, problem),
-            None => SettingsError { provider: self.provider.to_owned(), setting: None, problem: text },
+            None => SettingsError {
+                provider: self.provider.to_owned(),
+                setting: None,
+                problem: text,
+            },
         }
     }
 
     fn path(&mut self, setting: &'static str) -> Result<PathBuf, SettingsError> {
-        self.optional_path(setting)?.ok_or_else(|| self.missing(setting))
+        self.optional_path(setting)?
+            .ok_or_else(|| self.missing(setting))
     }
 
     fn pkcs11(&mut self) -> Result<Pkcs11Options, SettingsError> {
@@ -334,14 +416,23 @@ impl<'a> SettingsReader<'a> {
                 at_most(label, TOKEN_LABEL_BYTES_MAX, "must be of at most 32 bytes")
             })?,
             serial: self.optional_checked("serial", |number| {
-                at_most(number, TOKEN_SERIAL_BYTES_MAX, "must be of at most 16 bytes")
+                at_most(
+                    number,
+                    TOKEN_SERIAL_BYTES_MAX,
+                    "must be of at most 16 bytes",
+                )
             })?,
             key: self.checked("key", |_| Ok(()))?,
-            key_id: self.optional_checked("key_id", |id| key_id(id).map(|_| ()))?.and_then(|id| key_id(&id).ok()),
+            key_id: self
+                .optional_checked("key_id", |id| key_id(id).map(|_| ()))?
+                .and_then(|id| key_id(&id).ok()),
             pin_file: self.path("pin_file")?,
         };
         if options.token.is_none() && options.serial.is_none() {
-            return Err(self.error("token", "missing: give the token's label, or its serial number as `serial`"));
+            return Err(self.error(
+                "token",
+                "missing: give the token's label, or its serial number as `serial`",
+            ));
         }
         Ok(options)
     }
@@ -359,13 +450,20 @@ impl<'a> SettingsReader<'a> {
                 token_file: self.path("web_identity_token_file")?,
                 sts_endpoint_url: self.optional_text("sts_endpoint_url")?,
             },
-            _ => return Err(self.error("credentials", "must be one of: environment, file, web_identity")),
+            _ => {
+                return Err(self.error(
+                    "credentials",
+                    "must be one of: environment, file, web_identity",
+                ));
+            }
         };
         let mut options = AwsKmsOptions::new(key_id, region, credentials);
         options.endpoint_url = self.optional_text("endpoint_url")?;
         options.ca = self.optional_path("ca")?;
-        options.connect_timeout = self.milliseconds("connect_timeout_ms", options.connect_timeout)?;
-        options.request_timeout = self.milliseconds("request_timeout_ms", options.request_timeout)?;
+        options.connect_timeout =
+            self.milliseconds("connect_timeout_ms", options.connect_timeout)?;
+        options.request_timeout =
+            self.milliseconds("request_timeout_ms", options.request_timeout)?;
         options.check().map_err(|error| self.option_error(&error))?;
         Ok(options)
     }
@@ -391,37 +489,58 @@ impl<'a> SettingsReader<'a> {
         options.client_key = self.optional_path("client_key")?;
         options.namespace = self.optional_text("namespace")?;
         options.mount = self.text_or("mount", &options.mount)?;
-        options.connect_timeout = self.milliseconds("connect_timeout_ms", options.connect_timeout)?;
-        options.request_timeout = self.milliseconds("request_timeout_ms", options.request_timeout)?;
+        options.connect_timeout =
+            self.milliseconds("connect_timeout_ms", options.connect_timeout)?;
+        options.request_timeout =
+            self.milliseconds("request_timeout_ms", options.request_timeout)?;
         options.check().map_err(|error| self.option_error(&error))?;
         Ok(options)
     }
 
     fn secret_id(&mut self) -> Result<SecretIdSource, SettingsError> {
-        let (file, wrapped) = (self.optional_path("secret_id_file")?, self.optional_path("wrapped_secret_id_file")?);
+        let (file, wrapped) = (
+            self.optional_path("secret_id_file")?,
+            self.optional_path("wrapped_secret_id_file")?,
+        );
         let creation_path = self.optional_text("wrapped_creation_path")?;
         match (file, wrapped, creation_path) {
             (Some(file), None, None) => Ok(SecretIdSource::File(file)),
-            (None, Some(file), Some(creation_path)) => Ok(SecretIdSource::Wrapped { file, creation_path }),
+            (None, Some(file), Some(creation_path)) => Ok(SecretIdSource::Wrapped {
+                file,
+                creation_path,
+            }),
             (None, Some(_), None) => Err(self.missing("wrapped_creation_path")),
             (None, None, _) => Err(self.missing("secret_id_file")),
-            (Some(_), _, _) => {
-                Err(self.error("secret_id_file", "excludes wrapped_secret_id_file and wrapped_creation_path"))
-            }
+            (Some(_), _, _) => Err(self.error(
+                "secret_id_file",
+                "excludes wrapped_secret_id_file and wrapped_creation_path",
+            )),
         }
     }
 
     fn reject_unknown(&self) -> Result<(), SettingsError> {
-        let Some(setting) = self.table.keys().find(|setting| !self.known.contains(&setting.as_str())) else {
+        let Some(setting) = self
+            .table
+            .keys()
+            .find(|setting| !self.known.contains(&setting.as_str()))
+        else {
             return Ok(());
         };
         let has = format!("kind {} has {}", self.kind, self.known.join(", "));
         // The name can be a secret in the wrong place.
-        if (1..=32).contains(&setting.len()) && setting.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') {
+        if (1..=32).contains(&setting.len())
+            && setting
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+        {
             return Err(self.error(setting, format!("unknown; {has}")));
         }
         let problem = format!("a setting is unknown, and its name is not one to show; {has}");
-        Err(SettingsError { provider: self.provider.to_owned(), setting: None, problem })
+        Err(SettingsError {
+            provider: self.provider.to_owned(),
+            setting: None,
+            problem,
+        })
     }
 }
 
@@ -440,13 +559,21 @@ fn is_name(name: &str) -> bool {
 
 fn variable(name: &str) -> Result<(), &'static str> {
     let allowed = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
-    let holds = name.len() <= 128 && name.chars().all(allowed) && !name.starts_with(|c: char| c.is_ascii_digit());
-    ensure(holds && !is_key(name), "must be the name of an environment variable (A to Z, 0 to 9, _), not a key itself")
+    let holds = name.len() <= 128
+        && name.chars().all(allowed)
+        && !name.starts_with(|c: char| c.is_ascii_digit());
+    ensure(
+        holds && !is_key(name),
+        "must be the name of an environment variable (A to Z, 0 to 9, _), not a key itself",
+    )
 }
 
 fn file_path(path: &str) -> Result<(), &'static str> {
     let last = path.trim_end_matches('/').rsplit('/').next();
-    ensure(!last.is_some_and(is_key), "must be a path, not a key itself")
+    ensure(
+        !last.is_some_and(is_key),
+        "must be a path, not a key itself",
+    )
 }
 
 /// Returns true if a text is a KEK.

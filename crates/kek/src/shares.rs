@@ -72,7 +72,9 @@ pub enum ShareError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
     /// The threshold is below [`THRESHOLD_MIN`] or above the total.
-    #[error("the threshold must be from {THRESHOLD_MIN} to the number of shares, {total}; it is {threshold}")]
+    #[error(
+        "the threshold must be from {THRESHOLD_MIN} to the number of shares, {total}; it is {threshold}"
+    )]
     Threshold {
         /// How many shares are needed.
         threshold: u8,
@@ -108,7 +110,9 @@ pub enum JoinError {
         position: usize,
     },
     /// A share belongs to another split of the same key than the first.
-    #[error("the share at position {position} belongs to another split of the recovery key than the first")]
+    #[error(
+        "the share at position {position} belongs to another split of the recovery key than the first"
+    )]
     OtherSplit {
         /// The share's position.
         position: usize,
@@ -161,7 +165,14 @@ impl Share {
         let mut bytes = Zeroizing::new([0; BINARY_BYTES]);
         let mut rest = &mut bytes[..];
         let numbers = [self.threshold, self.total, self.index];
-        for field in [&[VERSION][..], &self.set, &self.key, &self.split, &numbers, &self.value[..]] {
+        for field in [
+            &[VERSION][..],
+            &self.set,
+            &self.key,
+            &self.split,
+            &numbers,
+            &self.value[..],
+        ] {
             let (place, after) = rest.split_at_mut(field.len());
             place.copy_from_slice(field);
             rest = after;
@@ -180,12 +191,18 @@ impl Share {
     /// # Errors
     /// See [`ShareError`].
     pub fn parse(text: &str) -> Result<Self, ShareError> {
-        let digits = text.trim().strip_prefix(PREFIX).ok_or(ShareError::Form)?.as_bytes();
+        let digits = text
+            .trim()
+            .strip_prefix(PREFIX)
+            .ok_or(ShareError::Form)?
+            .as_bytes();
         let mut bytes = Zeroizing::new([0; BINARY_BYTES]);
         if BASE64URL_NOPAD.decode_len(digits.len()) != Ok(BINARY_BYTES) {
             return Err(ShareError::Form);
         }
-        BASE64URL_NOPAD.decode_mut(digits, &mut bytes[..]).map_err(|_| ShareError::Form)?;
+        BASE64URL_NOPAD
+            .decode_mut(digits, &mut bytes[..])
+            .map_err(|_| ShareError::Form)?;
         let (body, sum) = bytes.split_at(BODY_BYTES);
         if sum != checksum(body) {
             return Err(ShareError::Checksum);
@@ -195,11 +212,23 @@ impl Share {
         }
         let [threshold, total, index] = array(body, 26);
         if threshold < THRESHOLD_MIN || threshold > total || index == 0 || index > total {
-            return Err(ShareError::Numbers { index, total, threshold });
+            return Err(ShareError::Numbers {
+                index,
+                total,
+                threshold,
+            });
         }
         let mut value = Zeroizing::new([0; 32]);
         value.copy_from_slice(&body[29..]);
-        Ok(Self { set: array(body, 1), key: array(body, 17), split: array(body, 22), threshold, total, index, value })
+        Ok(Self {
+            set: array(body, 1),
+            key: array(body, 17),
+            split: array(body, 22),
+            threshold,
+            total,
+            index,
+            value,
+        })
     }
 
     /// Returns index and value, the library's form.
@@ -221,7 +250,11 @@ impl Share {
 
 impl fmt::Debug for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Share({} of {}, threshold {})", self.index, self.total, self.threshold)
+        write!(
+            f,
+            "Share({} of {}, threshold {})",
+            self.index, self.total, self.threshold
+        )
     }
 }
 
@@ -255,7 +288,12 @@ pub fn split(
     let mut id = [0; 4];
     aws_lc_rs::rand::fill(&mut id).map_err(|_| SplitError::Library)?;
     let mut random = AwsLcRandom { failed: false };
-    let points = Gf256::split_bytes(usize::from(threshold), usize::from(total), secret, &mut random);
+    let points = Gf256::split_bytes(
+        usize::from(threshold),
+        usize::from(total),
+        secret,
+        &mut random,
+    );
     let points = Zeroizing::new(points.map_err(|_| SplitError::Library)?);
     if random.failed || points.iter().any(|point| point.len() != 33) {
         return Err(SplitError::Library);
@@ -263,7 +301,15 @@ pub fn split(
     let share = |point: &Vec<u8>| {
         let mut value = Zeroizing::new([0; 32]);
         value.copy_from_slice(&point[1..]);
-        Share { set, key, split: id, threshold, total, index: point[0], value }
+        Share {
+            set,
+            key,
+            split: id,
+            threshold,
+            total,
+            index: point[0],
+            value,
+        }
     };
     Ok(points.iter().map(share).collect())
 }
@@ -273,7 +319,12 @@ pub fn split(
 /// # Errors
 /// See [`JoinError`].
 pub fn join(shares: &[Share]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
-    let Some(first) = shares.first() else { return Err(JoinError::TooFew { given: 0, threshold: 0 }) };
+    let Some(first) = shares.first() else {
+        return Err(JoinError::TooFew {
+            given: 0,
+            threshold: 0,
+        });
+    };
     for (share, position) in shares.iter().zip(1..) {
         if !share.is_of_key_of(first) {
             return Err(JoinError::OtherKey { position });
@@ -283,13 +334,19 @@ pub fn join(shares: &[Share]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
         }
     }
     for (position, share) in shares.iter().enumerate() {
-        if shares[..position].iter().any(|other| other.index == share.index) {
+        if shares[..position]
+            .iter()
+            .any(|other| other.index == share.index)
+        {
             return Err(JoinError::DuplicateIndex { index: share.index });
         }
     }
     let threshold = usize::from(first.threshold);
     if shares.len() < threshold {
-        return Err(JoinError::TooFew { given: shares.len(), threshold: first.threshold });
+        return Err(JoinError::TooFew {
+            given: shares.len(),
+            threshold: first.threshold,
+        });
     }
     let secret = combine(&shares[..threshold])?;
     // All points give the same constant term if and only if each further point fits.
@@ -302,10 +359,15 @@ pub fn join(shares: &[Share]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
 }
 
 fn combine(shares: &[Share]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
-    let points: Zeroizing<Vec<Vec<u8>>> =
-        Zeroizing::new(shares.iter().map(|share| std::mem::take(&mut *share.point())).collect());
+    let points: Zeroizing<Vec<Vec<u8>>> = Zeroizing::new(
+        shares
+            .iter()
+            .map(|share| std::mem::take(&mut *share.point()))
+            .collect(),
+    );
     // The library rejects doubled and zero indexes alone, which no shares here have.
-    let bytes = Zeroizing::new(Gf256::combine_bytes(&*points).map_err(|_| JoinError::Contradiction)?);
+    let bytes =
+        Zeroizing::new(Gf256::combine_bytes(&*points).map_err(|_| JoinError::Contradiction)?);
     let mut secret = Zeroizing::new([0; 32]);
     if bytes.len() != secret.len() {
         return Err(JoinError::Contradiction);

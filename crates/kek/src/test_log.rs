@@ -14,7 +14,9 @@ impl CapturedLog {
     /// Captures the events of this thread until the guard is dropped.
     pub(crate) fn start() -> (Self, DefaultGuard) {
         let log = Self::default();
-        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(log.clone());
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_writer(log.clone());
         (log, tracing::subscriber::set_default(subscriber.finish()))
     }
 

@@ -31,9 +31,12 @@ use tokio::time::{sleep, timeout};
 use zeroize::Zeroizing;
 
 use crate::https::{
-    HttpError, HttpResponse, HttpsClient, ProviderOrigin, TRIES_MAX, TlsFiles, check_timeout, pause_after,
+    HttpError, HttpResponse, HttpsClient, ProviderOrigin, TRIES_MAX, TlsFiles, check_timeout,
+    pause_after,
 };
-use crate::{Provider, ProviderError, ProviderKind, RootBytes, WRAPPED_BYTES_MAX, WrapSlot, reject_long};
+use crate::{
+    Provider, ProviderError, ProviderKind, RootBytes, WRAPPED_BYTES_MAX, WrapSlot, reject_long,
+};
 use session::{ClientToken, LoginState};
 
 /// A call ends after this many times `request_timeout`, whatever it waits for.
@@ -109,7 +112,11 @@ impl TransitOptions {
         }
         match &self.login {
             TransitLogin::TokenFile(_) => (),
-            TransitLogin::AppRole { mount, role_id, secret_id } => {
+            TransitLogin::AppRole {
+                mount,
+                role_id,
+                secret_id,
+            } => {
                 check_path("transit.approle_mount", mount)?;
                 if role_id.is_empty() || role_id.len() > 4_096 {
                     return bad("transit.role_id must have 1 to 4096 bytes");
@@ -120,11 +127,16 @@ impl TransitOptions {
             }
             TransitLogin::Certificate { mount, role } => {
                 check_path("transit.cert_mount", mount)?;
-                if role.as_ref().is_some_and(|role| role.is_empty() || role.len() > NAME_BYTES_MAX) {
+                if role
+                    .as_ref()
+                    .is_some_and(|role| role.is_empty() || role.len() > NAME_BYTES_MAX)
+                {
                     return bad("transit.cert_role must have 1 to 256 bytes");
                 }
                 if client.is_none() || !origin.tls() {
-                    return bad("transit.client_certificate is required by this login, with client_key and https://");
+                    return bad(
+                        "transit.client_certificate is required by this login, with client_key and https://",
+                    );
                 }
             }
         }
@@ -211,7 +223,9 @@ impl Transit {
             associated_data_checked: AtomicBool::new(false),
             renewal: std::sync::Mutex::default(),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
     }
 }
 
@@ -243,7 +257,10 @@ impl Provider for Transit {
     async fn wrap(&self, root: &RootBytes, slot: &WrapSlot) -> Result<Vec<u8>, ProviderError> {
         let plaintext = Zeroizing::new(BASE64.encode(root.as_slice()));
         let aad = slot.aad();
-        let fields = [("plaintext", plaintext.as_str()), ("associated_data", &BASE64.encode(&aad))];
+        let fields = [
+            ("plaintext", plaintext.as_str()),
+            ("associated_data", &BASE64.encode(&aad)),
+        ];
         let response = self.inner.call(TransitAction::Encrypt, &fields).await?;
         let CiphertextData { ciphertext } = data_of(TransitAction::Encrypt.name(), &response.body)?;
         if !is_ciphertext(&ciphertext) {
@@ -251,16 +268,23 @@ impl Provider for Transit {
         }
         if !self.inner.associated_data_checked.load(Ordering::Relaxed) {
             self.inner.check_associated_data(&ciphertext, aad).await?;
-            self.inner.associated_data_checked.store(true, Ordering::Relaxed);
+            self.inner
+                .associated_data_checked
+                .store(true, Ordering::Relaxed);
         }
         Ok(ciphertext.into_bytes())
     }
 
     async fn unwrap(&self, wrapped: &[u8], slot: &WrapSlot) -> Result<RootBytes, ProviderError> {
         reject_long(wrapped)?;
-        let ciphertext = std::str::from_utf8(wrapped).ok().filter(|text| is_ciphertext(text));
-        let ciphertext = ciphertext
-            .ok_or_else(|| ProviderError::DoesNotUnwrap("transit decrypt: the copy is not a text of transit".into()))?;
+        let ciphertext = std::str::from_utf8(wrapped)
+            .ok()
+            .filter(|text| is_ciphertext(text));
+        let ciphertext = ciphertext.ok_or_else(|| {
+            ProviderError::DoesNotUnwrap(
+                "transit decrypt: the copy is not a text of transit".into(),
+            )
+        })?;
         let plaintext = self.inner.decrypt(ciphertext, &slot.aad()).await?;
         // Large enough for the decoder's estimate of the decoded length.
         let mut decoded = Zeroizing::new([0; 48]);
@@ -295,12 +319,18 @@ impl TransitAction {
         let contains = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
         let name = self.name();
         if contains(&["key not found", "deleted"]) {
-            ProviderError::NotFound(format!("transit {name}: status 400: the transit key is not there"))
-        } else if contains(&["non-AEAD", "not supported", "key derivation"]) || self == Self::Encrypt {
+            ProviderError::NotFound(format!(
+                "transit {name}: status 400: the transit key is not there"
+            ))
+        } else if contains(&["non-AEAD", "not supported", "key derivation"])
+            || self == Self::Encrypt
+        {
             let text = "the transit key must be of type aes256-gcm96 or chacha20-poly1305, and not derived";
             ProviderError::Settings(format!("transit {name}: status 400: {text}"))
         } else {
-            ProviderError::DoesNotUnwrap(format!("transit {name}: status 400: the copy does not unwrap"))
+            ProviderError::DoesNotUnwrap(format!(
+                "transit {name}: status 400: the copy does not unwrap"
+            ))
         }
     }
 }
@@ -317,23 +347,40 @@ struct FailedRequest {
 impl FailedRequest {
     fn of_http(what: &str, error: HttpError) -> Self {
         let transient = error.is_transient();
-        Self { error: error.into_provider_error(&format!("transit {what}")), transient, responded: false }
+        Self {
+            error: error.into_provider_error(&format!("transit {what}")),
+            transient,
+            responded: false,
+        }
     }
 
     fn of_response(error: ProviderError) -> Self {
-        Self { error, transient: false, responded: true }
+        Self {
+            error,
+            transient: false,
+            responded: true,
+        }
     }
 
     /// Returns the failure that a status means, or `None` for success. Status 400 means what the request makes of it.
     fn of_status(what: &str, status: StatusCode) -> Option<Self> {
         let text = |phrase: &str| format!("transit {what}: status {}: {phrase}", status.as_u16());
-        let unavailable =
-            |phrase: &str| Self { error: ProviderError::Unavailable(text(phrase)), transient: true, responded: true };
+        let unavailable = |phrase: &str| Self {
+            error: ProviderError::Unavailable(text(phrase)),
+            transient: true,
+            responded: true,
+        };
         Some(match status.as_u16() {
             200..=299 => return None,
-            403 => Self::of_response(ProviderError::Denied(text("the credential does not permit this"))),
-            404 => Self::of_response(ProviderError::NotFound(text("check the mount, the key and the namespace"))),
-            301 | 302 | 307 | 308 => unavailable("this node redirects to another, which is not followed"),
+            403 => Self::of_response(ProviderError::Denied(text(
+                "the credential does not permit this",
+            ))),
+            404 => Self::of_response(ProviderError::NotFound(text(
+                "check the mount, the key and the namespace",
+            ))),
+            301 | 302 | 307 | 308 => {
+                unavailable("this node redirects to another, which is not followed")
+            }
             412 => unavailable("this node is behind the active node"),
             429 => unavailable("too many requests"),
             503 => unavailable("the server is sealed or in maintenance"),
@@ -345,7 +392,11 @@ impl FailedRequest {
 
 impl From<ProviderError> for FailedRequest {
     fn from(error: ProviderError) -> Self {
-        Self { error, transient: false, responded: false }
+        Self {
+            error,
+            transient: false,
+            responded: false,
+        }
     }
 }
 
@@ -360,8 +411,15 @@ struct LoginAllowance {
 
 impl TransitClient {
     /// Decrypts a text of transit.
-    async fn decrypt(self: &Arc<Self>, ciphertext: &str, aad: &[u8]) -> Result<SecretText, ProviderError> {
-        let fields = [("ciphertext", ciphertext), ("associated_data", &BASE64.encode(aad))];
+    async fn decrypt(
+        self: &Arc<Self>,
+        ciphertext: &str,
+        aad: &[u8],
+    ) -> Result<SecretText, ProviderError> {
+        let fields = [
+            ("ciphertext", ciphertext),
+            ("associated_data", &BASE64.encode(aad)),
+        ];
         let response = self.call(TransitAction::Decrypt, &fields).await?;
         let PlaintextData { plaintext } = data_of(TransitAction::Decrypt.name(), &response.body)?;
         Ok(plaintext)
@@ -369,7 +427,11 @@ impl TransitClient {
 
     /// Proves that the server checks associated data: another slot's must not open the copy. Servers older than this
     /// field ignore it.
-    async fn check_associated_data(self: &Arc<Self>, ciphertext: &str, mut aad: Vec<u8>) -> Result<(), ProviderError> {
+    async fn check_associated_data(
+        self: &Arc<Self>,
+        ciphertext: &str,
+        mut aad: Vec<u8>,
+    ) -> Result<(), ProviderError> {
         aad.push(0);
         match self.decrypt(ciphertext, &aad).await {
             Err(ProviderError::DoesNotUnwrap(_)) => Ok(()),
@@ -387,10 +449,16 @@ impl TransitClient {
         fields: &[(&str, &str)],
     ) -> Result<HttpResponse, ProviderError> {
         let limit = self.client.request_timeout * CALL_TIMEOUTS;
-        timeout(limit, self.tries(action, fields)).await.unwrap_or_else(|_| {
-            let text = format!("transit {}: no response within {} ms", action.name(), limit.as_millis());
-            Err(ProviderError::Unavailable(text))
-        })
+        timeout(limit, self.tries(action, fields))
+            .await
+            .unwrap_or_else(|_| {
+                let text = format!(
+                    "transit {}: no response within {} ms",
+                    action.name(),
+                    limit.as_millis()
+                );
+                Err(ProviderError::Unavailable(text))
+            })
     }
 
     async fn tries(
@@ -403,7 +471,9 @@ impl TransitClient {
         loop {
             match self.attempt(action, fields, &mut logins).await {
                 Ok(response) => return Ok(response),
-                Err(failed) if failed.transient && tries < TRIES_MAX => sleep(pause_after(tries)).await,
+                Err(failed) if failed.transient && tries < TRIES_MAX => {
+                    sleep(pause_after(tries)).await
+                }
                 Err(failed) => return Err(failed.error),
             }
             tries += 1;
@@ -417,14 +487,32 @@ impl TransitClient {
         fields: &[(&str, &str)],
         logins: &mut LoginAllowance,
     ) -> Result<HttpResponse, FailedRequest> {
-        let path = format!("{}/{}/{}", self.options.mount, action.name(), self.options.key);
+        let path = format!(
+            "{}/{}/{}",
+            self.options.mount,
+            action.name(),
+            self.options.key
+        );
         loop {
             let token = self.token(logins).await?;
-            let response = self.send(action.name(), Method::POST, &path, Some(&token.secret), fields).await?;
+            let response = self
+                .send(
+                    action.name(),
+                    Method::POST,
+                    &path,
+                    Some(&token.secret),
+                    fields,
+                )
+                .await?;
             match response.status {
                 StatusCode::FORBIDDEN if !logins.used => logins.rejected = Some(token),
-                StatusCode::BAD_REQUEST => return Err(FailedRequest::of_response(action.invalid(&response.body))),
-                status => return FailedRequest::of_status(action.name(), status).map_or(Ok(response), Err),
+                StatusCode::BAD_REQUEST => {
+                    return Err(FailedRequest::of_response(action.invalid(&response.body)));
+                }
+                status => {
+                    return FailedRequest::of_status(action.name(), status)
+                        .map_or(Ok(response), Err);
+                }
             }
         }
     }
@@ -446,23 +534,40 @@ impl TransitClient {
         if let Some(namespace) = &self.options.namespace {
             request = request.header("x-vault-namespace", namespace);
         }
-        let unusable =
-            || FailedRequest::from(ProviderError::Settings(format!("transit {what}: not a usable token or path")));
+        let unusable = || {
+            FailedRequest::from(ProviderError::Settings(format!(
+                "transit {what}: not a usable token or path"
+            )))
+        };
         if let Some(token) = token {
             let mut token = HeaderValue::from_str(token).map_err(|_| unusable())?;
             token.set_sensitive(true);
             request = request.header("x-vault-token", token);
         }
-        let body = if method == Method::GET { Bytes::new() } else { json(fields) };
-        let request = request.header(CONTENT_TYPE, "application/json").body(Full::new(body)).map_err(|_| unusable())?;
-        self.client.send(request).await.map_err(|error| FailedRequest::of_http(what, error))
+        let body = if method == Method::GET {
+            Bytes::new()
+        } else {
+            json(fields)
+        };
+        let request = request
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(body))
+            .map_err(|_| unusable())?;
+        self.client
+            .send(request)
+            .await
+            .map_err(|error| FailedRequest::of_http(what, error))
     }
 }
 
 /// Encodes an object of texts. The bytes are wiped on drop.
 fn json(fields: &[(&str, &str)]) -> Bytes {
     // A byte takes at most six when it is escaped. One allocation leaves no copies behind.
-    let capacity = fields.iter().map(|(name, value)| name.len() + 6 * value.len() + 8).sum::<usize>() + 2;
+    let capacity = fields
+        .iter()
+        .map(|(name, value)| name.len() + 6 * value.len() + 8)
+        .sum::<usize>()
+        + 2;
     let mut bytes = Zeroizing::new(Vec::with_capacity(capacity));
     bytes.push(b'{');
     for (index, (name, value)) in fields.iter().enumerate() {
@@ -506,19 +611,26 @@ struct PlaintextData {
 /// Parses the field `data` of a response.
 fn data_of<'de, T: Deserialize<'de>>(what: &str, body: &'de [u8]) -> Result<T, ProviderError> {
     // The parser's error can quote the text.
-    serde_json::from_slice(body).map(|body: ResponseBody<T>| body.data).map_err(|_| wrong_answer(what))
+    serde_json::from_slice(body)
+        .map(|body: ResponseBody<T>| body.data)
+        .map_err(|_| wrong_answer(what))
 }
 
 fn wrong_answer(what: &str) -> ProviderError {
-    ProviderError::WrongAnswer(format!("transit {what}: the response is not what the transit API describes"))
+    ProviderError::WrongAnswer(format!(
+        "transit {what}: the response is not what the transit API describes"
+    ))
 }
 
 /// Returns true if a text is `vault:v`, a version, a colon and base64, each in its only form. Servers read more: `v0`,
 /// `v01`, line breaks and unused bits of base64. An altered copy must not open, so these forms are not sent.
 fn is_ciphertext(text: &str) -> bool {
-    let parts = text.strip_prefix("vault:v").and_then(|rest| rest.split_once(':'));
+    let parts = text
+        .strip_prefix("vault:v")
+        .and_then(|rest| rest.split_once(':'));
     parts.is_some_and(|(version, sealed)| {
-        let is_version = version.bytes().all(|byte| byte.is_ascii_digit()) && !version.starts_with('0');
+        let is_version =
+            version.bytes().all(|byte| byte.is_ascii_digit()) && !version.starts_with('0');
         let is_base64 = BASE64.decode(sealed).is_ok_and(|bytes| !bytes.is_empty());
         text.len() <= WRAPPED_BYTES_MAX && !version.is_empty() && is_version && is_base64
     })
@@ -527,18 +639,25 @@ fn is_ciphertext(text: &str) -> bool {
 /// Checks one segment of a path.
 fn check_segment(key: &str, text: &str) -> Result<(), ProviderError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let usable = text.bytes().all(allowed) && text.bytes().any(|byte| byte != b'.') && text.len() <= NAME_BYTES_MAX;
+    let usable = text.bytes().all(allowed)
+        && text.bytes().any(|byte| byte != b'.')
+        && text.len() <= NAME_BYTES_MAX;
     if usable {
         return Ok(());
     }
-    let text = format!("{key} must have 1 to {NAME_BYTES_MAX} letters, digits, dots, underscores and hyphens");
+    let text = format!(
+        "{key} must have 1 to {NAME_BYTES_MAX} letters, digits, dots, underscores and hyphens"
+    );
     Err(ProviderError::Settings(text))
 }
 
 /// Checks a path of several segments, without a slash at either end.
 fn check_path(key: &str, text: &str) -> Result<(), ProviderError> {
     if text.len() > NAME_BYTES_MAX {
-        return Err(ProviderError::Settings(format!("{key} must have at most {NAME_BYTES_MAX} bytes")));
+        return Err(ProviderError::Settings(format!(
+            "{key} must have at most {NAME_BYTES_MAX} bytes"
+        )));
     }
-    text.split('/').try_for_each(|segment| check_segment(key, segment))
+    text.split('/')
+        .try_for_each(|segment| check_segment(key, segment))
 }

@@ -24,17 +24,25 @@ pub fn ask(stream: &mut Stream, scratch: &mut [u8]) -> Result<Vec<u8>, Fault> {
         }
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Fault::Failed(format!("no answer within {} s", PATIENCE.as_secs())));
+            return Err(Fault::Failed(format!(
+                "no answer within {} s",
+                PATIENCE.as_secs()
+            )));
         }
         let mut flags = PollFlags::IN;
         flags.set(PollFlags::OUT, stream.wants_write());
-        let wait = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let wait = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
         match poll(&mut [PollFd::new(stream, flags)], Some(&wait)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => (),
             Err(error) => return Err(io::Error::from(error).into()),
         }
         stream.receive(scratch, |stream, boundary, message| match boundary.head {
-            MessageHeader::Response { msgid: frames::MSGID } => answer = Some(message.to_vec()),
+            MessageHeader::Response {
+                msgid: frames::MSGID,
+            } => answer = Some(message.to_vec()),
             _ => end_by_notice(stream, message),
         });
     }
@@ -51,5 +59,7 @@ pub fn end_by_notice(stream: &mut Stream, message: &[u8]) {
 /// Returns the result in a response.
 pub fn result(answer: &[u8]) -> Result<&[u8], Fault> {
     let reply = Reply::decode(answer).map_err(|error| Fault::Wrong(error.to_string()))?;
-    reply.outcome.map_err(|error| Fault::Failed(error.to_string()))
+    reply
+        .outcome
+        .map_err(|error| Fault::Failed(error.to_string()))
 }

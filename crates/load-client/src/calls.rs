@@ -25,7 +25,10 @@ impl<T> Default for Calls<T> {
 impl<T> Calls<T> {
     /// Creates an empty collection.
     pub const fn new() -> Self {
-        Self { places: Vec::new(), free: Vec::new() }
+        Self {
+            places: Vec::new(),
+            free: Vec::new(),
+        }
     }
 
     /// Stores a value and returns its msgid; `None` if too many requests are in flight.
@@ -54,7 +57,8 @@ impl<T> Calls<T> {
 
     /// Returns true if the request with this msgid is in flight.
     pub fn is_under_way(&self, msgid: u32) -> bool {
-        self.place(msgid).is_some_and(|place| self.places[place as usize].1.is_some())
+        self.place(msgid)
+            .is_some_and(|place| self.places[place as usize].1.is_some())
     }
 
     fn place(&self, msgid: u32) -> Option<u32> {
@@ -71,7 +75,9 @@ impl<T> Calls<T> {
     /// Removes and returns the values of all in-flight requests.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
         self.free.clear();
-        std::mem::take(&mut self.places).into_iter().filter_map(|(_, call)| call)
+        std::mem::take(&mut self.places)
+            .into_iter()
+            .filter_map(|(_, call)| call)
     }
 }
 
@@ -84,10 +90,16 @@ mod tests {
         let mut calls = Calls::new();
         let ids: Vec<u32> = (0..100).map(|n| calls.begin(n).unwrap()).collect();
         assert!(ids.iter().all(|id| *id >= LONG));
-        assert_eq!((calls.end(ids[7]), calls.end(ids[7]), calls.under_way()), (Some(7), None, 99));
+        assert_eq!(
+            (calls.end(ids[7]), calls.end(ids[7]), calls.under_way()),
+            (Some(7), None, 99)
+        );
         let again = calls.begin(1_000).unwrap();
         assert_ne!(again, ids[7]);
-        assert_eq!((calls.is_under_way(ids[7]), calls.is_under_way(again)), (false, true));
+        assert_eq!(
+            (calls.is_under_way(ids[7]), calls.is_under_way(again)),
+            (false, true)
+        );
         for stranger in [0, 7, LONG, LONG | 100, u32::MAX] {
             assert_eq!(calls.end(stranger), None);
         }

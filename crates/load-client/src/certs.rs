@@ -9,7 +9,8 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
 };
 
 /// Creates the folder and its files. Leaves an existing folder unchanged.
@@ -20,7 +21,10 @@ pub fn make(folder: &Path) -> io::Result<()> {
     if folder.exists() {
         return Ok(());
     }
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
     fill(folder)
 }
 
@@ -34,19 +38,28 @@ pub fn fill(folder: &Path) -> io::Result<()> {
     authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     let key = KeyPair::generate().map_err(failed)?;
-    fs::write(folder.join("ca.pem"), authority.self_signed(&key).map_err(failed)?.pem())?;
+    fs::write(
+        folder.join("ca.pem"),
+        authority.self_signed(&key).map_err(failed)?.pem(),
+    )?;
     let issuer = Issuer::new(authority, key);
-    for (name, usage) in
-        [("server", ExtendedKeyUsagePurpose::ServerAuth), ("client", ExtendedKeyUsagePurpose::ClientAuth)]
-    {
+    for (name, usage) in [
+        ("server", ExtendedKeyUsagePurpose::ServerAuth),
+        ("client", ExtendedKeyUsagePurpose::ClientAuth),
+    ] {
         let mut leaf = CertificateParams::new(vec!["localhost".to_owned()]).map_err(failed)?;
-        leaf.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        leaf.subject_alt_names
+            .push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
         leaf.extended_key_usages = vec![usage];
         let key = KeyPair::generate().map_err(failed)?;
         let certificate = leaf.signed_by(&key, &issuer).map_err(failed)?;
         fs::write(folder.join(format!("{name}.pem")), certificate.pem())?;
         let file = folder.join(format!("{name}-key.pem"));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(file)?;
         file.write_all(key.serialize_pem().as_bytes())?;
     }
     Ok(())

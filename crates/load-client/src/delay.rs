@@ -48,15 +48,24 @@ pub struct DelayArgs {
 /// Describes the valid values.
 pub fn milliseconds(text: &str) -> Result<f64, String> {
     let time: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if (0.0..=60_000.0).contains(&time) { Ok(time) } else { Err("must be in 0..=60000".to_owned()) }
+    if (0.0..=60_000.0).contains(&time) {
+        Ok(time)
+    } else {
+        Err("must be in 0..=60000".to_owned())
+    }
 }
 
 impl DelayArgs {
     /// Starts a relay in front of the target if a delay was asked for, and makes the target's clients use it. The relay
     /// works until it is dropped.
     pub fn relay(&self, target: &mut Target) -> Result<Option<Relay>, Fault> {
-        let Some(ms) = self.delay else { return Ok(None) };
-        let delay = Delay { ms, jitter_ms: self.jitter.unwrap_or(0.0) };
+        let Some(ms) = self.delay else {
+            return Ok(None);
+        };
+        let delay = Delay {
+            ms,
+            jitter_ms: self.jitter.unwrap_or(0.0),
+        };
         let relay = Relay::start(&target.address, delay)?;
         target.relay = Some((relay.address.to_string(), delay));
         Ok(Some(relay))
@@ -77,12 +86,21 @@ impl Relay {
     /// # Errors
     /// Fails if the address cannot be resolved or no port is free.
     pub fn start(upstream: &str, delay: Delay) -> Result<Self, Fault> {
-        let found = upstream.to_socket_addrs().ok().and_then(|mut found| found.next());
-        let found =
-            found.ok_or_else(|| Fault::Failed(format!("{upstream} has no address: give another with --connect")))?;
+        let found = upstream
+            .to_socket_addrs()
+            .ok()
+            .and_then(|mut found| found.next());
+        let found = found.ok_or_else(|| {
+            Fault::Failed(format!(
+                "{upstream} has no address: give another with --connect"
+            ))
+        })?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
-        let (is_stopped, unreachable) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (is_stopped, unreachable) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
         let (stop, failed) = (Arc::clone(&is_stopped), Arc::clone(&unreachable));
         let accept = move || {
             for (number, client) in (0..).zip(listener.incoming()) {
@@ -95,7 +113,11 @@ impl Relay {
                     thread::sleep(ACCEPT_PAUSE);
                     continue;
                 };
-                let path = Path { delay, accepted: Instant::now(), seed: number };
+                let path = Path {
+                    delay,
+                    accepted: Instant::now(),
+                    seed: number,
+                };
                 // A connection that cannot be relayed is closed by its drop.
                 let _ = spawn(move || {
                     if path.connect(client, found).is_err() {
@@ -105,7 +127,11 @@ impl Relay {
             }
         };
         spawn(accept)?;
-        Ok(Self { address, is_stopped, unreachable })
+        Ok(Self {
+            address,
+            is_stopped,
+            unreachable,
+        })
     }
 
     /// Returns the address that clients connect to.
@@ -137,7 +163,11 @@ impl Drop for Relay {
 }
 
 fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    thread::Builder::new().name("relay".to_owned()).stack_size(STACK_BYTES).spawn(work).map(drop)
+    thread::Builder::new()
+        .name("relay".to_owned())
+        .stack_size(STACK_BYTES)
+        .spawn(work)
+        .map(drop)
 }
 
 /// One relayed connection.
@@ -222,7 +252,10 @@ mod tests {
 
     #[test]
     fn each_round_trip_takes_the_delay_at_least() {
-        let relay = echo(Delay { ms: 20.0, jitter_ms: 5.0 });
+        let relay = echo(Delay {
+            ms: 20.0,
+            jitter_ms: 5.0,
+        });
         let since = Instant::now();
         let mut client = TcpStream::connect(relay.address).unwrap();
         let mut trip = |since: Instant| {
@@ -233,7 +266,10 @@ mod tests {
             since.elapsed()
         };
         let first = trip(since);
-        assert!(first >= Duration::from_millis(40), "{first:?}: TCP's handshake and a round trip");
+        assert!(
+            first >= Duration::from_millis(40),
+            "{first:?}: TCP's handshake and a round trip"
+        );
         for _ in 0..5 {
             let took = trip(Instant::now());
             assert!(took >= Duration::from_millis(20), "{took:?}");
@@ -243,26 +279,46 @@ mod tests {
 
     #[test]
     fn bytes_and_their_order_stay_the_same() {
-        let relay = echo(Delay { ms: 2.0, jitter_ms: 2.0 });
+        let relay = echo(Delay {
+            ms: 2.0,
+            jitter_ms: 2.0,
+        });
         let mut random = Random::new(7);
         let sent: Vec<u8> = (0..3 << 20).map(|_| random.bits() as u8).collect();
         let mut client = TcpStream::connect(relay.address).unwrap();
         let mut writer = client.try_clone().unwrap();
         let copy = sent.clone();
         let writing = thread::spawn(move || {
-            copy.chunks(70_001).for_each(|piece| writer.write_all(piece).unwrap());
+            copy.chunks(70_001)
+                .for_each(|piece| writer.write_all(piece).unwrap());
             writer.shutdown(Shutdown::Write).unwrap();
         });
         let mut received = Vec::new();
         client.read_to_end(&mut received).unwrap();
         writing.join().unwrap();
-        assert!(sent == received, "{} bytes of {}", received.len(), sent.len());
+        assert!(
+            sent == received,
+            "{} bytes of {}",
+            received.len(),
+            sent.len()
+        );
     }
 
     #[test]
     fn an_engine_that_is_away_closes_the_connection() {
-        let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let relay = Relay::start(&gone, Delay { ms: 1.0, jitter_ms: 0.0 }).unwrap();
+        let gone = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .to_string();
+        let relay = Relay::start(
+            &gone,
+            Delay {
+                ms: 1.0,
+                jitter_ms: 0.0,
+            },
+        )
+        .unwrap();
         let mut client = TcpStream::connect(relay.address).unwrap();
         assert!(matches!(client.read(&mut [0; 1]), Ok(0) | Err(_)));
         while relay.check().is_ok() {

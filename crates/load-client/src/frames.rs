@@ -2,7 +2,9 @@
 
 use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 use sealwire_wire as wire;
-use sealwire_wire::{Decrypt, Detokenize, Encrypt, TokenLookupScope, Tokenize, TokenizeOptions, Writing, request};
+use sealwire_wire::{
+    Decrypt, Detokenize, Encrypt, TokenLookupScope, Tokenize, TokenizeOptions, Writing, request,
+};
 
 use crate::load::{Call, Method, Scope, Suite};
 use crate::random::Random;
@@ -14,7 +16,9 @@ const MSGID_AT: std::ops::Range<usize> = 3..7;
 /// Values in a response besides its payload: the array, type, msgid and nil, the map, its two keys and the generation.
 const AROUND_PAYLOAD: u64 = 8;
 /// The keys of a row, in order.
-const COLUMNS: [&str; 10] = ["id", "number", "name", "street", "city", "postcode", "country", "email", "phone", "note"];
+const COLUMNS: [&str; 10] = [
+    "id", "number", "name", "street", "city", "postcode", "country", "email", "phone", "note",
+];
 /// Characters of the random fields.
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 .";
 
@@ -64,7 +68,11 @@ impl Frame {
     pub fn new(app: &str, call: &Call, method: Method, plain: Vec<u8>, payload: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(payload.len() + 256);
         encode(&mut bytes, MSGID, app, call, method, payload);
-        Self { values: AROUND_PAYLOAD + values(payload), plain, bytes }
+        Self {
+            values: AROUND_PAYLOAD + values(payload),
+            plain,
+            bytes,
+        }
     }
 
     /// Appends the request with the given msgid, which must be at least 65,536.
@@ -81,7 +89,14 @@ impl Frame {
 }
 
 /// Appends a request for the given method, with the options of `call`.
-pub fn encode(out: &mut Vec<u8>, msgid: u32, app: &str, call: &Call, method: Method, payload: &[u8]) {
+pub fn encode(
+    out: &mut Vec<u8>,
+    msgid: u32,
+    app: &str,
+    call: &Call,
+    method: Method,
+    payload: &[u8],
+) {
     let deadline_ms = call.deadline_ms;
     let collection = &*call.collection;
     match method {
@@ -97,17 +112,55 @@ pub fn encode(out: &mut Vec<u8>, msgid: u32, app: &str, call: &Call, method: Met
                 Scope::Field => wire::KeyScope::Field,
                 Scope::Epoch => wire::KeyScope::Epoch,
             };
-            let writing = Writing { suite: Some(suite), key_scope, ..Writing::default() };
-            request::encrypt(out, msgid, &Encrypt { deadline_ms, writing, ..Encrypt::new(app, payload) });
+            let writing = Writing {
+                suite: Some(suite),
+                key_scope,
+                ..Writing::default()
+            };
+            request::encrypt(
+                out,
+                msgid,
+                &Encrypt {
+                    deadline_ms,
+                    writing,
+                    ..Encrypt::new(app, payload)
+                },
+            );
         }
-        Method::Decrypt => request::decrypt(out, msgid, &Decrypt { deadline_ms, ..Decrypt::new(app, payload) }),
+        Method::Decrypt => request::decrypt(
+            out,
+            msgid,
+            &Decrypt {
+                deadline_ms,
+                ..Decrypt::new(app, payload)
+            },
+        ),
         Method::Tokenize => {
-            let writing = TokenizeOptions { collection, ..TokenizeOptions::default() };
-            request::tokenize(out, msgid, &Tokenize { deadline_ms, writing, ..Tokenize::new(app, payload) });
+            let writing = TokenizeOptions {
+                collection,
+                ..TokenizeOptions::default()
+            };
+            request::tokenize(
+                out,
+                msgid,
+                &Tokenize {
+                    deadline_ms,
+                    writing,
+                    ..Tokenize::new(app, payload)
+                },
+            );
         }
         Method::Detokenize => {
             let writing = TokenLookupScope { collection };
-            request::detokenize(out, msgid, &Detokenize { deadline_ms, writing, ..Detokenize::new(app, payload) });
+            request::detokenize(
+                out,
+                msgid,
+                &Detokenize {
+                    deadline_ms,
+                    writing,
+                    ..Detokenize::new(app, payload)
+                },
+            );
         }
     }
 }
@@ -123,7 +176,9 @@ pub fn every_field_changed(plain: &[u8], other: &[u8]) -> Result<bool, Malformed
     while !plain.is_at_end() {
         let (sent, came) = (plain.token()?, other.token()?);
         let is_good = match sent {
-            Token::Str(_) if is_field => matches!(came, Token::Str(_) | Token::Bin(_)) && sent != came,
+            Token::Str(_) if is_field => {
+                matches!(came, Token::Str(_) | Token::Bin(_)) && sent != came
+            }
             _ => sent == came,
         };
         if !is_good {
@@ -147,12 +202,19 @@ mod tests {
         assert_eq!(every_field_changed(&plain, &plain), Ok(false));
         let mut renamed = other.clone();
         renamed[2] ^= 1;
-        assert_eq!(every_field_changed(&plain, &renamed), Ok(false), "the key of the rows");
+        assert_eq!(
+            every_field_changed(&plain, &renamed),
+            Ok(false),
+            "the key of the rows"
+        );
         let at = plain.len() - 8;
         let stayed = [&other[..at], &plain[at..]].concat();
         assert_eq!(every_field_changed(&plain, &stayed), Ok(false));
         let short = &other[..other.len() - 1];
         assert!(every_field_changed(&plain, short).is_err());
-        assert_eq!(every_field_changed(&plain, &[&other[..], &[0xc0]].concat()), Ok(false));
+        assert_eq!(
+            every_field_changed(&plain, &[&other[..], &[0xc0]].concat()),
+            Ok(false)
+        );
     }
 }

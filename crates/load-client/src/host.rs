@@ -24,18 +24,24 @@ const ENGINE: &str = "sealwire";
 pub fn machine() -> Machine {
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
-    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     let system = |what: &str| read(&format!("/proc/sys/kernel/{what}")).trim().to_owned();
     Machine {
         cores: cores(),
-        cpu: model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, model)| model.trim().to_owned()),
+        cpu: model.map_or_else(
+            || std::env::consts::ARCH.to_owned(),
+            |(_, model)| model.trim().to_owned(),
+        ),
         os: format!("{} {}", system("ostype"), system("osrelease")),
     }
 }
 
 /// Returns the number of CPU cores that this process may use.
 pub fn cores() -> u32 {
-    thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
+    thread::available_parallelism()
+        .map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
 }
 
 /// Returns the CPU time used by the calling thread.
@@ -47,7 +53,11 @@ pub fn thread_cpu() -> Duration {
 /// Returns the time that the calling thread was ready to run without a core.
 pub fn thread_queued() -> Option<Duration> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    text.split(' ').nth(1)?.parse().ok().map(Duration::from_nanos)
+    text.split(' ')
+        .nth(1)?
+        .parse()
+        .ok()
+        .map(Duration::from_nanos)
 }
 
 /// Returns the CPU time used by a process, including ended threads.
@@ -61,7 +71,9 @@ pub fn family_cpu(parent: u32) -> Option<Duration> {
     // A child that ends between the two readings of its parent is in neither sum or in both.
     (0..FAMILY_TRIES_MAX).find_map(|_| {
         let before: u64 = stat(parent, [13, 14])?.iter().sum();
-        let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let processes = fs::read_dir("/proc")
+            .ok()?
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         let children = processes.filter_map(|pid: u32| stat(pid, [1, 11, 12]));
         let of_parent = children.filter(|[of, ..]| *of == u64::from(parent));
         let running: u64 = of_parent.map(|[_, user, system]| user + system).sum();
@@ -94,7 +106,9 @@ fn stat<const N: usize>(pid: u32, at: [usize; N]) -> Option<[u64; N]> {
 /// Returns the engine process on this machine that listens on `address`, if it can be inspected. Ignores proxies, since
 /// their CPU time is not the engine's.
 pub fn engine(address: &str) -> Option<u32> {
-    let is_engine = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == ENGINE);
+    let is_engine = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == ENGINE)
+    };
     listener(address).filter(is_engine)
 }
 
@@ -104,15 +118,29 @@ fn listener(address: &str) -> Option<u32> {
     if !wanted.ip().is_loopback() && !is_ours(wanted.ip()) {
         return None;
     }
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
-    let listens = || tables.iter().flat_map(|table| table.lines().filter_map(listens));
-    let of = |ip: IpAddr| listens().find(|(at, _)| at.port() == wanted.port() && at.ip().to_canonical() == ip);
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"]
+        .map(|table| fs::read_to_string(table).unwrap_or_default());
+    let listens = || {
+        tables
+            .iter()
+            .flat_map(|table| table.lines().filter_map(listens))
+    };
+    let of = |ip: IpAddr| {
+        listens().find(|(at, _)| at.port() == wanted.port() && at.ip().to_canonical() == ip)
+    };
     // A listener on the exact address takes precedence over a listener on all addresses.
-    let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+    let any = [
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    ];
     let (_, inode) = of(wanted.ip().to_canonical()).or_else(|| any.into_iter().find_map(of))?;
     let target = format!("socket:[{inode}]");
-    let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    processes.into_iter().find(|pid: &u32| holds(*pid, Path::new(&target)))
+    let processes = fs::read_dir("/proc")
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    processes
+        .into_iter()
+        .find(|pid: &u32| holds(*pid, Path::new(&target)))
 }
 
 /// Parses a line of `/proc/net/tcp`. Returns address and inode if the socket listens.
@@ -120,17 +148,27 @@ fn listens(line: &str) -> Option<(SocketAddr, &str)> {
     let columns: Vec<&str> = line.split_whitespace().collect();
     let (ip, port) = columns.get(1)?.rsplit_once(':')?;
     // Each group of 32 bits is a number in host byte order.
-    let words = (0..ip.len() / 8).map(|at| u32::from_str_radix(ip.get(8 * at..8 * at + 8)?, 16).ok());
-    let bytes = words.collect::<Option<Vec<u32>>>()?.into_iter().flat_map(u32::to_ne_bytes).collect::<Vec<u8>>();
-    let ip =
-        <[u8; 4]>::try_from(&*bytes).map(IpAddr::from).or_else(|_| <[u8; 16]>::try_from(&*bytes).map(IpAddr::from));
+    let words =
+        (0..ip.len() / 8).map(|at| u32::from_str_radix(ip.get(8 * at..8 * at + 8)?, 16).ok());
+    let bytes = words
+        .collect::<Option<Vec<u32>>>()?
+        .into_iter()
+        .flat_map(u32::to_ne_bytes)
+        .collect::<Vec<u8>>();
+    let ip = <[u8; 4]>::try_from(&*bytes)
+        .map(IpAddr::from)
+        .or_else(|_| <[u8; 16]>::try_from(&*bytes).map(IpAddr::from));
     let address = SocketAddr::new(ip.ok()?, u16::from_str_radix(port, 16).ok()?);
     (columns.get(3) == Some(&LISTENS)).then_some((address, *columns.get(9)?))
 }
 
 fn holds(pid: u32, target: &Path) -> bool {
-    let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    files.flatten().any(|file| fs::read_link(file.path()).is_ok_and(|link| link == target))
+    let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return false;
+    };
+    files
+        .flatten()
+        .any(|file| fs::read_link(file.path()).is_ok_and(|link| link == target))
 }
 
 /// Returns true if the address belongs to this machine, which is tested by binding a socket to it.
@@ -140,7 +178,10 @@ fn is_ours(ip: IpAddr) -> bool {
 
 /// Returns true if the address is a loopback address or belongs to this machine.
 pub fn is_here(address: &str) -> bool {
-    let found = address.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+    let found = address
+        .to_socket_addrs()
+        .ok()
+        .and_then(|mut addresses| addresses.next());
     found.is_some_and(|address| address.ip().is_loopback() || is_ours(address.ip()))
 }
 
@@ -148,7 +189,10 @@ pub fn is_here(address: &str) -> bool {
 pub fn wake_on_time() {
     let link = fs::read_link("/proc/thread-self").unwrap_or_default();
     if let Some(thread) = link.file_name() {
-        let _ = fs::write(Path::new("/proc").join(thread).join("timerslack_ns"), "1000");
+        let _ = fs::write(
+            Path::new("/proc").join(thread).join("timerslack_ns"),
+            "1000",
+        );
     }
 }
 
@@ -170,7 +214,11 @@ mod tests {
         let listener_ = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener_.local_addr().unwrap().to_string();
         assert_eq!(listener(&address), Some(std::process::id()));
-        assert!(is_here(&address) && process_cpu(std::process::id()).is_some() && thread_cpu() > Duration::ZERO);
+        assert!(
+            is_here(&address)
+                && process_cpu(std::process::id()).is_some()
+                && thread_cpu() > Duration::ZERO
+        );
         // The process of this test is not an engine.
         assert_eq!(engine(&address), None);
         let port = listener_.local_addr().unwrap().port();
@@ -181,12 +229,28 @@ mod tests {
         assert_eq!(listener(&address), None);
         drop(other);
         for any in ["0.0.0.0:0", "[::]:0"] {
-            let Ok(listener_) = TcpListener::bind(any) else { continue };
+            let Ok(listener_) = TcpListener::bind(any) else {
+                continue;
+            };
             let port = listener_.local_addr().unwrap().port();
-            assert_eq!(listener(&format!("127.0.0.1:{port}")), Some(std::process::id()), "{any}");
+            assert_eq!(
+                listener(&format!("127.0.0.1:{port}")),
+                Some(std::process::id()),
+                "{any}"
+            );
         }
-        assert_eq!((listener("192.0.2.1:7443"), is_here("192.0.2.1:7443")), (None, false));
-        assert_eq!((process_cpu(u32::MAX), family_cpu(u32::MAX), parent(u32::MAX)), (None, None, None));
+        assert_eq!(
+            (listener("192.0.2.1:7443"), is_here("192.0.2.1:7443")),
+            (None, false)
+        );
+        assert_eq!(
+            (
+                process_cpu(u32::MAX),
+                family_cpu(u32::MAX),
+                parent(u32::MAX)
+            ),
+            (None, None, None)
+        );
         let own = std::process::id();
         assert_eq!(parent(own), std::os::unix::process::parent_id().into());
         let cpu = process_cpu(own);

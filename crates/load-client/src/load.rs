@@ -171,7 +171,12 @@ struct Entry {
 impl Call {
     /// The mix of the first production system: mostly small requests and a few large ones.
     pub fn founding(base: &Self) -> Vec<Self> {
-        let of = |(fields, weight)| Self { name: format!("{fields} fields"), fields, weight, ..base.clone() };
+        let of = |(fields, weight)| Self {
+            name: format!("{fields} fields"),
+            fields,
+            weight,
+            ..base.clone()
+        };
         [(30, 0.8), (150, 0.18), (2_000, 0.02)].map(of).into()
     }
 
@@ -182,7 +187,8 @@ impl Call {
     pub fn from_file(file: &Path, base: &Self) -> Result<Vec<Self>, Fault> {
         let named = |what: String| Fault::Failed(format!("{}: {what}", file.display()));
         let text = fs::read_to_string(file).map_err(|error| named(error.to_string()))?;
-        let entries: Vec<Entry> = serde_json::from_str(&text).map_err(|error| named(error.to_string()))?;
+        let entries: Vec<Entry> =
+            serde_json::from_str(&text).map_err(|error| named(error.to_string()))?;
         let calls: Vec<Self> = entries.into_iter().map(|entry| entry.over(base)).collect();
         check(&calls).map_err(|fault| named(fault.to_string()))?;
         Ok(calls)
@@ -218,10 +224,17 @@ fn check(calls: &[Call]) -> Result<(), Fault> {
             return refuse(format!("{}: a weight is a number above 0", call.name));
         }
         if !(1..=FIELDS_MAX).contains(&call.fields) {
-            return refuse(format!("{}: a call has 1 to {FIELDS_MAX} fields", call.name));
+            return refuse(format!(
+                "{}: a call has 1 to {FIELDS_MAX} fields",
+                call.name
+            ));
         }
-        if call.field_bytes == 0 || u64::from(call.fields) * u64::from(call.field_bytes) > 60 << 20 {
-            return refuse(format!("{}: fields have at least 1 byte, and 60 MiB in all at most", call.name));
+        if call.field_bytes == 0 || u64::from(call.fields) * u64::from(call.field_bytes) > 60 << 20
+        {
+            return refuse(format!(
+                "{}: fields have at least 1 byte, and 60 MiB in all at most",
+                call.name
+            ));
         }
     }
     Ok(())
@@ -240,12 +253,16 @@ impl Load {
             ArrivalRule::Closed { callers } => (1..=CALLERS_MAX).contains(&callers),
         };
         if !drive {
-            return refuse("a rate is 0.001 to 100,000,000 calls/s, and there are 1 to 100,000 callers");
+            return refuse(
+                "a rate is 0.001 to 100,000,000 calls/s, and there are 1 to 100,000 callers",
+            );
         }
         if !(1..=CONNECTIONS_MAX).contains(&self.connections) || self.distinct == 0 {
             return refuse("there are 1 to 1,024 connections and at least one document");
         }
-        if !(0.05..=86_400.0).contains(&self.duration_s) || !(0.0..=86_400.0).contains(&self.warm_up_s) {
+        if !(0.05..=86_400.0).contains(&self.duration_s)
+            || !(0.0..=86_400.0).contains(&self.warm_up_s)
+        {
             return refuse("a load lasts 0.05 s to a day, and warms up for a day at most");
         }
         if !(0.0..=3_600.0).contains(&self.drain_s) {

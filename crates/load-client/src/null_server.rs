@@ -17,7 +17,8 @@ use rustls::ServerConfig;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use sealwire_msgpack::{Malformed, Token, TokenReader, write};
 use sealwire_wire::{
-    ErrorCode, ErrorFormat, FrameLayout, Info, MessageHeader, Method, PROTOCOL, RpcError, Scanner, reply,
+    ErrorCode, ErrorFormat, FrameLayout, Info, MessageHeader, Method, PROTOCOL, RpcError, Scanner,
+    reply,
 };
 
 use crate::fault::Fault;
@@ -54,28 +55,46 @@ impl NullServer {
     pub fn new(folder: &Path, wrong_every: u32) -> Result<Self, Fault> {
         let (ca, cert) = (folder.join("ca.pem"), folder.join("server.pem"));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(pem::roots(&ca)?), Arc::clone(&provider)).build();
+        let verifier = WebPkiClientVerifier::builder_with_provider(
+            Arc::new(pem::roots(&ca)?),
+            Arc::clone(&provider),
+        )
+        .build();
         let verifier = verifier.map_err(|error| pem::unusable(&ca, error))?;
         let unusable = |error| pem::unusable(&cert, error);
         let mut tls = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(unusable)?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(pem::certificates(&cert)?, pem::private_key(&folder.join("server-key.pem"))?)
+            .with_single_cert(
+                pem::certificates(&cert)?,
+                pem::private_key(&folder.join("server-key.pem"))?,
+            )
             .map_err(unusable)?;
         // As in the engine, sessions cannot be resumed without a client certificate.
         tls.session_storage = Arc::new(NoServerSessionStorage {});
         tls.send_tls13_tickets = 0;
         let (sealed, opened) = (HashMap::new(), HashMap::new());
-        Ok(Self { tls: Arc::new(tls), sealed, opened, room: REMEMBERED_BYTES_MAX, made: 0, wrong_every, given: 0 })
+        Ok(Self {
+            tls: Arc::new(tls),
+            sealed,
+            opened,
+            room: REMEMBERED_BYTES_MAX,
+            made: 0,
+            wrong_every,
+            given: 0,
+        })
     }
 
     /// Serves until `stop` is readable or its other end is closed.
     ///
     /// # Errors
     /// Returns errors of the listener. An error of a connection ends only that connection.
-    pub fn serve(&mut self, listener: &TcpListener, stop: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    pub fn serve(
+        &mut self,
+        listener: &TcpListener,
+        stop: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let mut streams: Vec<Stream> = Vec::new();
         let mut scratch = vec![0; READ_BYTES];
@@ -99,7 +118,9 @@ impl NullServer {
 
     fn serve_one(&mut self, stream: &mut Stream, scratch: &mut [u8]) {
         stream.flush();
-        stream.receive(scratch, |stream, boundary, message| self.answer(stream, boundary, message));
+        stream.receive(scratch, |stream, boundary, message| {
+            self.answer(stream, boundary, message)
+        });
         stream.flush();
     }
 
@@ -112,12 +133,20 @@ impl NullServer {
 
     fn answer(&mut self, stream: &mut Stream, boundary: &FrameLayout, message: &[u8]) {
         // A cancelled request has already got its response.
-        let MessageHeader::Request { msgid, method } = boundary.head else { return };
+        let MessageHeader::Request { msgid, method } = boundary.head else {
+            return;
+        };
         let out = stream.out();
-        let payload = boundary.payload.and_then(|span| message.get(span.start..span.end));
+        let payload = boundary
+            .payload
+            .and_then(|span| message.get(span.start..span.end));
         match (method, payload) {
-            (Some(Method::Encrypt | Method::Tokenize), Some(payload)) => self.document(out, msgid, true, payload),
-            (Some(Method::Decrypt | Method::Detokenize), Some(payload)) => self.document(out, msgid, false, payload),
+            (Some(Method::Encrypt | Method::Tokenize), Some(payload)) => {
+                self.document(out, msgid, true, payload)
+            }
+            (Some(Method::Decrypt | Method::Detokenize), Some(payload)) => {
+                self.document(out, msgid, false, payload)
+            }
             (Some(Method::Info), _) => {
                 reply::begin(out, msgid);
                 info().encode(out);
@@ -142,7 +171,10 @@ impl NullServer {
         let known = if seals { &self.sealed } else { &self.opened };
         let Some(result) = known.get(payload) else {
             let error = if seals {
-                RpcError::new(ErrorCode::Unavailable, "this responder remembers no more documents; start it anew")
+                RpcError::new(
+                    ErrorCode::Unavailable,
+                    "this responder remembers no more documents; start it anew",
+                )
             } else {
                 RpcError::new(ErrorCode::CannotOpen, "cannot open")
             };
@@ -162,8 +194,20 @@ impl NullServer {
     fn make(&mut self, plain: &[u8]) {
         let mut sealed = Vec::new();
         let (mut reader, mut field) = (TokenReader::new(plain), 0);
-        let is_made = seal(&mut reader, &mut sealed, self.made.wrapping_add(1), &mut field).is_ok();
-        let Some(room) = self.room.checked_sub(2 * (plain.len() + sealed.len())).filter(|_| is_made) else { return };
+        let is_made = seal(
+            &mut reader,
+            &mut sealed,
+            self.made.wrapping_add(1),
+            &mut field,
+        )
+        .is_ok();
+        let Some(room) = self
+            .room
+            .checked_sub(2 * (plain.len() + sealed.len()))
+            .filter(|_| is_made)
+        else {
+            return;
+        };
         self.room = room;
         self.made = self.made.wrapping_add(1);
         self.sealed.insert(plain.to_vec(), result(&sealed));
@@ -185,7 +229,12 @@ fn result(payload: &[u8]) -> Vec<u8> {
 }
 
 /// Copies a value, with each leaf replaced by a unique text as long as its envelope. The scanner has limited the depth.
-fn seal(reader: &mut TokenReader<'_>, out: &mut Vec<u8>, document: u32, field: &mut u32) -> Result<(), Malformed> {
+fn seal(
+    reader: &mut TokenReader<'_>,
+    out: &mut Vec<u8>,
+    document: u32,
+    field: &mut u32,
+) -> Result<(), Malformed> {
     let begin = reader.position();
     let bytes = match reader.token()? {
         Token::Map(pairs) => {
@@ -210,7 +259,10 @@ fn seal(reader: &mut TokenReader<'_>, out: &mut Vec<u8>, document: u32, field: &
     // Length of an envelope in text form, from `proto/envelope.md`.
     let length = 56 + ((21 + bytes) * 4).div_ceil(3);
     *field += 1;
-    write::str(out, &format!("{:A<length$}", format!("sw1:null{document:08x}{field:08x}")));
+    write::str(
+        out,
+        &format!("{:A<length$}", format!("sw1:null{document:08x}{field:08x}")),
+    );
     Ok(())
 }
 
@@ -231,23 +283,38 @@ struct Ready {
 }
 
 /// Waits until a source is readable.
-fn ready(listener: &TcpListener, stop: Option<BorrowedFd<'_>>, streams: &[Stream]) -> io::Result<Ready> {
+fn ready(
+    listener: &TcpListener,
+    stop: Option<BorrowedFd<'_>>,
+    streams: &[Stream],
+) -> io::Result<Ready> {
     let flags = |stream: &Stream| {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, stream.backlog() < BACKLOG_BYTES_MAX);
         flags.set(PollFlags::OUT, stream.wants_write());
         flags
     };
-    let mut polled: Vec<_> = streams.iter().map(|stream| PollFd::new(stream, flags(stream))).collect();
+    let mut polled: Vec<_> = streams
+        .iter()
+        .map(|stream| PollFd::new(stream, flags(stream)))
+        .collect();
     polled.push(PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN));
     polled.extend(stop.map(|stop| PollFd::from_borrowed_fd(stop, PollFlags::IN)));
     match poll(&mut polled, None) {
         Ok(_) | Err(rustix::io::Errno::INTR) => (),
         Err(error) => return Err(error.into()),
     }
-    let came = |at: usize| polled.get(at).is_some_and(|polled| !polled.revents().is_empty());
+    let came = |at: usize| {
+        polled
+            .get(at)
+            .is_some_and(|polled| !polled.revents().is_empty())
+    };
     let count = streams.len();
-    Ok(Ready { stop: came(count + 1), listener: came(count), streams: (0..count).filter(|at| came(*at)).collect() })
+    Ok(Ready {
+        stop: came(count + 1),
+        listener: came(count),
+        streams: (0..count).filter(|at| came(*at)).collect(),
+    })
 }
 
 #[cfg(test)]
@@ -265,7 +332,9 @@ mod tests {
         let mut out = Vec::new();
         null.document(&mut out, 1, seals, payload);
         let outcome = Reply::decode(&out).unwrap().outcome;
-        outcome.map(|result| Document::decode(result).unwrap().payload.to_vec()).map_err(|error| error.code)
+        outcome
+            .map(|result| Document::decode(result).unwrap().payload.to_vec())
+            .map_err(|error| error.code)
     }
 
     #[test]
@@ -282,7 +351,9 @@ mod tests {
             let (config, name) = target.tls().unwrap();
             let mut tls = rustls::ClientConnection::new(config, name).unwrap();
             let mut socket = TcpStream::connect(&target.address).unwrap();
-            socket.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+            socket
+                .set_read_timeout(Some(Duration::from_secs(120)))
+                .unwrap();
             tls.write_tls(&mut socket).unwrap();
             while tls.is_handshaking() {
                 assert!(tls.read_tls(&mut socket).unwrap() > 0);
@@ -311,13 +382,22 @@ mod tests {
             write::str(&mut out, &format!("document {number}"));
             out
         };
-        let sealed: Vec<_> = (0..3_000).map(|number| ask(&mut null, true, &plain(number)).unwrap()).collect();
+        let sealed: Vec<_> = (0..3_000)
+            .map(|number| ask(&mut null, true, &plain(number)).unwrap())
+            .collect();
         for (number, sealed) in sealed.iter().enumerate() {
             assert_eq!(ask(&mut null, false, sealed).unwrap(), plain(number as u32));
         }
         null.room = 200;
-        assert_eq!(ask(&mut null, true, &plain(3_000)), Err(ErrorCode::Unavailable));
-        assert_eq!(ask(&mut null, true, &plain(0)).as_ref(), Ok(&sealed[0]), "it is remembered");
+        assert_eq!(
+            ask(&mut null, true, &plain(3_000)),
+            Err(ErrorCode::Unavailable)
+        );
+        assert_eq!(
+            ask(&mut null, true, &plain(0)).as_ref(),
+            Ok(&sealed[0]),
+            "it is remembered"
+        );
         assert_eq!(ask(&mut null, false, &plain(0)), Err(ErrorCode::CannotOpen));
     }
 }

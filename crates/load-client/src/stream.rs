@@ -59,10 +59,17 @@ impl Stream {
         }
         socket.set_nonblocking(true)?;
         // The last read of the handshake can contain messages, which polling the socket does not report.
-        let early = tls.process_new_packets().map_err(io::Error::other)?.plaintext_bytes_to_read();
+        let early = tls
+            .process_new_packets()
+            .map_err(io::Error::other)?
+            .plaintext_bytes_to_read();
         let mut input = vec![0; early];
         tls.reader().read_exact(&mut input)?;
-        let limits = Limits { message_bytes_max: 1 << 30, elements_max: 100_000_000, ..Limits::default() };
+        let limits = Limits {
+            message_bytes_max: 1 << 30,
+            elements_max: 100_000_000,
+            ..Limits::default()
+        };
         Ok(Self {
             socket,
             tls,
@@ -133,7 +140,11 @@ impl Stream {
 
     /// Reads available bytes and passes each complete message to `each`. `scratch` has [`READ_BYTES`]. Does nothing if
     /// no bytes are available. Call this once after accepting a connection, before waiting for the socket.
-    pub fn receive(&mut self, scratch: &mut [u8], mut each: impl FnMut(&mut Self, &FrameLayout, &[u8])) {
+    pub fn receive(
+        &mut self,
+        scratch: &mut [u8],
+        mut each: impl FnMut(&mut Self, &FrameLayout, &[u8]),
+    ) {
         if std::mem::take(&mut self.is_early) {
             self.messages(&mut each);
         }
@@ -209,11 +220,15 @@ pub fn negotiated(tls: &CommonState) -> String {
         Some(rustls::ProtocolVersion::TLSv1_3) => "TLS1.3".to_owned(),
         other => format!("{other:?}"),
     };
-    let suite = tls.negotiated_cipher_suite().map_or_else(String::new, |suite| {
-        let name = format!("{:?}", suite.suite());
-        name.replace("TLS13_", "TLS_")
-    });
-    let group = tls.negotiated_key_exchange_group().map_or_else(String::new, |group| format!("{:?}", group.name()));
+    let suite = tls
+        .negotiated_cipher_suite()
+        .map_or_else(String::new, |suite| {
+            let name = format!("{:?}", suite.suite());
+            name.replace("TLS13_", "TLS_")
+        });
+    let group = tls
+        .negotiated_key_exchange_group()
+        .map_or_else(String::new, |group| format!("{:?}", group.name()));
     format!("{version} {suite} {group}")
 }
 

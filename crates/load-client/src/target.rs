@@ -75,9 +75,14 @@ impl Connect {
                 "no engine known: {folder} has no {CONFIG}; run `sealwire dev` in another shell, or give --connect"
             ))
         })?;
-        let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host).trim_matches(['[', ']']);
+        let host = address
+            .rsplit_once(':')
+            .map_or(&*address, |(host, _)| host)
+            .trim_matches(['[', ']']);
         let server_name = self.server_name.clone().unwrap_or_else(|| host.to_owned());
-        let file = |given: &Option<PathBuf>, name: &str| given.clone().unwrap_or_else(|| self.folder.join(name));
+        let file = |given: &Option<PathBuf>, name: &str| {
+            given.clone().unwrap_or_else(|| self.folder.join(name))
+        };
         Ok(Target {
             server_name,
             // The folder has no state of an engine elsewhere.
@@ -100,7 +105,9 @@ fn configured(folder: &Path) -> Result<(Option<String>, Option<String>), Fault> 
         Err(error) => return Err(Fault::Failed(format!("{}: {error}", file.display()))),
     };
     // The parser's error quotes the text, which can contain a secret, so only the file is named.
-    let config: toml::Table = text.parse().map_err(|_| Fault::Failed(format!("{}: is not TOML", file.display())))?;
+    let config: toml::Table = text
+        .parse()
+        .map_err(|_| Fault::Failed(format!("{}: is not TOML", file.display())))?;
     let string = |section: &str, key: &str| {
         let value = config.get(section)?.as_table()?.get(key)?.as_str()?;
         Some(value.to_owned())
@@ -126,7 +133,9 @@ impl Target {
 
     /// Returns the address that clients connect to.
     pub fn dial(&self) -> &str {
-        self.relay.as_ref().map_or(&self.address, |(address, _)| address)
+        self.relay
+            .as_ref()
+            .map_or(&self.address, |(address, _)| address)
     }
 
     /// Reads certificates and key. The configuration allows only TLS 1.3, verifies the engine's certificate and sends
@@ -137,16 +146,25 @@ impl Target {
     /// [`Fault::Failed`] with the unusable file.
     pub fn tls(&self) -> Result<(Arc<ClientConfig>, ServerName<'static>), Fault> {
         let name = ServerName::try_from(self.server_name.clone()).map_err(|_| {
-            Fault::Failed(format!("{:?} is neither a DNS name nor an IP address; give --server-name", self.server_name))
+            Fault::Failed(format!(
+                "{:?} is neither a DNS name nor an IP address; give --server-name",
+                self.server_name
+            ))
         })?;
-        let (roots, cert, key) = (pem::roots(&self.ca)?, pem::certificates(&self.cert)?, pem::private_key(&self.key)?);
+        let (roots, cert, key) = (
+            pem::roots(&self.ca)?,
+            pem::certificates(&self.cert)?,
+            pem::private_key(&self.key)?,
+        );
         let unusable = |error| pem::unusable(&self.cert, error);
-        let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(unusable)?
-            .with_root_certificates(roots)
-            .with_client_auth_cert(cert, key)
-            .map_err(unusable)?;
+        let config = ClientConfig::builder_with_provider(Arc::new(
+            rustls::crypto::aws_lc_rs::default_provider(),
+        ))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(unusable)?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(cert, key)
+        .map_err(unusable)?;
         Ok((Arc::new(config), name))
     }
     /// Returns the configuration of a client that reads the certificate files again when they change.

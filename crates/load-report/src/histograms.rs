@@ -59,7 +59,11 @@ impl Spread {
     /// Returns the smallest time that at least a share `q` of the times does not exceed, in microseconds. Returns 0 for
     /// an empty histogram.
     pub fn quantile_us(&self, q: f64) -> f64 {
-        if self.0.is_empty() { 0.0 } else { us(self.0.value_at_quantile(q).min(self.0.max())) }
+        if self.0.is_empty() {
+            0.0
+        } else {
+            us(self.0.value_at_quantile(q).min(self.0.max()))
+        }
     }
 
     /// Returns the maximum, in microseconds.
@@ -90,10 +94,13 @@ impl Spread {
             return buckets;
         }
         let (least, greatest) = (self.0.min().max(1) as f64, self.0.max().max(1) as f64);
-        let wide = (greatest / least).powf(1.0 / (BUCKETS_MAX - 2) as f64).max(1.02);
+        let wide = (greatest / least)
+            .powf(1.0 / (BUCKETS_MAX - 2) as f64)
+            .max(1.02);
         for step in self.0.iter_recorded() {
             let value = step.value_iterated_to() as f64;
-            let upper = (least * wide.powf((value / least).max(1.0).log(wide).ceil())).round() / 1e3;
+            let upper =
+                (least * wide.powf((value / least).max(1.0).log(wide).ceil())).round() / 1e3;
             match buckets.last_mut() {
                 Some((last, count)) if *last >= upper => *count += step.count_at_value(),
                 _ => buckets.push((upper, step.count_at_value())),
@@ -105,15 +112,25 @@ impl Spread {
 
 impl From<Spread> for Buckets {
     fn from(spread: Spread) -> Self {
-        let counts = spread.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
-        Self { digits: spread.0.sigfig(), counts }
+        let counts = spread
+            .0
+            .iter_recorded()
+            .map(|step| (step.value_iterated_to(), step.count_at_value()))
+            .collect();
+        Self {
+            digits: spread.0.sigfig(),
+            counts,
+        }
     }
 }
 
 impl From<Buckets> for Spread {
     fn from(buckets: Buckets) -> Self {
         let mut spread = Self::new(buckets.digits.clamp(1, 5));
-        buckets.counts.iter().for_each(|(value, count)| spread.0.saturating_record_n(*value, *count));
+        buckets
+            .counts
+            .iter()
+            .for_each(|(value, count)| spread.0.saturating_record_n(*value, *count));
         spread
     }
 }
@@ -162,7 +179,11 @@ pub struct Interval {
 impl RequestCounts {
     /// Creates empty counts for a number of intervals.
     pub fn new(intervals: usize) -> Self {
-        let empty = Interval { ok: 0, errors: 0, latency: Spread::coarse() };
+        let empty = Interval {
+            ok: 0,
+            errors: 0,
+            latency: Spread::coarse(),
+        };
         Self {
             sent: 0,
             ok: 0,
@@ -231,7 +252,12 @@ mod tests {
     fn times_are_in_microseconds_and_none_are_zero() {
         assert_eq!(spread([]).times(), Times::default());
         let times = spread((1..=1_000).map(|n| n * 1_000)).times();
-        let near = |is: f64, should: f64| assert!((is - should).abs() <= should / 900.0 + 0.11, "{is} for {should}");
+        let near = |is: f64, should: f64| {
+            assert!(
+                (is - should).abs() <= should / 900.0 + 0.11,
+                "{is} for {should}"
+            )
+        };
         near(times.min, 1.0);
         near(times.p50, 500.0);
         near(times.p90, 900.0);
@@ -243,8 +269,12 @@ mod tests {
 
     #[test]
     fn a_part_that_travelled_adds_up_as_if_it_had_stayed() {
-        let (one, two) = (spread((1..5_000).map(|n| n * 777)), spread((1..3_000).map(|n| n * n)));
-        let travelled: Spread = serde_json::from_str(&serde_json::to_string(&two).unwrap()).unwrap();
+        let (one, two) = (
+            spread((1..5_000).map(|n| n * 777)),
+            spread((1..3_000).map(|n| n * n)),
+        );
+        let travelled: Spread =
+            serde_json::from_str(&serde_json::to_string(&two).unwrap()).unwrap();
         let (mut here, mut there) = (one.clone(), one);
         here.add(&two);
         there.add(&travelled);
@@ -253,15 +283,28 @@ mod tests {
 
     #[test]
     fn buckets_hold_every_time_once_rise_and_are_few() {
-        for values in [vec![], vec![1], vec![5_000; 9], (1..100_000).collect(), vec![1, TIME_MAX_NS, u64::MAX]] {
+        for values in [
+            vec![],
+            vec![1],
+            vec![5_000; 9],
+            (1..100_000).collect(),
+            vec![1, TIME_MAX_NS, u64::MAX],
+        ] {
             let count = values.len() as u64;
             let spread = spread(values);
             let buckets = spread.buckets_us();
             assert!(buckets.len() <= BUCKETS_MAX, "{}", buckets.len());
             assert_eq!(buckets.iter().map(|(_, count)| count).sum::<u64>(), count);
-            assert!(buckets.is_sorted_by(|a, b| a.0 < b.0) && buckets.iter().all(|(_, count)| *count > 0));
+            assert!(
+                buckets.is_sorted_by(|a, b| a.0 < b.0)
+                    && buckets.iter().all(|(_, count)| *count > 0)
+            );
             if let Some((upper, _)) = buckets.last() {
-                assert!(*upper >= spread.max_us() * 0.999, "{upper} {}", spread.max_us());
+                assert!(
+                    *upper >= spread.max_us() * 0.999,
+                    "{upper} {}",
+                    spread.max_us()
+                );
             }
         }
     }
@@ -276,7 +319,10 @@ mod tests {
         sum.add(&one);
         assert_eq!((sum.errors["overloaded"], sum.intervals[1].ok), (2, 8));
         let moments = sum.moments(0.5, 30);
-        assert_eq!((moments[1].t_s, moments[1].fields_per_s, moments[0].p50_us), (1.0, 480.0, 0.0));
+        assert_eq!(
+            (moments[1].t_s, moments[1].fields_per_s, moments[0].p50_us),
+            (1.0, 480.0, 0.0)
+        );
         assert!((moments[1].p99_us - 1_000.0).abs() < 10.0);
     }
 }

@@ -59,15 +59,27 @@ struct ReportPage {
 /// input files or cannot be written.
 pub fn run(args: &Args) -> io::Result<&Path> {
     let folder = folder(&args.output)?;
-    let documents = args.files.iter().map(|file| read(file, &folder)).collect::<io::Result<Vec<_>>>()?;
+    let documents = args
+        .files
+        .iter()
+        .map(|file| read(file, &folder))
+        .collect::<io::Result<Vec<_>>>()?;
     if let Ok(output) = args.output.canonicalize()
-        && args.files.iter().any(|file| file.canonicalize().is_ok_and(|file| file == output))
+        && args
+            .files
+            .iter()
+            .any(|file| file.canonicalize().is_ok_and(|file| file == output))
     {
-        let said = format!("{}: is a file of figures, and would be replaced by the page", args.output.display());
+        let said = format!(
+            "{}: is a file of figures, and would be replaced by the page",
+            args.output.display()
+        );
         return Err(io::Error::other(said));
     }
     let written = fs::write(&args.output, page::page(&args.title, &documents));
-    written.map(|()| args.output.as_path()).map_err(|error| named(&args.output, error))
+    written
+        .map(|()| args.output.as_path())
+        .map_err(|error| named(&args.output, error))
 }
 
 /// Draws the plots of stores as a separate SVG image, which follows the light or dark setting of its reader.
@@ -78,19 +90,31 @@ pub fn stores_svg(backends: &Backends) -> String {
 
 /// Returns the folder of the page.
 fn folder(output: &Path) -> io::Result<PathBuf> {
-    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = output
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     folder.canonicalize().map_err(|error| named(folder, error))
 }
 
 fn read(file: &Path, folder: &Path) -> io::Result<ReportPage> {
     let read = || {
         let mut text = String::new();
-        File::open(file)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+        File::open(file)?
+            .take(FILE_BYTES_MAX + 1)
+            .read_to_string(&mut text)?;
         if text.len() as u64 > FILE_BYTES_MAX {
-            return Err(io::Error::other(format!("has more than {FILE_BYTES_MAX} bytes")));
+            return Err(io::Error::other(format!(
+                "has more than {FILE_BYTES_MAX} bytes"
+            )));
         }
         let figures = Figures::parse(&text)?;
-        Ok(ReportPage { name: file.display().to_string(), link: link(&file.canonicalize()?, folder), text, figures })
+        Ok(ReportPage {
+            name: file.display().to_string(),
+            link: link(&file.canonicalize()?, folder),
+            text,
+            figures,
+        })
     };
     read().map_err(|error| named(file, error))
 }
@@ -101,12 +125,19 @@ fn named(file: &Path, error: io::Error) -> io::Error {
 
 /// Returns the relative URL from a folder to a file, both given as absolute paths.
 fn link(file: &Path, folder: &Path) -> String {
-    let common = file.components().zip(folder.components()).take_while(|(a, b)| a == b).count();
+    let common = file
+        .components()
+        .zip(folder.components())
+        .take_while(|(a, b)| a == b)
+        .count();
     let up = folder.components().skip(common).map(|_| "..".to_owned());
-    let down = file.components().skip(common).filter_map(|part| match part {
-        Component::Normal(name) => Some(encoded(name.as_encoded_bytes())),
-        _ => None,
-    });
+    let down = file
+        .components()
+        .skip(common)
+        .filter_map(|part| match part {
+            Component::Normal(name) => Some(encoded(name.as_encoded_bytes())),
+            _ => None,
+        });
     up.chain(down).collect::<Vec<_>>().join("/")
 }
 
@@ -114,7 +145,9 @@ fn encoded(name: &[u8]) -> String {
     let mut out = String::with_capacity(name.len());
     for byte in name {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(*byte)),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(char::from(*byte))
+            }
             // Writing to a string does not fail.
             other => drop(write!(out, "%{other:02X}")),
         }

@@ -15,9 +15,12 @@ mod vault;
 
 pub use churn::{ChurnFigures, ChurnLatency, ChurnSecond};
 pub use scale::{
-    CheckpointUse, DatabaseUse, IdleUse, RestartFigures, Routing, ScaleFigures, ScaleLoad, ScalePoint, TokenTable,
+    CheckpointUse, DatabaseUse, IdleUse, RestartFigures, Routing, ScaleFigures, ScaleLoad,
+    ScalePoint, TokenTable,
 };
-pub use vault::{KillFigures, LatencyFigures, Phase, PhaseFigures, PhaseRows, RowCheck, VaultFigures};
+pub use vault::{
+    KillFigures, LatencyFigures, Phase, PhaseFigures, PhaseRows, RowCheck, VaultFigures,
+};
 
 /// The `schema` value of a [`Run`].
 pub const RUN: &str = "sealwire.load/1";
@@ -47,8 +50,11 @@ impl Figures {
     /// # Errors
     /// Fails if the file cannot be read or its schema is unknown to this build. The error names the file.
     pub fn read(file: &Path) -> io::Result<Self> {
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
-        fs::read_to_string(file).and_then(|text| Self::parse(&text)).map_err(named)
+        let named =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
+        fs::read_to_string(file)
+            .and_then(|text| Self::parse(&text))
+            .map_err(named)
     }
 
     /// Parses a results file from text.
@@ -60,13 +66,15 @@ impl Figures {
         struct Schema {
             schema: String,
         }
-        Ok(match serde_json::from_str::<Schema>(text)?.schema.as_str() {
-            RUN => Self::Run(serde_json::from_str(text)?),
-            SWEEP => Self::Sweep(serde_json::from_str(text)?),
-            BACKENDS => Self::Backends(serde_json::from_str(text)?),
-            SCALE => Self::Scale(serde_json::from_str(text)?),
-            other => return Err(io::Error::other(format!("unknown schema {other:?}"))),
-        })
+        Ok(
+            match serde_json::from_str::<Schema>(text)?.schema.as_str() {
+                RUN => Self::Run(serde_json::from_str(text)?),
+                SWEEP => Self::Sweep(serde_json::from_str(text)?),
+                BACKENDS => Self::Backends(serde_json::from_str(text)?),
+                SCALE => Self::Scale(serde_json::from_str(text)?),
+                other => return Err(io::Error::other(format!("unknown schema {other:?}"))),
+            },
+        )
     }
 }
 
@@ -325,8 +333,11 @@ pub struct Knee {
 
 /// Returns the current time, RFC 3339 in UTC, to the second.
 pub fn now() -> String {
-    let now = time::OffsetDateTime::now_utc().replace_nanosecond(0).unwrap_or(time::OffsetDateTime::UNIX_EPOCH);
-    now.format(&time::format_description::well_known::Rfc3339).unwrap_or_default()
+    let now = time::OffsetDateTime::now_utc()
+        .replace_nanosecond(0)
+        .unwrap_or(time::OffsetDateTime::UNIX_EPOCH);
+    now.format(&time::format_description::well_known::Rfc3339)
+        .unwrap_or_default()
 }
 
 /// A comparison of stores.

@@ -13,7 +13,9 @@ pub use vault::counts;
 /// Formats one run.
 pub fn run(run: &Run) -> String {
     let mut text = head(run);
-    let names = ["calls", "sent", "ok", "errors", "checked", "p50", "p90", "p99", "p99.9", "max"];
+    let names = [
+        "calls", "sent", "ok", "errors", "checked", "p50", "p90", "p99", "p99.9", "max",
+    ];
     let rows: Vec<Vec<String>> = run.classes.iter().map(class).collect();
     text += &columns(&names, &rows);
     let totals = &run.totals;
@@ -27,12 +29,20 @@ pub fn run(run: &Run) -> String {
         number(totals.bytes_in_per_s / 1e6),
     );
     for class in run.classes.iter().filter(|class| !class.errors.is_empty()) {
-        let errors: Vec<String> = class.errors.iter().map(|(code, count)| format!("{count} {code}")).collect();
+        let errors: Vec<String> = class
+            .errors
+            .iter()
+            .map(|(code, count)| format!("{count} {code}"))
+            .collect();
         let _ = writeln!(text, "  errors of {}: {}", class.name, errors.join(", "));
     }
     if let Some(cpu) = run.server_cpu {
-        let _ =
-            writeln!(text, "  engine: {} us of CPU for a field, {} cores", number(cpu.us_per_field), number(cpu.cores));
+        let _ = writeln!(
+            text,
+            "  engine: {} us of CPU for a field, {} cores",
+            number(cpu.us_per_field),
+            number(cpu.cores)
+        );
     }
     let generator = &run.generator;
     let _ = writeln!(
@@ -43,17 +53,27 @@ pub fn run(run: &Run) -> String {
         time(generator.lag_max_us),
         99,
         time(generator.lag_p99_us),
-        generator.nice.map_or_else(String::new, |nice| format!("; nice {nice}")),
+        generator
+            .nice
+            .map_or_else(String::new, |nice| format!("; nice {nice}")),
     );
     if generator.was_bottleneck {
         let why = generator.why.as_deref().unwrap_or("it did not say why");
-        let _ = writeln!(text, "  THE GENERATOR WAS THE BOTTLENECK, these figures are its own: {why}");
+        let _ = writeln!(
+            text,
+            "  THE GENERATOR WAS THE BOTTLENECK, these figures are its own: {why}"
+        );
     }
     if let Some(figures) = &run.churn {
         let _ = write!(text, "\n{}", churn::churn(run, figures));
     }
     if let Some(figures) = &run.vault {
-        let _ = write!(text, "\n{}\n{}", vault::over_time(run), vault::vault(figures));
+        let _ = write!(
+            text,
+            "\n{}\n{}",
+            vault::over_time(run),
+            vault::vault(figures)
+        );
     }
     text
 }
@@ -63,8 +83,14 @@ fn head(run: &Run) -> String {
     let conditions = &run.conditions;
     let engine = &conditions.engine;
     let load = match conditions.mode {
-        Mode::Open => format!("{} calls/s, whatever the answers do", number(conditions.offered_per_s.unwrap_or(0.0))),
-        Mode::Closed => format!("{} callers, each waiting for its answer", conditions.callers.unwrap_or(0)),
+        Mode::Open => format!(
+            "{} calls/s, whatever the answers do",
+            number(conditions.offered_per_s.unwrap_or(0.0))
+        ),
+        Mode::Closed => format!(
+            "{} callers, each waiting for its answer",
+            conditions.callers.unwrap_or(0)
+        ),
     };
     format!(
         "{}\n  engine {} at {}, {}\n  {load}; {} connections, {} processes; {} s after {} s of warm-up\n  {}, {} cores, {}{}{}\n\n",
@@ -79,21 +105,40 @@ fn head(run: &Run) -> String {
         conditions.machine.cpu,
         conditions.machine.cores,
         conditions.machine.os,
-        if conditions.same_machine { "; engine and generator share them" } else { "" },
-        conditions.delay.map_or_else(String::new, |delay| format!("\n  {}, part of every latency", described(delay))),
+        if conditions.same_machine {
+            "; engine and generator share them"
+        } else {
+            ""
+        },
+        conditions.delay.map_or_else(String::new, |delay| format!(
+            "\n  {}, part of every latency",
+            described(delay)
+        )),
     )
 }
 
 /// Describes a delay.
 pub(crate) fn described(delay: Delay) -> String {
-    let jitter = if delay.jitter_ms > 0.0 { format!(", and 0 to {} ms more", delay.jitter_ms) } else { String::new() };
+    let jitter = if delay.jitter_ms > 0.0 {
+        format!(", and 0 to {} ms more", delay.jitter_ms)
+    } else {
+        String::new()
+    };
     format!("a relay delays each round trip by {} ms{jitter}", delay.ms)
 }
 
 fn class(class: &Class) -> Vec<String> {
     let times = &class.latency_us;
     let mut row = vec![class.name.clone()];
-    row.extend([class.sent, class.ok, class.errors.values().sum(), class.checked].map(|count| count.to_string()));
+    row.extend(
+        [
+            class.sent,
+            class.ok,
+            class.errors.values().sum(),
+            class.checked,
+        ]
+        .map(|count| count.to_string()),
+    );
     row.extend([times.p50, times.p90, times.p99, times.p999, times.max].map(time));
     row
 }
@@ -109,16 +154,37 @@ pub fn sweep(sweep: &Sweep) -> String {
             run.totals.errors.to_string(),
             time(worst(|class| class.latency_us.p50)),
             time(worst(|class| class.latency_us.p99)),
-            run.server_cpu.map_or_else(|| "-".to_owned(), |cpu| number(cpu.cores)),
+            run.server_cpu
+                .map_or_else(|| "-".to_owned(), |cpu| number(cpu.cores)),
             number(run.generator.cpu_cores),
-            if run.generator.was_bottleneck { "generator" } else { "" }.to_owned(),
+            if run.generator.was_bottleneck {
+                "generator"
+            } else {
+                ""
+            }
+            .to_owned(),
         ]
     });
-    let head = ["offered/s", "ok/s", "fields/s", "errors", "p50", "p99", "engine cores", "generator cores", "limit"];
+    let head = [
+        "offered/s",
+        "ok/s",
+        "fields/s",
+        "errors",
+        "p50",
+        "p99",
+        "engine cores",
+        "generator cores",
+        "limit",
+    ];
     let mut text = columns(&head, &rows.collect::<Vec<_>>());
     match &sweep.knee {
         Some(knee) => {
-            let _ = writeln!(text, "\n  knee at {} calls/s: {}", number(knee.offered_per_s), knee.why);
+            let _ = writeln!(
+                text,
+                "\n  knee at {} calls/s: {}",
+                number(knee.offered_per_s),
+                knee.why
+            );
         }
         None if sweep.runs.iter().any(|run| run.generator.was_bottleneck) => {
             text += "\n  no knee was found: the generator was at its limit before the engine was\n";
@@ -136,25 +202,43 @@ pub fn backends(backends: &Backends) -> String {
         line.extend(cells(&row.write).into_iter().chain(cells(&row.read)));
         line
     });
-    let head = ["store", "durability", "writes/s", "p50", "p99", "reads/s", "p50", "p99"];
+    let head = [
+        "store",
+        "durability",
+        "writes/s",
+        "p50",
+        "p99",
+        "reads/s",
+        "p50",
+        "p99",
+    ];
     columns(&head, &rows.collect::<Vec<_>>())
 }
 
 /// Formats columns: the first aligned left, the others aligned right.
 pub fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
-    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).fold(head[at].len(), usize::max);
+    let width = |at: usize| {
+        rows.iter()
+            .map(|row| row[at].chars().count())
+            .fold(head[at].len(), usize::max)
+    };
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let mut text = String::new();
     let mut line = |cells: &mut dyn Iterator<Item = &str>| {
         let mut line = String::from(" ");
         for (at, (cell, width)) in cells.zip(&widths).enumerate() {
-            let _ = if at == 0 { write!(line, " {cell:<width$}") } else { write!(line, "  {cell:>width$}") };
+            let _ = if at == 0 {
+                write!(line, " {cell:<width$}")
+            } else {
+                write!(line, "  {cell:>width$}")
+            };
         }
         text.push_str(line.trim_end());
         text.push('\n');
     };
     line(&mut head.iter().copied());
-    rows.iter().for_each(|row| line(&mut row.iter().map(String::as_str)));
+    rows.iter()
+        .for_each(|row| line(&mut row.iter().map(String::as_str)));
     text
 }
 
@@ -208,16 +292,28 @@ mod tests {
         for (value, text) in numbers {
             assert_eq!(number(value), text);
         }
-        for (us, text) in [(12.34, "12.3 us"), (1_500.0, "1.50 ms"), (2_500_000.0, "2.50 s")] {
+        for (us, text) in [
+            (12.34, "12.3 us"),
+            (1_500.0, "1.50 ms"),
+            (2_500_000.0, "2.50 s"),
+        ] {
             assert_eq!(time(us), text);
         }
     }
 
     #[test]
     fn a_run_shows_its_classes_errors_and_limits() {
-        let Ok(Figures::Run(mut one)) = Figures::parse(&crate::results::tests::run().to_string()) else { panic!() };
+        let Ok(Figures::Run(mut one)) = Figures::parse(&crate::results::tests::run().to_string())
+        else {
+            panic!()
+        };
         let text = run(&one);
-        for part in ["encrypt 30 fields", "30 fields  10000  9997       3       12", "3 overloaded", "X25519MLKEM768"] {
+        for part in [
+            "encrypt 30 fields",
+            "30 fields  10000  9997       3       12",
+            "3 overloaded",
+            "X25519MLKEM768",
+        ] {
             assert!(text.contains(part), "{part}:\n{text}");
         }
         assert!(!text.contains("BOTTLENECK"));

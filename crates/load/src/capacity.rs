@@ -81,19 +81,38 @@ impl Mix {
     /// Fails if a weight is negative or all are 0.
     pub(crate) fn new(weights: &[(ScaleLoad, f64)]) -> Result<Self, Fault> {
         let sum: f64 = weights.iter().map(|(_, weight)| weight).sum();
-        if weights.iter().any(|(_, weight)| !weight.is_finite() || *weight < 0.0) || sum <= 0.0 {
-            return Err(Fault::Failed("the weights of a mix are at least 0, and one is above".to_owned()));
+        if weights
+            .iter()
+            .any(|(_, weight)| !weight.is_finite() || *weight < 0.0)
+            || sum <= 0.0
+        {
+            return Err(Fault::Failed(
+                "the weights of a mix are at least 0, and one is above".to_owned(),
+            ));
         }
-        Ok(Self(weights.iter().map(|(load, weight)| (*load, weight / sum)).collect()))
+        Ok(Self(
+            weights
+                .iter()
+                .map(|(load, weight)| (*load, weight / sum))
+                .collect(),
+        ))
     }
 
     fn share(&self, load: ScaleLoad) -> f64 {
-        self.0.iter().filter(|(of, _)| *of == load).map(|(_, share)| share).sum()
+        self.0
+            .iter()
+            .filter(|(of, _)| *of == load)
+            .map(|(_, share)| share)
+            .sum()
     }
 
     /// Returns the part of the requests that use the database.
     fn database_share(&self) -> f64 {
-        self.0.iter().filter(|(load, _)| load.uses_database()).map(|(_, share)| share).sum()
+        self.0
+            .iter()
+            .filter(|(load, _)| load.uses_database())
+            .map(|(_, share)| share)
+            .sum()
     }
 }
 
@@ -196,19 +215,39 @@ pub(crate) fn calculate(
 ) -> Result<Calculation, Fault> {
     let costs = MeasuredCosts::of(scale)?;
     if mixes.is_empty() {
-        return Err(Fault::Failed("the results have no load of a default mix: give --mix".to_owned()));
+        return Err(Fault::Failed(
+            "the results have no load of a default mix: give --mix".to_owned(),
+        ));
     }
     for mix in mixes {
         for (load, _) in mix.0.iter().filter(|(_, share)| *share > 0.0) {
             if costs.load(*load).is_none() {
-                let what = if load.uses_database() { " with --database" } else { "" };
-                return Err(Fault::Failed(format!("the results have no `{}`: measure it{what}", load.name())));
+                let what = if load.uses_database() {
+                    " with --database"
+                } else {
+                    ""
+                };
+                return Err(Fault::Failed(format!(
+                    "the results have no `{}`: measure it{what}",
+                    load.name()
+                )));
             }
         }
     }
     let of_mix = |mix: &Mix| {
-        let model = Model { costs: &costs, deployment, mix };
-        MixCapacity { mix: mix.clone(), rows: deployment.engines.iter().map(|count| model.capacity(*count)).collect() }
+        let model = Model {
+            costs: &costs,
+            deployment,
+            mix,
+        };
+        MixCapacity {
+            mix: mix.clone(),
+            rows: deployment
+                .engines
+                .iter()
+                .map(|count| model.capacity(*count))
+                .collect(),
+        }
     };
     Ok(Calculation {
         deployment: deployment.clone(),
@@ -229,12 +268,17 @@ impl Model<'_> {
     fn capacity(&self, engines: u32) -> EngineCapacity {
         let limits = Resource::ALL.map(|resource| (resource, self.rate_max(resource, engines)));
         let (limit, rate) =
-            limits.into_iter().fold(limits[0], |least, next| if next.1 < least.1 { next } else { least });
+            limits.into_iter().fold(
+                limits[0],
+                |least, next| if next.1 < least.1 { next } else { least },
+            );
         EngineCapacity {
             engines,
             requests_per_s: rate,
             limit,
-            use_of_limit: Resource::ALL.map(|resource| (resource, self.use_of_limit(resource, engines, rate))).into(),
+            use_of_limit: Resource::ALL
+                .map(|resource| (resource, self.use_of_limit(resource, engines, rate)))
+                .into(),
             batch_items: (self.mix.share(ScaleLoad::Tokenize) > 0.0)
                 .then(|| self.batch_items(ScaleLoad::Tokenize, rate, engines)),
             log_bytes_per_s: self.log_bytes_per_s(rate),
@@ -249,7 +293,9 @@ impl Model<'_> {
 
     /// Returns the items per batch of one kind of requests.
     fn batch_items(&self, load: ScaleLoad, rate: f64, engines: u32) -> f64 {
-        let items = self.costs.batch_items(load, self.rate_of(load, rate), engines);
+        let items = self
+            .costs
+            .batch_items(load, self.rate_of(load, rate), engines);
         items.min(self.deployment.batch_items_max).max(1.0)
     }
 
@@ -263,7 +309,11 @@ impl Model<'_> {
         // Use never falls with the rate. 80 halvings leave less than a request per second.
         for _ in 0..80 {
             let half = f64::midpoint(good, bad);
-            if self.use_of_limit(resource, engines, half) <= 1.0 { good = half } else { bad = half }
+            if self.use_of_limit(resource, engines, half) <= 1.0 {
+                good = half
+            } else {
+                bad = half
+            }
         }
         good
     }
@@ -272,7 +322,11 @@ impl Model<'_> {
     fn use_of_limit(&self, resource: Resource, engines: u32, rate: f64) -> f64 {
         let (to, count) = (self.deployment, f64::from(engines));
         let cpu_s = |of: fn(&LoadCost) -> (f64, f64)| -> f64 {
-            let costs = self.mix.0.iter().filter_map(|(load, share)| Some((self.costs.load(*load)?, share)));
+            let costs = self
+                .mix
+                .0
+                .iter()
+                .filter_map(|(load, share)| Some((self.costs.load(*load)?, share)));
             let us = costs.map(|(cost, share)| {
                 let (request, batch) = of(cost);
                 rate * share * (request + batch / self.batch_items(cost.load, rate, engines))
@@ -285,7 +339,12 @@ impl Model<'_> {
                 (cpu_s(|cost| cost.engine_us) + idle) / (count * to.engine_cores * to.busy_max)
             }
             Resource::EngineNetwork => {
-                let bytes: f64 = self.mix.0.iter().map(|(load, share)| rate * share * self.costs.bytes(*load)).sum();
+                let bytes: f64 = self
+                    .mix
+                    .0
+                    .iter()
+                    .map(|(load, share)| rate * share * self.costs.bytes(*load))
+                    .sum();
                 bytes * 8.0 / (count * to.engine_network_bits_per_s * to.busy_max)
             }
             Resource::DatabaseCpu => {
@@ -295,15 +354,22 @@ impl Model<'_> {
                 let idle = count * self.costs.idle_database_us_per_s / 1e6;
                 (cpu_s(|cost| cost.database_us) + idle) / (to.database_cores * to.busy_max)
             }
-            Resource::DatabaseLog => self.log_bytes_per_s(rate) / (to.database_log_bytes_per_s * to.busy_max),
-            Resource::DatabaseReads => self.reads_per_s(rate) / (to.database_reads_per_s * to.busy_max),
-            Resource::DatabaseWrites => self.writes_per_s(rate) / (to.database_writes_per_s * to.busy_max),
+            Resource::DatabaseLog => {
+                self.log_bytes_per_s(rate) / (to.database_log_bytes_per_s * to.busy_max)
+            }
+            Resource::DatabaseReads => {
+                self.reads_per_s(rate) / (to.database_reads_per_s * to.busy_max)
+            }
+            Resource::DatabaseWrites => {
+                self.writes_per_s(rate) / (to.database_writes_per_s * to.busy_max)
+            }
         }
     }
 
     /// Returns the pages of indexes that change between two checkpoints, at so many new tokens per second.
     fn touched_pages(&self, made_per_s: f64, checkpoint_s: f64) -> f64 {
-        let of_index = |bytes: &f64| touched(self.deployment.tokens * bytes, made_per_s * checkpoint_s);
+        let of_index =
+            |bytes: &f64| touched(self.deployment.tokens * bytes, made_per_s * checkpoint_s);
         self.costs.index_bytes.iter().map(of_index).sum()
     }
 
@@ -322,7 +388,11 @@ impl Model<'_> {
         }
         for _ in 0..60 {
             let half = f64::midpoint(short, long);
-            if self.log_bytes(made_per_s, half) <= bytes_max { short = half } else { long = half }
+            if self.log_bytes(made_per_s, half) <= bytes_max {
+                short = half
+            } else {
+                long = half
+            }
         }
         long
     }
@@ -340,7 +410,8 @@ impl Model<'_> {
     /// Returns the part of the pages of tokens that is not in the database's memory.
     fn missing(&self) -> f64 {
         let per_token = self.costs.heap_bytes + self.costs.index_bytes.iter().sum::<f64>();
-        1.0 - (self.deployment.database_cache_bytes / (self.deployment.tokens * per_token).max(1.0)).min(1.0)
+        1.0 - (self.deployment.database_cache_bytes / (self.deployment.tokens * per_token).max(1.0))
+            .min(1.0)
     }
 
     /// Returns the reads of pages that are not in the database's memory, per second.
@@ -370,22 +441,32 @@ impl Model<'_> {
 
     fn exceeded(&self, engines: u32) -> Vec<(ConnectionBound, f64, f64)> {
         let to = self.deployment;
-        let needed_by_engines =
-            if self.mix.database_share() > 0.0 { f64::from(engines) * self.costs.database_connections } else { 0.0 };
+        let needed_by_engines = if self.mix.database_share() > 0.0 {
+            f64::from(engines) * self.costs.database_connections
+        } else {
+            0.0
+        };
         let bounds = [
             (
                 ConnectionBound::DatabaseConnections,
                 needed_by_engines,
                 to.database_connections_max - RESERVED_CONNECTIONS,
             ),
-            (ConnectionBound::EngineConnections, to.clients * to.connections, to.engine_connections_max),
+            (
+                ConnectionBound::EngineConnections,
+                to.clients * to.connections,
+                to.engine_connections_max,
+            ),
             (
                 ConnectionBound::PrincipalConnections,
                 (to.clients / to.principals).ceil() * to.connections,
                 to.principal_connections_max,
             ),
         ];
-        bounds.into_iter().filter(|(_, needed, allowed)| needed > allowed).collect()
+        bounds
+            .into_iter()
+            .filter(|(_, needed, allowed)| needed > allowed)
+            .collect()
     }
 }
 

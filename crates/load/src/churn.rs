@@ -80,7 +80,9 @@ impl ChurnSettings {
                 "--rate is 0.001 to 1,000,000 connections/s, and --steady-rate 0.001 to 100,000 requests/s",
             );
         }
-        if !(0.1..=SECONDS_MAX).contains(&self.churn_s) || !(0.0..=SECONDS_MAX).contains(&self.alone_s) {
+        if !(0.1..=SECONDS_MAX).contains(&self.churn_s)
+            || !(0.0..=SECONDS_MAX).contains(&self.alone_s)
+        {
             return invalid("--seconds is 0.1 to 600, and --alone 0 to 600");
         }
         self.load().check()
@@ -104,7 +106,10 @@ impl ChurnSettings {
             target: self.target.clone(),
             app: self.app.clone(),
             calls: Kind::ALL.map(call).into(),
-            drive: ArrivalRule::Open { per_s: self.offered_per_s(), arrivals: self.arrivals },
+            drive: ArrivalRule::Open {
+                per_s: self.offered_per_s(),
+                arrivals: self.arrivals,
+            },
             connections: self.at_once_max + 1,
             duration_s: self.alone_s + self.churn_s,
             warm_up_s: self.warm_up_s,
@@ -130,17 +135,39 @@ impl ChurnSettings {
             tls.resumption = Resumption::disabled();
         }
         let address = &self.target.address;
-        let found = self.target.dial().to_socket_addrs().ok().and_then(|mut found| found.next());
-        let found =
-            found.ok_or_else(|| Fault::Failed(format!("{address} has no address: give another with --connect")))?;
+        let found = self
+            .target
+            .dial()
+            .to_socket_addrs()
+            .ok()
+            .and_then(|mut found| found.next());
+        let found = found.ok_or_else(|| {
+            Fault::Failed(format!(
+                "{address} has no address: give another with --connect"
+            ))
+        })?;
         let (tls, bytes) = (Arc::new(tls), Arc::default());
-        Ok(Endpoint { engine: address.clone(), address: found, name, tls, timeout: self.timeout, bytes })
+        Ok(Endpoint {
+            engine: address.clone(),
+            address: found,
+            name,
+            tls,
+            timeout: self.timeout,
+            bytes,
+        })
     }
 
     fn request(&self) -> Request {
         let plain = frames::document(self.fields, FIELD_BYTES, &mut Random::new(self.seed));
         let mut bytes = Vec::new();
-        frames::encode(&mut bytes, frames::MSGID, &self.app, &self.load().calls[0], Method::Encrypt, &plain);
+        frames::encode(
+            &mut bytes,
+            frames::MSGID,
+            &self.app,
+            &self.load().calls[0],
+            Method::Encrypt,
+            &plain,
+        );
         Request { bytes, plain }
     }
 }
@@ -152,21 +179,39 @@ impl ChurnSettings {
 pub(crate) fn run(settings: &ChurnSettings, name: &str, live: bool) -> Result<Run, Fault> {
     settings.check()?;
     let (endpoint, request) = (settings.endpoint()?, Arc::new(settings.request()));
-    let usage = UsageSource { engine: host::engine(&settings.target.address), bytes: Arc::clone(&endpoint.bytes) };
+    let usage = UsageSource {
+        engine: host::engine(&settings.target.address),
+        bytes: Arc::clone(&endpoint.bytes),
+    };
     let mut steady = clients::connect_first(&endpoint, &settings.app, &request)?;
     let (tls, version) = (steady.negotiated(), version(&mut steady)?);
 
     let ns = |seconds: f64| (seconds * SECOND) as u64;
     let begin = ns(settings.warm_up_s);
     let churn = begin + ns(settings.alone_s);
-    let window = ChurnWindow { begin, churn, end: churn + ns(settings.churn_s) };
+    let window = ChurnWindow {
+        begin,
+        churn,
+        end: churn + ns(settings.churn_s),
+    };
     let (sender, results) = channel();
     let started = crate::results::now();
-    let shared = Shared { endpoint, request, clock: LoadClock::start(), results: sender };
-    let rule = ArrivalRule::Open { per_s: settings.steady_per_s, arrivals: settings.arrivals };
+    let shared = Shared {
+        endpoint,
+        request,
+        clock: LoadClock::start(),
+        results: sender,
+    };
+    let rule = ArrivalRule::Open {
+        per_s: settings.steady_per_s,
+        arrivals: settings.arrivals,
+    };
     let schedule = Schedule::new(rule, 0, window.end, settings.seed);
     let steady = clients::start_steady(shared.clone(), steady, schedule)?;
-    let rule = ArrivalRule::Open { per_s: settings.per_s, arrivals: settings.arrivals };
+    let rule = ArrivalRule::Open {
+        per_s: settings.per_s,
+        arrivals: settings.arrivals,
+    };
     let schedule = Schedule::new(rule, window.churn, window.end, settings.seed + 1);
     let churning = clients::start_churn(&shared, schedule, settings.at_once_max, settings.calls)?;
     let clock = shared.clock;
@@ -176,19 +221,37 @@ pub(crate) fn run(settings: &ChurnSettings, name: &str, live: bool) -> Result<Ru
     let usage = collect(&results, clock, window, &usage, &mut counts, live)?;
     let nice = joined(steady)?;
     let unsent = churning.into_iter().map(joined).sum::<Result<u64, _>>()?;
-    figures(settings, name, &counts, Ended { usage, unsent, nice, tls, version, started })
+    figures(
+        settings,
+        name,
+        &counts,
+        Ended {
+            usage,
+            unsent,
+            nice,
+            tls,
+            version,
+            started,
+        },
+    )
 }
 
 fn joined<T>(thread: JoinHandle<T>) -> Result<T, Fault> {
-    thread.join().map_err(|_| Fault::Failed("a client's thread panicked; its message is above".to_owned()))
+    thread
+        .join()
+        .map_err(|_| Fault::Failed("a client's thread panicked; its message is above".to_owned()))
 }
 
 /// Returns the engine's version.
 fn version(connection: &mut connection::Connection) -> Result<String, Fault> {
     let mut bytes = Vec::new();
     request::info(&mut bytes, frames::MSGID);
-    let (answer, _) = connection.ask(&bytes).map_err(|fault| Fault::Lost(fault.describe()))?;
-    Ok(Info::decode(result(&answer)?).map_err(|error| Fault::Wrong(format!("info: {error}")))?.version)
+    let (answer, _) = connection
+        .ask(&bytes)
+        .map_err(|fault| Fault::Lost(fault.describe()))?;
+    Ok(Info::decode(result(&answer)?)
+        .map_err(|error| Fault::Wrong(format!("info: {error}")))?
+        .version)
 }
 
 /// Counts results until all clients have ended. Reads CPU times at the start of the window, at the start of the churn,
@@ -208,7 +271,12 @@ fn collect(
     let mut next_second = window.begin;
     loop {
         let border = borders.get(next_border).copied().unwrap_or(u64::MAX);
-        let wait = Duration::from_nanos(border.min(next_second).saturating_sub(clock.now()).min(1_000_000_000));
+        let wait = Duration::from_nanos(
+            border
+                .min(next_second)
+                .saturating_sub(clock.now())
+                .min(1_000_000_000),
+        );
         match results.recv_timeout(wait) {
             Ok(result) => {
                 if let Some(why) = counts.add(result) {
@@ -218,7 +286,9 @@ fn collect(
             Err(RecvTimeoutError::Timeout) => (),
             Err(RecvTimeoutError::Disconnected) => {
                 if let Some((at, before)) = last {
-                    let cores = before.cores(usage.read(), (clock.now() - at) as f64 / SECOND).0;
+                    let cores = before
+                        .cores(usage.read(), (clock.now() - at) as f64 / SECOND)
+                        .0;
                     second(counts, next_second - window.begin, cores, live);
                 }
                 read[next_border..].fill(usage.read());
@@ -226,14 +296,22 @@ fn collect(
             }
         }
         let now = clock.now();
-        while borders.get(next_border).is_some_and(|border| *border <= now) {
+        while borders
+            .get(next_border)
+            .is_some_and(|border| *border <= now)
+        {
             read[next_border] = usage.read();
             next_border += 1;
         }
         if now >= next_second {
             let reading = usage.read();
             if let Some((at, before)) = last.filter(|(at, _)| now > *at) {
-                second(counts, next_second - window.begin, before.cores(reading, (now - at) as f64 / SECOND).0, live);
+                second(
+                    counts,
+                    next_second - window.begin,
+                    before.cores(reading, (now - at) as f64 / SECOND).0,
+                    live,
+                );
             }
             last = Some((now, reading));
             next_second += SECOND as u64;
@@ -244,7 +322,9 @@ fn collect(
 /// Records the engine's CPU use of the second that ended at `end`, and prints its progress.
 fn second(counts: &mut ChurnCounts, end: u64, engine_cores: Option<f64>, live: bool) {
     let at = (end / SECOND as u64) as usize;
-    let Some(second) = at.checked_sub(1).and_then(|at| counts.seconds.get_mut(at)) else { return };
+    let Some(second) = at.checked_sub(1).and_then(|at| counts.seconds.get_mut(at)) else {
+        return;
+    };
     second.engine_cores = engine_cores;
     let line = progress(second, &counts.recent);
     counts.recent = Spread::coarse();

@@ -106,15 +106,21 @@ fn run_command() -> ExitCode {
         Command::Relay(args) => relay::run(&args),
         Command::Sink(args) => sink::run(&args),
         Command::Show(args) => show(&args),
-        Command::Report(args) => report::run(&args).map(|page| outln!("{}", page.display())).map_err(Failure::from),
+        Command::Report(args) => report::run(&args)
+            .map(|page| outln!("{}", page.display()))
+            .map_err(Failure::from),
         Command::Part => processes::child().map_err(Failure::from),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) if sealwire_output::is_closed_output(&*failure) => ExitCode::from(sealwire_output::STATUS_CLOSED),
+        Err(failure) if sealwire_output::is_closed_output(&*failure) => {
+            ExitCode::from(sealwire_output::STATUS_CLOSED)
+        }
         Err(failure) => {
             errln!("sealwire-load: {failure}");
-            failure.downcast_ref::<Fault>().map_or(ExitCode::FAILURE, |fault| ExitCode::from(fault.status()))
+            failure
+                .downcast_ref::<Fault>()
+                .map_or(ExitCode::FAILURE, |fault| ExitCode::from(fault.status()))
         }
     }
 }

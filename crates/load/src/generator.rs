@@ -73,7 +73,10 @@ pub(crate) fn run(load: &Load, session: Session, live: Option<Live>) -> Result<P
     let (tls, version) = (session.tls.clone(), session.version.clone());
     let mut generator = Generator::new(load, session, Clock::Since(Instant::now()));
     let marks = generator.drive(live)?;
-    Ok(Part { nice, ..generator.part(marks, tls, version)? })
+    Ok(Part {
+        nice,
+        ..generator.part(marks, tls, version)?
+    })
 }
 
 /// Returns the length of an interval of the measurement window, in seconds.
@@ -87,12 +90,17 @@ impl<'a> Generator<'a> {
     fn new(load: &'a Load, session: Session, clock: Clock) -> Self {
         let begin = (load.warm_up_s * SECOND) as u64;
         let length = (load.duration_s * SECOND) as u64;
-        let window = Window { begin, end: begin + length, interval: (interval_s(load) * SECOND) as u64 };
+        let window = Window {
+            begin,
+            end: begin + length,
+            interval: (interval_s(load) * SECOND) as u64,
+        };
         let mut odds = Vec::new();
         for call in &load.calls {
             odds.push(odds.last().copied().unwrap_or(0.0) + call.weight);
         }
-        let ticks = matches!(load.drive, ArrivalRule::Open { per_s, .. } if per_s >= TICK_FROM_PER_S);
+        let ticks =
+            matches!(load.drive, ArrivalRule::Open { per_s, .. } if per_s >= TICK_FROM_PER_S);
         Self {
             load,
             links: session.links,
@@ -120,7 +128,10 @@ impl<'a> Generator<'a> {
             let now = self.book.now();
             if marks.first.is_none() {
                 if now >= begin {
-                    (marks.first, marks.started) = (Some(UsageReading::read(&self.links, now, engine)), results::now());
+                    (marks.first, marks.started) = (
+                        Some(UsageReading::read(&self.links, now, engine)),
+                        results::now(),
+                    );
                 }
             } else if marks.last.is_none() && now >= end {
                 // Never in the iteration of the first reading, even if the machine slept past both times: rates need
@@ -130,7 +141,8 @@ impl<'a> Generator<'a> {
             let mut next = if now < begin { begin } else { end };
             if marks.unsent.is_none() {
                 next = next.min(self.send_due(now.min(end - 1)));
-                let is_behind = matches!(self.load.drive, ArrivalRule::Open { .. }) && self.due < end as f64;
+                let is_behind =
+                    matches!(self.load.drive, ArrivalRule::Open { .. }) && self.due < end as f64;
                 if now >= end && (!is_behind || now >= end + GRACE_NS) {
                     marks.unsent = Some(self.give_up(now));
                 }
@@ -183,7 +195,9 @@ impl<'a> Generator<'a> {
             ArrivalRule::Open { .. } => self.due = self.gap(),
             ArrivalRule::Closed { callers } => {
                 let links = self.links.len();
-                self.book.waiting.extend((0..callers as usize).map(|caller| Reverse((0, caller % links))));
+                self.book
+                    .waiting
+                    .extend((0..callers as usize).map(|caller| Reverse((0, caller % links))));
             }
         }
     }
@@ -191,8 +205,14 @@ impl<'a> Generator<'a> {
     /// Returns the time until the next request of an open loop, in nanoseconds.
     fn gap(&mut self) -> f64 {
         match self.load.drive {
-            ArrivalRule::Open { per_s, arrivals: Arrivals::Even } => SECOND / per_s,
-            ArrivalRule::Open { per_s, arrivals: Arrivals::Poisson } => self.random.exponential(SECOND / per_s),
+            ArrivalRule::Open {
+                per_s,
+                arrivals: Arrivals::Even,
+            } => SECOND / per_s,
+            ArrivalRule::Open {
+                per_s,
+                arrivals: Arrivals::Poisson,
+            } => self.random.exponential(SECOND / per_s),
             ArrivalRule::Closed { .. } => f64::INFINITY,
         }
     }
@@ -226,9 +246,13 @@ impl<'a> Generator<'a> {
     }
 
     fn draw(&mut self) -> usize {
-        let Some(all) = self.odds.last().filter(|_| self.odds.len() > 1) else { return 0 };
+        let Some(all) = self.odds.last().filter(|_| self.odds.len() > 1) else {
+            return 0;
+        };
         let at = self.random.unit() * all;
-        self.odds.partition_point(|odds| *odds <= at).min(self.odds.len() - 1)
+        self.odds
+            .partition_point(|odds| *odds <= at)
+            .min(self.odds.len() - 1)
     }
 
     /// Chooses the connection for a request; `None` if the engine has asked to pause such requests on all connections.
@@ -259,9 +283,17 @@ impl<'a> Generator<'a> {
         let now = self.book.now();
         let kind = kind as u32;
         self.book.sent(kind, due, now);
-        let Some(at) = link else { return self.book.failed(kind, due, now, "paused") };
+        let Some(at) = link else {
+            return self.book.failed(kind, due, now, "paused");
+        };
         let Link { stream, calls, .. } = &mut self.links[at];
-        let pending = Pending { kind, frame: number as u32, is_check: false, due, sent: now };
+        let pending = Pending {
+            kind,
+            frame: number as u32,
+            is_check: false,
+            due,
+            sent: now,
+        };
         let room = stream.backlog() < BACKLOG_BYTES_MAX;
         let Some(msgid) = room.then(|| calls.begin(pending)).flatten() else {
             if matches!(self.load.drive, ArrivalRule::Closed { .. }) {
@@ -302,7 +334,10 @@ impl<'a> Generator<'a> {
 
     /// Waits until the given time at most, and processes received responses.
     fn turn(&mut self, next: u64) -> Result<(), Fault> {
-        self.links.iter_mut().filter(|link| link.stream.wants_write()).for_each(|link| link.stream.flush());
+        self.links
+            .iter_mut()
+            .filter(|link| link.stream.wants_write())
+            .for_each(|link| link.stream.flush());
         if self.tick > 0 {
             let rest = (self.last_turn + self.tick).saturating_sub(self.book.now());
             if rest > 0 {
@@ -328,21 +363,39 @@ impl<'a> Generator<'a> {
             flags.set(PollFlags::OUT, link.stream.wants_write());
             flags
         };
-        let mut polled: Vec<_> = self.links.iter().map(|link| PollFd::new(&link.stream, flags(link))).collect();
+        let mut polled: Vec<_> = self
+            .links
+            .iter()
+            .map(|link| PollFd::new(&link.stream, flags(link)))
+            .collect();
         let wait = Duration::from_nanos(next.saturating_sub(self.book.now()));
-        let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+        let wait = Timespec {
+            tv_sec: wait.as_secs() as i64,
+            tv_nsec: i64::from(wait.subsec_nanos()),
+        };
         match poll(&mut polled, Some(&wait)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => (),
             Err(error) => return Err(error.into()),
         }
         let came = PollFlags::IN | PollFlags::HUP | PollFlags::ERR;
-        Ok((0..polled.len()).filter(|at| polled[*at].revents().intersects(came)).collect())
+        Ok((0..polled.len())
+            .filter(|at| polled[*at].revents().intersects(came))
+            .collect())
     }
 
     fn receive(&mut self, number: usize) {
-        let Self { links, book, scratch, .. } = self;
+        let Self {
+            links,
+            book,
+            scratch,
+            ..
+        } = self;
         let count = links.len();
-        let Link { stream, calls, pause } = &mut links[number];
+        let Link {
+            stream,
+            calls,
+            pause,
+        } = &mut links[number];
         stream.receive(scratch, |stream, boundary, message| {
             book.take(number, (stream, calls, pause), boundary, message);
         });
@@ -388,7 +441,11 @@ impl<'a> Generator<'a> {
         let recent = std::mem::replace(&mut self.book.recent, Recent::new());
         ProgressSample {
             t_s: now as f64 / SECOND - self.load.warm_up_s,
-            under_way: self.links.iter().map(|link| link.calls.under_way() as u64).sum(),
+            under_way: self
+                .links
+                .iter()
+                .map(|link| link.calls.under_way() as u64)
+                .sum(),
             recent,
         }
     }
@@ -429,29 +486,49 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| null.serve(&listener, Some(stop.as_fd())).unwrap());
             let time = Rc::new(Cell::new(0));
-            let mut generator = Generator::new(&load, Session::open(&load).unwrap(), Clock::Set(Rc::clone(&time)));
+            let mut generator = Generator::new(
+                &load,
+                Session::open(&load).unwrap(),
+                Clock::Set(Rc::clone(&time)),
+            );
             generator.begin();
             for ms in 0..=1_010 {
                 time.set(ms * MS);
                 generator.send_due(ms * MS);
-                while ms >= 1_000 && generator.links.iter().any(|link| link.calls.under_way() > 0) {
+                while ms >= 1_000
+                    && generator
+                        .links
+                        .iter()
+                        .any(|link| link.calls.under_way() > 0)
+                {
                     generator.turn(u64::MAX).unwrap();
                 }
             }
             drop(ends);
             let tally = &generator.book.tallies[0];
-            assert!(tally.errors.is_empty() && tally.ok == tally.sent, "{tally:?}");
-            let long = tally.latency.buckets_us().into_iter().filter(|(upper, _)| *upper > 200_000.0);
+            assert!(
+                tally.errors.is_empty() && tally.ok == tally.sent,
+                "{tally:?}"
+            );
+            let long = tally
+                .latency
+                .buckets_us()
+                .into_iter()
+                .filter(|(upper, _)| *upper > 200_000.0);
             long.map(|(_, count)| count).sum()
         })
     }
 
     #[test]
     fn what_waits_in_an_open_loop_counts_and_in_a_closed_one_it_does_not() {
-        let open = long_after_a_stall(serde_json::json!({"open": {"per_s": 300, "arrivals": "even"}}));
+        let open =
+            long_after_a_stall(serde_json::json!({"open": {"per_s": 300, "arrivals": "even"}}));
         // The expected requests are those of the first 0.8 s, of 300 that were due in the second.
         assert!((238..=241).contains(&open), "{open}");
         // With two clients a stall delays two requests.
-        assert_eq!(long_after_a_stall(serde_json::json!({"closed": {"callers": 2}})), 2);
+        assert_eq!(
+            long_after_a_stall(serde_json::json!({"closed": {"callers": 2}})),
+            2
+        );
     }
 }

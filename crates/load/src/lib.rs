@@ -22,6 +22,8 @@ mod worker_result;
 
 pub use probe::ProbeMetrics;
 pub use sealwire_load_client::certs;
-use sealwire_load_client::{ask, calls, delay, fault, frames, host, load, null_server, random, stream, target};
+use sealwire_load_client::{
+    ask, calls, delay, fault, frames, host, load, null_server, random, stream, target,
+};
 pub use sealwire_load_report::results;
 use sealwire_load_report::{histograms, report, table};

@@ -69,7 +69,10 @@ impl Prober {
     /// Reads the certificates and binds the metrics listener. From then on, SIGINT and SIGTERM no longer end the
     /// process. Does not connect to the engine.
     pub(crate) fn new(settings: ProbeSettings) -> Result<Self, Fault> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
         let client = client(&settings)?;
         let metrics = Arc::new(ProbeMetrics::new());
         metrics.started(unix_s());
@@ -81,10 +84,20 @@ impl Prober {
         let stop = channel();
         let signals = {
             let _inside = runtime.enter();
-            [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]
+            [
+                signal(SignalKind::interrupt())?,
+                signal(SignalKind::terminate())?,
+            ]
         };
         runtime.spawn(stop_at_signal(signals, stop.0.clone()));
-        Ok(Self { settings, runtime, client, metrics, metrics_address, stop })
+        Ok(Self {
+            settings,
+            runtime,
+            client,
+            metrics,
+            metrics_address,
+            stop,
+        })
     }
 
     /// Returns the address of the metrics listener, with the port that the system chose.
@@ -93,7 +106,10 @@ impl Prober {
     }
 
     /// Probes until the count is reached, SIGINT or SIGTERM arrives, or `emit` fails. Passes each report to `emit`.
-    pub(crate) fn run(&self, emit: impl FnMut(&ProbeReport) -> io::Result<()> + Send) -> io::Result<Totals> {
+    pub(crate) fn run(
+        &self,
+        emit: impl FnMut(&ProbeReport) -> io::Result<()> + Send,
+    ) -> io::Result<Totals> {
         // The first probe must not pay for the first connection. If the engine is unreachable, the probes report it.
         let _ = self.runtime.block_on(self.client.health());
         let (ended, results) = channel();
@@ -107,7 +123,9 @@ impl Prober {
                 totals
             });
             self.pace(stopped, ended);
-            collector.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            collector
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
@@ -125,12 +143,27 @@ impl Prober {
             if !matches!(stopped.recv_timeout(wait), Err(RecvTimeoutError::Timeout)) {
                 return;
             }
-            let (client, metrics, ended) = (self.client.clone(), Arc::clone(&self.metrics), ended.clone());
-            let (app, limit) = (settings.app.clone(), TimeLimit { due, timeout: settings.timeout });
+            let (client, metrics, ended) = (
+                self.client.clone(),
+                Arc::clone(&self.metrics),
+                ended.clone(),
+            );
+            let (app, limit) = (
+                settings.app.clone(),
+                TimeLimit {
+                    due,
+                    timeout: settings.timeout,
+                },
+            );
             self.runtime.spawn(async move {
                 let late = due.elapsed();
                 let (outcome, why) = probe(&client, &app, &plain, limit).await;
-                let result = ProbeResult { outcome, took: due.elapsed(), late, why };
+                let result = ProbeResult {
+                    outcome,
+                    took: due.elapsed(),
+                    late,
+                    why,
+                };
                 metrics.record(&result, unix_s());
                 // The collector has ended if a report could not be printed.
                 let _ = ended.send(result);
@@ -165,7 +198,10 @@ fn client(settings: &ProbeSettings) -> Result<Client, Fault> {
 
 /// Returns the system time in seconds since 1970.
 fn unix_s() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs_f64()
 }
 
 /// Stops the probes at the first signal.
@@ -188,19 +224,38 @@ struct TimeLimit {
 impl TimeLimit {
     /// Returns the whole milliseconds that are left, or `None` if there is none.
     fn left_ms(&self, now: Instant) -> Option<u32> {
-        let left = (self.due + self.timeout).saturating_duration_since(now).as_millis();
+        let left = (self.due + self.timeout)
+            .saturating_duration_since(now)
+            .as_millis();
         u32::try_from(left).ok().filter(|left| *left > 0)
     }
 }
 
 /// Encrypts a document, decrypts the result and compares. Returns the outcome, and the reason for a failure.
-async fn probe(client: &Client, app: &str, plain: &[u8], limit: TimeLimit) -> (Outcome, Option<String>) {
-    let late = || (Outcome::Timeout, Some("the time limit passed before a request could be sent".to_owned()));
+async fn probe(
+    client: &Client,
+    app: &str,
+    plain: &[u8],
+    limit: TimeLimit,
+) -> (Outcome, Option<String>) {
+    let late = || {
+        (
+            Outcome::Timeout,
+            Some("the time limit passed before a request could be sent".to_owned()),
+        )
+    };
     let wrong = |why: &str| (Outcome::Wrong, Some(why.to_owned()));
 
-    let Some(deadline_ms) = limit.left_ms(Instant::now()) else { return late() };
+    let Some(deadline_ms) = limit.left_ms(Instant::now()) else {
+        return late();
+    };
     let placed = client.stats().attempts;
-    let sealed = client.encrypt(Encrypt { deadline_ms: Some(deadline_ms), ..Encrypt::new(app, plain) }).await;
+    let sealed = client
+        .encrypt(Encrypt {
+            deadline_ms: Some(deadline_ms),
+            ..Encrypt::new(app, plain)
+        })
+        .await;
     let sealed = match sealed {
         Ok(sealed) => sealed,
         Err(error) => return failed("encrypt", &error, client.stats().attempts == placed),
@@ -209,9 +264,14 @@ async fn probe(client: &Client, app: &str, plain: &[u8], limit: TimeLimit) -> (O
         return wrong("encrypt: a field is not sealed");
     }
 
-    let Some(deadline_ms) = limit.left_ms(Instant::now()) else { return late() };
+    let Some(deadline_ms) = limit.left_ms(Instant::now()) else {
+        return late();
+    };
     let placed = client.stats().attempts;
-    let call = Decrypt { deadline_ms: Some(deadline_ms), ..Decrypt::new(app, &sealed.payload) };
+    let call = Decrypt {
+        deadline_ms: Some(deadline_ms),
+        ..Decrypt::new(app, &sealed.payload)
+    };
     match client.decrypt(call).await {
         Ok(opened) if opened.payload == plain => (Outcome::Ok, None),
         Ok(_) => wrong("decrypt: the value differs from the value that was encrypted"),
@@ -222,7 +282,10 @@ async fn probe(client: &Client, app: &str, plain: &[u8], limit: TimeLimit) -> (O
 /// Returns the outcome of a failed request. `is_unplaced` tells that no connection took a request since it began.
 fn failed(method: &str, error: &Error, is_unplaced: bool) -> (Outcome, Option<String>) {
     let outcome = Outcome::of_error(error, is_unplaced);
-    (outcome, Some(format!("{method}: {}", outcome::describe(error))))
+    (
+        outcome,
+        Some(format!("{method}: {}", outcome::describe(error))),
+    )
 }
 
 /// Adds up results until the last probe has ended, and passes a report per interval to `emit`.
@@ -270,24 +333,42 @@ mod tests {
             (315_360_000, 10.0, Duration::from_secs(31_536_000)),
         ] {
             let due = due_after(number, per_s);
-            assert!(due.abs_diff(expected) < Duration::from_micros(1), "{number} at {per_s}: {due:?}");
+            assert!(
+                due.abs_diff(expected) < Duration::from_micros(1),
+                "{number} at {per_s}: {due:?}"
+            );
         }
     }
 
     #[test]
     fn time_that_is_left_counts_from_when_a_probe_was_due() {
         let due = Instant::now();
-        let limit = TimeLimit { due, timeout: Duration::from_millis(100) };
-        for (passed_us, expected) in [(0, Some(100)), (1, Some(99)), (98_999, Some(1)), (99_001, None), (500_000, None)]
-        {
-            assert_eq!(limit.left_ms(due + Duration::from_micros(passed_us)), expected, "{passed_us}");
+        let limit = TimeLimit {
+            due,
+            timeout: Duration::from_millis(100),
+        };
+        for (passed_us, expected) in [
+            (0, Some(100)),
+            (1, Some(99)),
+            (98_999, Some(1)),
+            (99_001, None),
+            (500_000, None),
+        ] {
+            assert_eq!(
+                limit.left_ms(due + Duration::from_micros(passed_us)),
+                expected,
+                "{passed_us}"
+            );
         }
     }
 
     #[test]
     fn pauses_between_connection_attempts_fit_into_the_time_limit() {
         for (timeout_ms, expected_ms) in [(10, 20), (100, 25), (1_000, 250), (60_000, 2_000)] {
-            assert_eq!(backoff_max(Duration::from_millis(timeout_ms)), Duration::from_millis(expected_ms));
+            assert_eq!(
+                backoff_max(Duration::from_millis(timeout_ms)),
+                Duration::from_millis(expected_ms)
+            );
         }
     }
 
@@ -296,7 +377,9 @@ mod tests {
         let (ended, results) = channel();
         ended.send(ProbeResult::of(Outcome::Ok)).unwrap();
         drop(ended);
-        let broken = collect(&results, Duration::from_secs(3_600), |_| Err(io::ErrorKind::BrokenPipe.into()));
+        let broken = collect(&results, Duration::from_secs(3_600), |_| {
+            Err(io::ErrorKind::BrokenPipe.into())
+        });
         assert_eq!(broken.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 
@@ -312,6 +395,15 @@ mod tests {
             reports.push((report.probes, report.ok));
             Ok(())
         });
-        assert_eq!((totals.unwrap(), reports), (Totals { probes: 3, failed: 1 }, vec![(3, 2)]));
+        assert_eq!(
+            (totals.unwrap(), reports),
+            (
+                Totals {
+                    probes: 3,
+                    failed: 1
+                },
+                vec![(3, 2)]
+            )
+        );
     }
 }

@@ -36,7 +36,15 @@ pub(crate) fn run(load: &Load, processes: u32, live: bool) -> Result<Part, Fault
     // Lines of all children arrive on one channel in order of time: the failure of one child ends the whole load.
     let (say, said) = channel();
     let mut children = (0..processes)
-        .map(|number| Process::start(&Task { load: share(load, processes, number), live: live && number == 0 }, &say))
+        .map(|number| {
+            Process::start(
+                &Task {
+                    load: share(load, processes, number),
+                    live: live && number == 0,
+                },
+                &say,
+            )
+        })
         .collect::<Result<Vec<_>, _>>()?;
     children.iter().try_for_each(|_| ready(&line(&said)?))?;
     for child in &mut children {
@@ -57,7 +65,9 @@ fn line(said: &Receiver<io::Result<String>>) -> Result<String, Fault> {
 fn ready(line: &str) -> Result<(), Fault> {
     match line {
         READY => Ok(()),
-        line => Err(part(line).err().unwrap_or_else(|| Fault::Failed("a process was not ready".to_owned()))),
+        line => Err(part(line)
+            .err()
+            .unwrap_or_else(|| Fault::Failed("a process was not ready".to_owned()))),
     }
 }
 
@@ -66,7 +76,11 @@ fn part(line: &str) -> Result<Part, Fault> {
 }
 
 fn alone(load: &Load, session: Session, live: bool) -> Result<Part, Fault> {
-    let (live, printer) = if live { Some(Live::start()).unzip() } else { (None, None) };
+    let (live, printer) = if live {
+        Some(Live::start()).unzip()
+    } else {
+        (None, None)
+    };
     // The printing thread ends when the load drops its sender.
     let part = generator::run(load, session, live);
     printer.map(std::thread::JoinHandle::join);
@@ -77,10 +91,20 @@ fn alone(load: &Load, session: Session, live: bool) -> Result<Part, Fault> {
 fn share(load: &Load, processes: u32, number: u32) -> Load {
     let of = |all: u32| all / processes + u32::from(number < all % processes);
     let drive = match load.drive {
-        ArrivalRule::Open { per_s, arrivals } => ArrivalRule::Open { per_s: per_s / f64::from(processes), arrivals },
-        ArrivalRule::Closed { callers } => ArrivalRule::Closed { callers: of(callers) },
+        ArrivalRule::Open { per_s, arrivals } => ArrivalRule::Open {
+            per_s: per_s / f64::from(processes),
+            arrivals,
+        },
+        ArrivalRule::Closed { callers } => ArrivalRule::Closed {
+            callers: of(callers),
+        },
     };
-    Load { drive, connections: of(load.connections), seed: load.seed + (u64::from(number) << 32), ..load.clone() }
+    Load {
+        drive,
+        connections: of(load.connections),
+        seed: load.seed + (u64::from(number) << 32),
+        ..load.clone()
+    }
 }
 
 /// A child process.
@@ -92,12 +116,19 @@ struct Process {
 impl Process {
     /// Starts a child, whose two lines go to `say`: a ready message, then its results or its fault.
     fn start(task: &Task, say: &Sender<io::Result<String>>) -> Result<Self, Fault> {
-        let mut child =
-            Command::new(std::env::current_exe()?).arg("part").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg("part")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
         let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Fault::Failed("a process without its pipes".to_owned()));
         };
-        writeln!(input, "{}", serde_json::to_string(task).map_err(io::Error::from)?)?;
+        writeln!(
+            input,
+            "{}",
+            serde_json::to_string(task).map_err(io::Error::from)?
+        )?;
         let say = say.clone();
         thread::spawn(move || {
             let mut lines = BufReader::new(output).lines();
@@ -132,16 +163,26 @@ pub(crate) fn child() -> Result<(), Fault> {
         begin.recv().map_err(io::Error::other)?;
         alone(&task.load, session, task.live)
     });
-    writeln!(io::stdout(), "{}", serde_json::to_string(&outcome).map_err(io::Error::from)?)?;
+    writeln!(
+        io::stdout(),
+        "{}",
+        serde_json::to_string(&outcome).map_err(io::Error::from)?
+    )?;
     Ok(())
 }
 
 /// Exits this process when standard input closes. Returns a receiver of the remaining lines.
-#[expect(clippy::disallowed_methods, reason = "no call to drain, no key to wipe")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no call to drain, no key to wipe"
+)]
 fn until_input_ends() -> Receiver<String> {
     let (say, said) = channel();
     thread::spawn(move || {
-        io::stdin().lines().map_while(Result::ok).for_each(|line| drop(say.send(line)));
+        io::stdin()
+            .lines()
+            .map_while(Result::ok)
+            .for_each(|line| drop(say.send(line)));
         std::process::exit(1)
     });
     said

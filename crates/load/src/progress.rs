@@ -25,7 +25,9 @@ impl Live {
         let (sender, moments) = channel::<ProgressSample>();
         let printer = std::thread::spawn(move || {
             // A closed standard error must not stop a load.
-            moments.iter().for_each(|moment| drop(writeln!(std::io::stderr(), "{}", line(&moment))));
+            moments
+                .iter()
+                .for_each(|moment| drop(writeln!(std::io::stderr(), "{}", line(&moment))));
         });
         (Self(sender), printer)
     }
@@ -37,7 +39,11 @@ impl Live {
 }
 
 fn line(moment: &ProgressSample) -> String {
-    let Recent { ok, errors, latency } = &moment.recent;
+    let Recent {
+        ok,
+        errors,
+        latency,
+    } = &moment.recent;
     let phase = if moment.t_s < 0.0 { " (warm-up)" } else { "" };
     format!(
         "{:7.1} s  {} ok/s  {errors} errors  p50 {}  p99 {}  {} under way{phase}",

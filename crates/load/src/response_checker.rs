@@ -54,7 +54,11 @@ pub(crate) struct Recent {
 
 impl Recent {
     pub(crate) fn new() -> Self {
-        Self { ok: 0, errors: 0, latency: Spread::coarse() }
+        Self {
+            ok: 0,
+            errors: 0,
+            latency: Spread::coarse(),
+        }
     }
 }
 
@@ -83,7 +87,10 @@ impl Book {
     pub(crate) fn new(load: &Load, kinds: Vec<SessionKind>, window: Window, clock: Clock) -> Self {
         let intervals = (window.end - window.begin).div_ceil(window.interval) as usize;
         Self {
-            tallies: kinds.iter().map(|_| RequestCounts::new(intervals)).collect(),
+            tallies: kinds
+                .iter()
+                .map(|_| RequestCounts::new(intervals))
+                .collect(),
             kinds,
             window,
             lag: Spread::fine(),
@@ -127,7 +134,8 @@ impl Book {
             tally.error(code);
         }
         if self.window.holds(now) {
-            tally.intervals[((now - self.window.begin) / self.window.interval) as usize].errors += 1;
+            tally.intervals[((now - self.window.begin) / self.window.interval) as usize].errors +=
+                1;
         }
         self.recent.errors += 1;
     }
@@ -141,7 +149,8 @@ impl Book {
             tally.service.record(now.saturating_sub(call.sent));
         }
         if self.window.holds(now) {
-            let interval = &mut tally.intervals[((now - self.window.begin) / self.window.interval) as usize];
+            let interval =
+                &mut tally.intervals[((now - self.window.begin) / self.window.interval) as usize];
             interval.ok += 1;
             interval.latency.record(latency);
         }
@@ -161,9 +170,13 @@ impl Book {
         boundary: &FrameLayout,
         message: &[u8],
     ) {
-        let MessageHeader::Response { msgid } = boundary.head else { return end_by_notice(stream, message) };
+        let MessageHeader::Response { msgid } = boundary.head else {
+            return end_by_notice(stream, message);
+        };
         let Some(call) = calls.end(msgid) else {
-            return self.wrong(format!("to call {msgid}, which was not made or has its answer"));
+            return self.wrong(format!(
+                "to call {msgid}, which was not made or has its answer"
+            ));
         };
         let outcome = self.judge(&call, boundary.elements, message);
         if call.is_check {
@@ -183,8 +196,15 @@ impl Book {
                 if error.code == ErrorCode::Overloaded && self.heeds_retry {
                     let until = now + u64::from(error.retry_after_ms.unwrap_or(0)) * 1_000_000;
                     let fields = self.kinds[call.kind as usize].call.fields;
-                    let fields = if pause.until > now { fields.min(pause.fields) } else { fields };
-                    *pause = ConnectionPause { until: until.max(pause.until), fields };
+                    let fields = if pause.until > now {
+                        fields.min(pause.fields)
+                    } else {
+                        fields
+                    };
+                    *pause = ConnectionPause {
+                        until: until.max(pause.until),
+                        fields,
+                    };
                     again = until;
                 }
                 self.last_error = Some(error.to_string());
@@ -199,18 +219,28 @@ impl Book {
     fn judge(&mut self, call: &Pending, values: u64, message: &[u8]) -> Result<(), RpcError> {
         // The scanner has walked the whole message already, so a good result is not walked again.
         let mut head = TokenReader::new(message);
-        let is_result = head.array_len().and_then(|_| head.u64()).and_then(|_| head.u32()).is_ok() && head.take_nil();
+        let is_result = head
+            .array_len()
+            .and_then(|_| head.u64())
+            .and_then(|_| head.u32())
+            .is_ok()
+            && head.take_nil();
         if is_result {
             let kind = &self.kinds[call.kind as usize];
             let wanted = kind.frames[call.frame as usize].values;
             if values != wanted && !call.is_check {
                 let name = kind.call.name.clone();
-                self.wrong(format!("{values} values to a call of {name}, whose answer has {wanted}"));
+                self.wrong(format!(
+                    "{values} values to a call of {name}, whose answer has {wanted}"
+                ));
             }
             return Ok(());
         }
         match Reply::decode(message) {
-            Ok(Reply { outcome: Err(error), .. }) => Err(error),
+            Ok(Reply {
+                outcome: Err(error),
+                ..
+            }) => Err(error),
             _ => {
                 self.wrong("an answer with neither error nor result".to_owned());
                 Ok(())
@@ -228,7 +258,13 @@ impl Book {
 
     /// Compares a result with the document that was sent, or sends a request that opens the result for a later
     /// comparison.
-    fn compare(&mut self, call: &Pending, message: &[u8], stream: &mut Stream, calls: &mut Calls<Pending>) {
+    fn compare(
+        &mut self,
+        call: &Pending,
+        message: &[u8],
+        stream: &mut Stream,
+        calls: &mut Calls<Pending>,
+    ) {
         let payload = match payload(message) {
             Ok(payload) => payload,
             Err(error) => return self.wrong(error.to_string()),
@@ -243,7 +279,10 @@ impl Book {
         if !every_field_changed(plain, payload).unwrap_or(false) {
             return self.wrong(format!("{}: a field came back as it went", kind.call.name));
         }
-        if let Some(msgid) = calls.begin(Pending { is_check: true, ..*call }) {
+        if let Some(msgid) = calls.begin(Pending {
+            is_check: true,
+            ..*call
+        }) {
             frames::encode(stream.out(), msgid, &self.app, &kind.call, back, payload);
         }
     }
@@ -254,8 +293,14 @@ impl Book {
             Ok(Ok(payload)) => self.equal(call, payload),
             Ok(Err(error)) => self.wrong(error.to_string()),
             // Load can cause these errors. Such a check says nothing about the earlier result.
-            Err(RpcError { code: ErrorCode::Overloaded | ErrorCode::Unavailable, .. }) => (),
-            Err(RpcError { code: ErrorCode::DeadlineExceeded | ErrorCode::Cancelled, .. }) => (),
+            Err(RpcError {
+                code: ErrorCode::Overloaded | ErrorCode::Unavailable,
+                ..
+            }) => (),
+            Err(RpcError {
+                code: ErrorCode::DeadlineExceeded | ErrorCode::Cancelled,
+                ..
+            }) => (),
             Err(error) => self.wrong(format!("it does not open again: {error}")),
         }
     }
@@ -265,7 +310,10 @@ impl Book {
         if payload == kind.frames[call.frame as usize].plain {
             self.tallies[call.kind as usize].checked += 1;
         } else {
-            self.wrong(format!("{}: it is not the document that was sent", kind.call.name));
+            self.wrong(format!(
+                "{}: it is not the document that was sent",
+                kind.call.name
+            ));
         }
     }
 }
@@ -273,6 +321,9 @@ impl Book {
 /// Returns the document in a complete response message.
 fn payload(message: &[u8]) -> Result<&[u8], Malformed> {
     let result = Reply::decode(message)?.outcome;
-    let none = Malformed::Expected { expected: "a result", found: "an error" };
+    let none = Malformed::Expected {
+        expected: "a result",
+        found: "an error",
+    };
     Ok(Document::decode(result.map_err(|_| none)?)?.payload)
 }

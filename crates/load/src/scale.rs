@@ -17,7 +17,8 @@ use sealwire_client::{Client, ClientConfig, Endpoint};
 use crate::fault::Fault;
 use crate::host;
 use crate::results::{
-    CheckpointUse, DatabaseUse, IdleUse, RestartFigures, Routing, SCALE, ScaleFigures, ScaleLoad, ScalePoint, now,
+    CheckpointUse, DatabaseUse, IdleUse, RestartFigures, Routing, SCALE, ScaleFigures, ScaleLoad,
+    ScalePoint, now,
 };
 use crate::target::Target;
 
@@ -85,10 +86,19 @@ impl ScaleSettings {
             return invalid(format!("--connect takes 1 to {ENGINES_MAX} engines"));
         }
         if self.admins.len() != engines {
-            return invalid(format!("--admin needs an address for each of the {engines} engines, in the same order"));
+            return invalid(format!(
+                "--admin needs an address for each of the {engines} engines, in the same order"
+            ));
         }
-        if self.counts.is_empty() || self.counts.iter().any(|count| !(1..=engines).contains(count)) {
-            return invalid(format!("--counts takes numbers from 1 to {engines}, the number of engines"));
+        if self.counts.is_empty()
+            || self
+                .counts
+                .iter()
+                .any(|count| !(1..=engines).contains(count))
+        {
+            return invalid(format!(
+                "--counts takes numbers from 1 to {engines}, the number of engines"
+            ));
         }
         if !self.balancers.is_empty() && self.balancers.len() != self.counts.len() {
             return invalid("--balancers needs a balancer for each number of --counts".to_owned());
@@ -98,8 +108,13 @@ impl ScaleSettings {
         }
         let makes_tokens = self.rows > 0 || self.loads.contains(&ScaleLoad::Tokenize);
         let at = |load: ScaleLoad| self.loads.iter().position(|of| *of == load);
-        if at(ScaleLoad::Detokenize).is_some_and(|look_up| at(ScaleLoad::Tokenize).is_none_or(|made| made > look_up)) {
-            return invalid("--loads with `detokenize` needs `tokenize` before it, which makes the tokens".to_owned());
+        if at(ScaleLoad::Detokenize)
+            .is_some_and(|look_up| at(ScaleLoad::Tokenize).is_none_or(|made| made > look_up))
+        {
+            return invalid(
+                "--loads with `detokenize` needs `tokenize` before it, which makes the tokens"
+                    .to_owned(),
+            );
         }
         if self.database.is_some() && !makes_tokens {
             return invalid("--database is only for loads of tokens".to_owned());
@@ -109,7 +124,10 @@ impl ScaleSettings {
 
     fn client(&self, endpoints: &[Target], connections: usize) -> Result<Client, Fault> {
         let mut config = endpoints[0].client();
-        config.endpoints = endpoints.iter().map(|to| Endpoint::new(to.dial(), &to.server_name)).collect();
+        config.endpoints = endpoints
+            .iter()
+            .map(|to| Endpoint::new(to.dial(), &to.server_name))
+            .collect();
         config.connections = connections;
         config.connection_age_max = self.connection_age;
         config.deadline = DEADLINE;
@@ -132,12 +150,15 @@ impl ScaleSettings {
 pub(crate) fn check_errors(figures: &ScaleFigures) -> Result<(), Fault> {
     if let Some(point) = figures.points.iter().find(|point| point.errors > 0) {
         let (errors, load, way) = (point.errors, point.load.name(), point.way.name());
-        return Err(Fault::Failed(format!("{errors} requests of `{load}` through the {way} failed")));
+        return Err(Fault::Failed(format!(
+            "{errors} requests of `{load}` through the {way} failed"
+        )));
     }
     match figures.restarts.iter().find(|restart| restart.errors > 0) {
-        Some(RestartFigures { way, errors, .. }) => {
-            Err(Fault::Failed(format!("{errors} requests through the {} failed when an engine was killed", way.name())))
-        }
+        Some(RestartFigures { way, errors, .. }) => Err(Fault::Failed(format!(
+            "{errors} requests through the {} failed when an engine was killed",
+            way.name()
+        ))),
         None => Ok(()),
     }
 }
@@ -146,18 +167,31 @@ pub(crate) fn check_errors(figures: &ScaleFigures) -> Result<(), Fault> {
 ///
 /// # Errors
 /// Fails if an engine, a balancer or the database cannot be used, or a response is wrong.
-pub(crate) fn run(settings: &ScaleSettings, progress: impl FnMut(&ScalePoint)) -> Result<ScaleFigures, Fault> {
+pub(crate) fn run(
+    settings: &ScaleSettings,
+    progress: impl FnMut(&ScalePoint),
+) -> Result<ScaleFigures, Fault> {
     settings.check()?;
     let threads = host::cores().min(4) as usize;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .enable_all()
+        .build()?;
     runtime.block_on(measure(settings, progress))
 }
 
-async fn measure(settings: &ScaleSettings, mut progress: impl FnMut(&ScalePoint)) -> Result<ScaleFigures, Fault> {
+async fn measure(
+    settings: &ScaleSettings,
+    mut progress: impl FnMut(&ScalePoint),
+) -> Result<ScaleFigures, Fault> {
     let started = now();
     let database = match &settings.database {
         Some(access) => {
-            let password = access.password_file.as_ref().map(std::fs::read_to_string).transpose()?;
+            let password = access
+                .password_file
+                .as_ref()
+                .map(std::fs::read_to_string)
+                .transpose()?;
             Some(DatabaseProbe::connect(&access.url, password.as_deref().map(str::trim_end)).await?)
         }
         None => None,
@@ -168,9 +202,16 @@ async fn measure(settings: &ScaleSettings, mut progress: impl FnMut(&ScalePoint)
     let version = first.info().await.map_err(|error| failed(&error))?.version;
     let inputs = Arc::new(LoadInputs::prepare(settings, &first).await?);
     inputs.fill(&first, settings.rows).await?;
-    let bench = ScaleRunner { settings, database, inputs };
-    let ways: &[Routing] =
-        if settings.balancers.is_empty() { &[Routing::Endpoints] } else { &[Routing::Endpoints, Routing::Balancer] };
+    let bench = ScaleRunner {
+        settings,
+        database,
+        inputs,
+    };
+    let ways: &[Routing] = if settings.balancers.is_empty() {
+        &[Routing::Endpoints]
+    } else {
+        &[Routing::Endpoints, Routing::Balancer]
+    };
     let mut points = Vec::new();
     for round in 1..=settings.rounds {
         for load in &settings.loads {
@@ -184,7 +225,9 @@ async fn measure(settings: &ScaleSettings, mut progress: impl FnMut(&ScalePoint)
         }
     }
     let checkpoint = match database {
-        Some(database) if settings.loads.contains(&ScaleLoad::Tokenize) => Some(bench.checkpoint(database).await?),
+        Some(database) if settings.loads.contains(&ScaleLoad::Tokenize) => {
+            Some(bench.checkpoint(database).await?)
+        }
         _ => None,
     };
     let mut restarts = Vec::new();
@@ -201,7 +244,10 @@ async fn measure(settings: &ScaleSettings, mut progress: impl FnMut(&ScalePoint)
         started,
         version,
         machine: host::machine(),
-        same_machine: settings.targets.iter().all(|target| host::is_here(&target.address)),
+        same_machine: settings
+            .targets
+            .iter()
+            .all(|target| host::is_here(&target.address)),
         clients: settings.clients,
         in_flight: settings.in_flight,
         connections: settings.connections,
@@ -217,18 +263,28 @@ async fn measure(settings: &ScaleSettings, mut progress: impl FnMut(&ScalePoint)
 }
 
 /// Measures what engines and database use without requests.
-async fn idle(settings: &ScaleSettings, database: Option<&DatabaseProbe>) -> Result<IdleUse, Fault> {
+async fn idle(
+    settings: &ScaleSettings,
+    database: Option<&DatabaseProbe>,
+) -> Result<IdleUse, Fault> {
     let first = SystemReading::take(&settings.admins, database).await?;
     tokio::time::sleep(settings.duration).await;
     let last = SystemReading::take(&settings.admins, database).await?;
     let engines = settings.admins.len() as f64;
     let seconds = (last.at - first.at).as_secs_f64();
-    let sum = |reading: &SystemReading, of: fn(&EngineReading) -> f64| reading.engines.iter().map(of).sum::<f64>();
-    let database_cpu_s = last.database.zip(first.database).and_then(|(last, first)| last.since(&first).cpu_s);
+    let sum = |reading: &SystemReading, of: fn(&EngineReading) -> f64| {
+        reading.engines.iter().map(of).sum::<f64>()
+    };
+    let database_cpu_s = last
+        .database
+        .zip(first.database)
+        .and_then(|(last, first)| last.since(&first).cpu_s);
     let per_engine_and_s = |cpu_s: f64| cpu_s * 1e6 / engines / seconds;
     Ok(IdleUse {
         engines: settings.admins.len() as u32,
-        engine_cpu_us_per_s: per_engine_and_s(sum(&last, |engine| engine.cpu_s) - sum(&first, |engine| engine.cpu_s)),
+        engine_cpu_us_per_s: per_engine_and_s(
+            sum(&last, |engine| engine.cpu_s) - sum(&first, |engine| engine.cpu_s),
+        ),
         engine_bytes: sum(&last, |engine| engine.resident_bytes) / engines,
         database_connections: sum(&last, |engine| engine.database_connections) / engines,
         database_cpu_us_per_s: database_cpu_s.map(per_engine_and_s),
@@ -243,10 +299,19 @@ struct ScaleRunner<'a> {
 }
 
 impl ScaleRunner<'_> {
-    async fn point(&self, round: u32, load: ScaleLoad, way: Routing, at: usize) -> Result<ScalePoint, Fault> {
+    async fn point(
+        &self,
+        round: u32,
+        load: ScaleLoad,
+        way: Routing,
+        at: usize,
+    ) -> Result<ScalePoint, Fault> {
         let settings = self.settings;
         let engines = settings.counts[at];
-        let (admins, database) = (&settings.admins[..engines], self.database.filter(|_| load.uses_database()));
+        let (admins, database) = (
+            &settings.admins[..engines],
+            self.database.filter(|_| load.uses_database()),
+        );
         let clients = settings.clients(at, way)?;
         let running = RunningLoad::start(&self.inputs, load, &clients, settings.in_flight);
         tokio::time::sleep(settings.warm_up).await;
@@ -256,8 +321,14 @@ impl ScaleRunner<'_> {
         let last = SystemReading::take(admins, database).await?;
         let result = running.stop().await?;
         point(PointKey { round, load, way }, (&first, &last), &result).ok_or_else(|| {
-            let why = result.last_error.unwrap_or_else(|| "no response came in the measurement window".to_owned());
-            Fault::Unanswered(format!("{} through {} of {engines} engines: {why}", load.name(), way.name()))
+            let why = result
+                .last_error
+                .unwrap_or_else(|| "no response came in the measurement window".to_owned());
+            Fault::Unanswered(format!(
+                "{} through {} of {engines} engines: {why}",
+                load.name(),
+                way.name()
+            ))
         })
     }
 
@@ -268,7 +339,12 @@ impl ScaleRunner<'_> {
         let engines = settings.counts[at];
         let (target, admins) = (&settings.targets[engines - 1], &settings.admins[..engines]);
         let clients = settings.clients(at, way)?;
-        let running = RunningLoad::start(&self.inputs, ScaleLoad::Encrypt, &clients, settings.in_flight);
+        let running = RunningLoad::start(
+            &self.inputs,
+            ScaleLoad::Encrypt,
+            &clients,
+            settings.in_flight,
+        );
         tokio::time::sleep(settings.warm_up).await;
         running.measure();
         let began = Instant::now();
@@ -281,8 +357,12 @@ impl ScaleRunner<'_> {
         tokio::time::sleep(settings.duration).await;
         let last = SystemReading::take(admins, None).await?;
         let result = running.stop().await?;
-        let served: Vec<f64> =
-            last.engines.iter().zip(&first.engines).map(|(last, first)| last.ok - first.ok).collect();
+        let served: Vec<f64> = last
+            .engines
+            .iter()
+            .zip(&first.engines)
+            .map(|(last, first)| last.ok - first.ok)
+            .collect();
         let all: f64 = served.iter().sum();
         Ok(RestartFigures {
             way,
@@ -303,7 +383,12 @@ impl ScaleRunner<'_> {
         let clients = settings.clients(at, Routing::Endpoints)?;
         database.checkpoint().await?;
         let first = database.read().await?;
-        let running = RunningLoad::start(&self.inputs, ScaleLoad::Tokenize, &clients, settings.in_flight);
+        let running = RunningLoad::start(
+            &self.inputs,
+            ScaleLoad::Tokenize,
+            &clients,
+            settings.in_flight,
+        );
         running.measure();
         tokio::time::sleep(settings.duration).await;
         let result = running.stop().await?;
@@ -315,7 +400,10 @@ impl ScaleRunner<'_> {
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         };
-        let (made, responses) = (database.table().await?.rows.saturating_sub(rows), result.latency.count());
+        let (made, responses) = (
+            database.table().await?.rows.saturating_sub(rows),
+            result.latency.count(),
+        );
         if made == 0 || made < responses {
             return Err(Fault::Failed(format!(
                 "{responses} requests made only {made} new tokens: the values have tokens already, so give another --seed"
@@ -323,15 +411,27 @@ impl ScaleRunner<'_> {
         }
         let per_token = |all: f64| all / made as f64;
         let (wal_bytes, full_pages) = (per_token(used.wal_bytes), per_token(used.full_pages));
-        Ok(CheckpointUse { tokens: made, wal_bytes, full_pages, rows })
+        Ok(CheckpointUse {
+            tokens: made,
+            wal_bytes,
+            full_pages,
+            rows,
+        })
     }
 }
 
 /// Kills the process of an engine on this machine. Returns its number.
 fn kill(address: &str) -> Result<u32, Fault> {
-    let unknown = || Fault::Failed(format!("--restart: no process `sealwire` on this machine listens on {address}"));
+    let unknown = || {
+        Fault::Failed(format!(
+            "--restart: no process `sealwire` on this machine listens on {address}"
+        ))
+    };
     let pid = host::engine(address).ok_or_else(unknown)?;
-    let process = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(unknown)?;
+    let process = i32::try_from(pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or_else(unknown)?;
     kill_process(process, Signal::KILL).map_err(std::io::Error::from)?;
     Ok(pid)
 }
@@ -339,9 +439,14 @@ fn kill(address: &str) -> Result<u32, Fault> {
 /// Waits until an engine serves metrics that is another process than `killed`.
 async fn wait_until_restarted(target: &Target, admin: &str, killed: u32) -> Result<(), Fault> {
     let began = Instant::now();
-    while EngineReading::read(admin).is_err() || host::engine(&target.address).is_none_or(|pid| pid == killed) {
+    while EngineReading::read(admin).is_err()
+        || host::engine(&target.address).is_none_or(|pid| pid == killed)
+    {
         if began.elapsed() > BACK_MAX {
-            return Err(Fault::Lost(format!("{} did not come back after the kill", target.address)));
+            return Err(Fault::Lost(format!(
+                "{} did not come back after the kill",
+                target.address
+            )));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -362,7 +467,11 @@ fn point(
 ) -> Option<ScalePoint> {
     let PointKey { round, load, way } = key;
     let used = |of: fn(&EngineReading) -> f64| -> Vec<f64> {
-        last.engines.iter().zip(&first.engines).map(|(last, first)| of(last) - of(first)).collect()
+        last.engines
+            .iter()
+            .zip(&first.engines)
+            .map(|(last, first)| of(last) - of(first))
+            .collect()
     };
     let sum = |of: fn(&EngineReading) -> f64| used(of).iter().sum::<f64>();
     let per_engine = used(|engine| engine.ok);
@@ -372,10 +481,19 @@ fn point(
     }
     let us = |seconds: f64| seconds * 1e6 / ok;
     let (items, batches) = match load {
-        ScaleLoad::Tokenize => (sum(|engine| engine.written.0), sum(|engine| engine.written.1)),
-        _ => (sum(|engine| engine.looked_up.0), sum(|engine| engine.looked_up.1)),
+        ScaleLoad::Tokenize => (
+            sum(|engine| engine.written.0),
+            sum(|engine| engine.written.1),
+        ),
+        _ => (
+            sum(|engine| engine.looked_up.0),
+            sum(|engine| engine.looked_up.1),
+        ),
     };
-    let client_cpu = last.clients.zip(first.clients).map_or(0.0, |(last, first)| (last - first).as_secs_f64());
+    let client_cpu = last
+        .clients
+        .zip(first.clients)
+        .map_or(0.0, |(last, first)| (last - first).as_secs_f64());
     Some(ScalePoint {
         round,
         load,
@@ -392,7 +510,11 @@ fn point(
         batch_items: (load.uses_database() && batches > 0.0).then(|| items / batches),
         database: last.database.zip(first.database).map(|(last, first)| {
             let used = last.since(&first);
-            DatabaseUse { cpu_us: used.cpu_s.map(us), wal_bytes: used.wal_bytes / ok, full_pages: used.full_pages / ok }
+            DatabaseUse {
+                cpu_us: used.cpu_s.map(us),
+                wal_bytes: used.wal_bytes / ok,
+                full_pages: used.full_pages / ok,
+            }
         }),
     })
 }
@@ -441,15 +563,36 @@ mod tests {
             |settings| (settings.counts, settings.balancers) = (vec![1], Vec::new()),
             "--restart needs at least 2 engines",
         );
-        check(|settings| drop(settings.admins.pop()), "--admin needs an address for each of the 2 engines");
-        check(|settings| settings.counts.push(3), "--counts takes numbers from 1 to 2");
-        check(|settings| settings.counts = vec![0], "--counts takes numbers from 1 to 2");
-        check(|settings| drop(settings.balancers.pop()), "a balancer for each number");
-        check(|settings| settings.loads = vec![ScaleLoad::Detokenize], "needs `tokenize`");
-        check(|settings| settings.loads = vec![ScaleLoad::Detokenize, ScaleLoad::Tokenize], "needs `tokenize`");
+        check(
+            |settings| drop(settings.admins.pop()),
+            "--admin needs an address for each of the 2 engines",
+        );
+        check(
+            |settings| settings.counts.push(3),
+            "--counts takes numbers from 1 to 2",
+        );
+        check(
+            |settings| settings.counts = vec![0],
+            "--counts takes numbers from 1 to 2",
+        );
+        check(
+            |settings| drop(settings.balancers.pop()),
+            "a balancer for each number",
+        );
+        check(
+            |settings| settings.loads = vec![ScaleLoad::Detokenize],
+            "needs `tokenize`",
+        );
+        check(
+            |settings| settings.loads = vec![ScaleLoad::Detokenize, ScaleLoad::Tokenize],
+            "needs `tokenize`",
+        );
         let database = |settings: &mut ScaleSettings| {
             settings.loads = vec![ScaleLoad::Encrypt];
-            settings.database = Some(DatabaseAccess { url: String::new(), password_file: None });
+            settings.database = Some(DatabaseAccess {
+                url: String::new(),
+                password_file: None,
+            });
         };
         check(database, "only for loads of tokens");
     }
@@ -470,14 +613,44 @@ mod tests {
             database: None,
             clients: Some(Duration::from_secs(seconds)),
         };
-        let first = reading(0, vec![engine(5.0, 1.0, (50.0, 1.0)), engine(0.0, 1.0, (0.0, 0.0))]);
-        let last = reading(2, vec![engine(305.0, 1.5, (350.0, 51.0)), engine(100.0, 1.5, (100.0, 50.0))]);
-        let result = clients::LoadResult { errors: 3, ..clients::LoadResult::new() };
-        let key = || PointKey { round: 2, load: ScaleLoad::Tokenize, way: Routing::Balancer };
+        let first = reading(
+            0,
+            vec![engine(5.0, 1.0, (50.0, 1.0)), engine(0.0, 1.0, (0.0, 0.0))],
+        );
+        let last = reading(
+            2,
+            vec![
+                engine(305.0, 1.5, (350.0, 51.0)),
+                engine(100.0, 1.5, (100.0, 50.0)),
+            ],
+        );
+        let result = clients::LoadResult {
+            errors: 3,
+            ..clients::LoadResult::new()
+        };
+        let key = || PointKey {
+            round: 2,
+            load: ScaleLoad::Tokenize,
+            way: Routing::Balancer,
+        };
         let figures = point(key(), (&first, &last), &result).unwrap();
-        assert_eq!((figures.ok, figures.ok_per_s, figures.errors, figures.engines), (400, 200.0, 3, 2));
-        assert_eq!((figures.shares.clone(), figures.fairness()), (vec![0.75, 0.25], 0.8));
-        assert_eq!((figures.engine_cpu_us, figures.client_cpu_us, figures.bytes), (2_500.0, 5_000.0, 100.0));
+        assert_eq!(
+            (
+                figures.ok,
+                figures.ok_per_s,
+                figures.errors,
+                figures.engines
+            ),
+            (400, 200.0, 3, 2)
+        );
+        assert_eq!(
+            (figures.shares.clone(), figures.fairness()),
+            (vec![0.75, 0.25], 0.8)
+        );
+        assert_eq!(
+            (figures.engine_cpu_us, figures.client_cpu_us, figures.bytes),
+            (2_500.0, 5_000.0, 100.0)
+        );
         assert_eq!((figures.batch_items, figures.database), (Some(4.0), None));
         assert_eq!(point(key(), (&first, &first), &result), None);
     }

@@ -23,7 +23,13 @@ impl Responder {
     /// Starts one with the certificates of a folder.
     pub(crate) fn start(folder: &Path) -> Result<Self, Fault> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["sink", "--listen", "127.0.0.1:0", "--until-input-ends", "--folder"])
+            .args([
+                "sink",
+                "--listen",
+                "127.0.0.1:0",
+                "--until-input-ends",
+                "--folder",
+            ])
             .arg(folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -32,10 +38,17 @@ impl Responder {
         if let Some(said) = child.stdout.take() {
             BufReader::new(said).read_line(&mut line)?;
         }
-        let mut responder = Self { child, address: String::new() };
+        let mut responder = Self {
+            child,
+            address: String::new(),
+        };
         match line.trim_end().rsplit_once(' ') {
             Some((_, address)) => address.clone_into(&mut responder.address),
-            None => return Err(Fault::Failed("the responder did not start; what it said is above".to_owned())),
+            None => {
+                return Err(Fault::Failed(
+                    "the responder did not start; what it said is above".to_owned(),
+                ));
+            }
         }
         Ok(responder)
     }
@@ -51,7 +64,11 @@ impl Drop for Responder {
 /// Returns the run with the greatest rate that was sent on time and got results.
 pub(crate) fn best(sweep: &Sweep) -> Option<&Run> {
     let is_good = |run: &&Run| !run.generator.was_bottleneck && answered(run) >= OK_SHARE_MIN;
-    sweep.runs.iter().filter(is_good).max_by(|a, b| a.totals.offered_per_s.total_cmp(&b.totals.offered_per_s))
+    sweep
+        .runs
+        .iter()
+        .filter(is_good)
+        .max_by(|a, b| a.totals.offered_per_s.total_cmp(&b.totals.offered_per_s))
 }
 
 /// Describes the generator's limit in a sentence.
@@ -60,7 +77,9 @@ pub(crate) fn best(sweep: &Sweep) -> Option<&Run> {
 /// [`Fault::Bottleneck`] if the limit is below `target_per_s`.
 pub(crate) fn verdict(sweep: &Sweep, target_per_s: f64) -> Result<String, Fault> {
     let Some(run) = best(sweep) else {
-        return Err(Fault::Bottleneck("no rate was sent on time and answered; is the machine busy?".to_owned()));
+        return Err(Fault::Bottleneck(
+            "no rate was sent on time and answered; is the machine busy?".to_owned(),
+        ));
     };
     let (generator, rate) = (&run.generator, run.totals.ok_per_s);
     let said = format!(
@@ -76,7 +95,10 @@ pub(crate) fn verdict(sweep: &Sweep, target_per_s: f64) -> Result<String, Fault>
         number(generator.lag_p99_us),
     );
     if run.totals.offered_per_s < target_per_s {
-        return Err(Fault::Bottleneck(format!("{said}; that is less than the {} asked for", number(target_per_s))));
+        return Err(Fault::Bottleneck(format!(
+            "{said}; that is less than the {} asked for",
+            number(target_per_s)
+        )));
     }
     Ok(said)
 }
@@ -89,7 +111,8 @@ mod tests {
     #[test]
     fn only_what_was_sent_on_time_and_answered_counts() {
         let run = |offered: f64, share: f64, was_bottleneck: bool| {
-            let Ok(Figures::Run(mut run)) = Figures::parse(include_str!("../../load-report/src/results/run.json"))
+            let Ok(Figures::Run(mut run)) =
+                Figures::parse(include_str!("../../load-report/src/results/run.json"))
             else {
                 panic!()
             };
@@ -99,10 +122,25 @@ mod tests {
             (run.generator.cpu_cores, run.generator.was_bottleneck) = (0.5, was_bottleneck);
             *run
         };
-        let sweep = |runs: Vec<Run>| Sweep { schema: SWEEP.to_owned(), runs, knee: None };
-        let some = sweep(vec![run(1_000.0, 1.0, false), run(2_000.0, 0.9, false), run(4_000.0, 1.0, true)]);
-        assert!(verdict(&some, 1_000.0).unwrap().contains("so 2,000 frames/s a core"));
+        let sweep = |runs: Vec<Run>| Sweep {
+            schema: SWEEP.to_owned(),
+            runs,
+            knee: None,
+        };
+        let some = sweep(vec![
+            run(1_000.0, 1.0, false),
+            run(2_000.0, 0.9, false),
+            run(4_000.0, 1.0, true),
+        ]);
+        assert!(
+            verdict(&some, 1_000.0)
+                .unwrap()
+                .contains("so 2,000 frames/s a core")
+        );
         assert!(matches!(verdict(&some, 1_001.0), Err(Fault::Bottleneck(_))));
-        assert!(matches!(verdict(&sweep(vec![run(9.0, 1.0, true)]), 1.0), Err(Fault::Bottleneck(_))));
+        assert!(matches!(
+            verdict(&sweep(vec![run(9.0, 1.0, true)]), 1.0),
+            Err(Fault::Bottleneck(_))
+        ));
     }
 }

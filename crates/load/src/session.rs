@@ -79,15 +79,28 @@ impl Session {
             request::info(stream.out(), frames::MSGID);
             let answer = ask(stream, &mut scratch).map_err(|fault| at(load, &fault))?;
             let result = result(&answer).map_err(|fault| at(load, &fault))?;
-            version = Info::decode(result).map_err(|error| Fault::Wrong(format!("info: {error}")))?.version;
+            version = Info::decode(result)
+                .map_err(|error| Fault::Wrong(format!("info: {error}")))?
+                .version;
         }
         let mut random = Random::new(load.seed ^ 0x5eed);
-        let kinds =
-            load.calls.iter().map(|call| SessionKind::make(load, call, &mut streams[0], &mut scratch, &mut random));
+        let kinds = load
+            .calls
+            .iter()
+            .map(|call| SessionKind::make(load, call, &mut streams[0], &mut scratch, &mut random));
         let kinds = kinds.collect::<Result<_, _>>()?;
         let tls = streams[0].negotiated();
-        let link = |stream| Link { stream, calls: Calls::new(), pause: ConnectionPause::default() };
-        Ok(Self { links: streams.into_iter().map(link).collect(), kinds, tls, version })
+        let link = |stream| Link {
+            stream,
+            calls: Calls::new(),
+            pause: ConnectionPause::default(),
+        };
+        Ok(Self {
+            links: streams.into_iter().map(link).collect(),
+            kinds,
+            tls,
+            version,
+        })
     }
 }
 
@@ -101,13 +114,19 @@ fn connect(load: &Load) -> Result<Vec<Stream>, Fault> {
     let (config, name) = target.tls()?;
     let failed = |error: io::Error| {
         let advice = match error.kind() {
-            io::ErrorKind::ConnectionRefused => ": start one with `sealwire dev`, or name another with --connect",
+            io::ErrorKind::ConnectionRefused => {
+                ": start one with `sealwire dev`, or name another with --connect"
+            }
             _ => "",
         };
-        Fault::Failed(format!("no engine answers at {} ({error}){advice}", target.address))
+        Fault::Failed(format!(
+            "no engine answers at {} ({error}){advice}",
+            target.address
+        ))
     };
     let address = target.dial().to_socket_addrs().map_err(failed)?.next();
-    let address = address.ok_or_else(|| Fault::Failed(format!("{} has no address", target.address)))?;
+    let address =
+        address.ok_or_else(|| Fault::Failed(format!("{} has no address", target.address)))?;
     let one = |_| {
         let socket = TcpStream::connect_timeout(&address, PATIENCE).map_err(failed)?;
         let tls = rustls::ClientConnection::new(Arc::clone(&config), name.clone());
@@ -136,25 +155,55 @@ impl SessionKind {
                 let payload = plain.clone();
                 return Ok(Frame::new(&load.app, call, call.method, plain, &payload));
             };
-            let patient = Call { deadline_ms: None, ..call.clone() };
+            let patient = Call {
+                deadline_ms: None,
+                ..call.clone()
+            };
             let mut tries = 0;
             loop {
-                frames::encode(stream.out(), frames::MSGID, &load.app, &patient, before, &plain);
+                frames::encode(
+                    stream.out(),
+                    frames::MSGID,
+                    &load.app,
+                    &patient,
+                    before,
+                    &plain,
+                );
                 let answer = ask(stream, scratch)?;
-                match Reply::decode(&answer).map_err(|error| Fault::Wrong(error.to_string()))?.outcome {
+                match Reply::decode(&answer)
+                    .map_err(|error| Fault::Wrong(error.to_string()))?
+                    .outcome
+                {
                     Ok(result) => {
-                        let made = Document::decode(result).map_err(|error| Fault::Wrong(error.to_string()))?;
-                        return Ok(Frame::new(&load.app, call, call.method, plain, made.payload));
+                        let made = Document::decode(result)
+                            .map_err(|error| Fault::Wrong(error.to_string()))?;
+                        return Ok(Frame::new(
+                            &load.app,
+                            call,
+                            call.method,
+                            plain,
+                            made.payload,
+                        ));
                     }
                     Err(error) if error.code.is_retryable() && tries < 100 => {
                         tries += 1;
-                        std::thread::sleep(Duration::from_millis(error.retry_after_ms.unwrap_or(50).into()));
+                        std::thread::sleep(Duration::from_millis(
+                            error.retry_after_ms.unwrap_or(50).into(),
+                        ));
                     }
-                    Err(error) => return Err(Fault::Failed(format!("{} before the load: {error}", before.name()))),
+                    Err(error) => {
+                        return Err(Fault::Failed(format!(
+                            "{} before the load: {error}",
+                            before.name()
+                        )));
+                    }
                 }
             }
         };
         let frames = (0..load.distinct).map(one).collect::<Result<_, Fault>>()?;
-        Ok(Self { call: call.clone(), frames })
+        Ok(Self {
+            call: call.clone(),
+            frames,
+        })
     }
 }

@@ -59,12 +59,17 @@ pub(crate) fn sweep(
     let mut search = Search::new(steps);
     let mut next = Some(steps.from_per_s);
     while let Some(per_s) = next {
-        let at = Load { drive: ArrivalRule::Open { per_s, arrivals }, ..load.clone() };
+        let at = Load {
+            drive: ArrivalRule::Open { per_s, arrivals },
+            ..load.clone()
+        };
         let mut tried = search.judge(measure(&at));
         if matches!(tried, Ok(Tried { bad: Some(_), .. })) {
             // A single bad result can be caused by the machine; a real limit shows again.
             tried = match search.judge(measure(&at)) {
-                Ok(Tried { run: None, .. }) | Err(Fault::Unanswered(_) | Fault::Bottleneck(_)) => tried,
+                Ok(Tried { run: None, .. }) | Err(Fault::Unanswered(_) | Fault::Bottleneck(_)) => {
+                    tried
+                }
                 again => again,
             };
         }
@@ -76,7 +81,9 @@ pub(crate) fn sweep(
                     next = next.filter(|next| next * load.duration_s >= LIGHTER_CALLS_MIN);
                 }
             }
-            Err(fault) if search.good > 0.0 && !matches!(fault, Fault::Wrong(_)) => return Ok(search.end(Some(fault))),
+            Err(fault) if search.good > 0.0 && !matches!(fault, Fault::Wrong(_)) => {
+                return Ok(search.end(Some(fault)));
+            }
             Err(fault) => return Err(fault),
         }
     }
@@ -113,19 +120,35 @@ impl Search {
     fn new(steps: Steps) -> Self {
         // The first rate around the knee is the bad rate that revealed it.
         let (rising_left, around_left) = (steps.rates_max, steps.around + 1);
-        Self { steps, runs: Vec::new(), lightest: Vec::new(), good: 0.0, bad: None, rising_left, around_left }
+        Self {
+            steps,
+            runs: Vec::new(),
+            lightest: Vec::new(),
+            good: 0.0,
+            bad: None,
+            rising_left,
+            around_left,
+        }
     }
 
     /// Judges a load. A load without figures says something about its rate only if lighter loads had figures.
     fn judge(&self, outcome: Result<Run, Fault>) -> Result<Tried, Fault> {
         match outcome {
-            Ok(run) => Ok(Tried { bad: self.fault_of(&run), run: Some(run) }),
-            Err(Fault::Unanswered(why)) if self.good > 0.0 => {
-                Ok(Tried { run: None, bad: Some(Bad { why: format!("no call succeeded: {why}"), is_own: false }) })
-            }
-            Err(Fault::Bottleneck(why)) if self.good > 0.0 => {
-                Ok(Tried { run: None, bad: Some(Bad { why, is_own: true }) })
-            }
+            Ok(run) => Ok(Tried {
+                bad: self.fault_of(&run),
+                run: Some(run),
+            }),
+            Err(Fault::Unanswered(why)) if self.good > 0.0 => Ok(Tried {
+                run: None,
+                bad: Some(Bad {
+                    why: format!("no call succeeded: {why}"),
+                    is_own: false,
+                }),
+            }),
+            Err(Fault::Bottleneck(why)) if self.good > 0.0 => Ok(Tried {
+                run: None,
+                bad: Some(Bad { why, is_own: true }),
+            }),
             Err(fault) => Err(fault),
         }
     }
@@ -133,20 +156,31 @@ impl Search {
     /// Returns the reason why a rate was not served well, if there is one.
     fn fault_of(&self, run: &Run) -> Option<Bad> {
         if run.generator.was_bottleneck {
-            let why = run.generator.why.clone().unwrap_or_else(|| "it did not say why".to_owned());
+            let why = run
+                .generator
+                .why
+                .clone()
+                .unwrap_or_else(|| "it did not say why".to_owned());
             return Some(Bad { why, is_own: true });
         }
         let bad = |why: String| Some(Bad { why, is_own: false });
         let share = answered(run);
         if share < OK_SHARE_MIN {
-            return bad(format!("{:.0} % of the calls were answered in time", share * 100.0));
+            return bad(format!(
+                "{:.0} % of the calls were answered in time",
+                share * 100.0
+            ));
         }
         let late = run.classes.iter().enumerate().find(|(at, class)| {
             let lightest = self.lightest.get(*at).copied().unwrap_or(f64::INFINITY);
             class.latency_us.p99 > (lightest * P99_TIMES_MAX).max(P99_FLOOR_US)
         });
         late.and_then(|(_, class)| {
-            bad(format!("1 of 100 calls of {} took {} or more", class.name, time(class.latency_us.p99)))
+            bad(format!(
+                "1 of 100 calls of {} took {} or more",
+                class.name,
+                time(class.latency_us.p99)
+            ))
         })
     }
 
@@ -160,14 +194,23 @@ impl Search {
             }
         }
         self.runs.extend(tried.run);
-        let left = if self.bad.is_some() && self.good > 0.0 { &mut self.around_left } else { &mut self.rising_left };
+        let left = if self.bad.is_some() && self.good > 0.0 {
+            &mut self.around_left
+        } else {
+            &mut self.rising_left
+        };
         *left = left.saturating_sub(1);
         (*left > 0).then(|| self.step(per_s))
     }
 
     fn lighten(&mut self, run: &Run) {
         self.lightest.resize(run.classes.len(), f64::INFINITY);
-        for (lightest, class) in self.lightest.iter_mut().zip(&run.classes).filter(|(_, class)| class.ok > 0) {
+        for (lightest, class) in self
+            .lightest
+            .iter_mut()
+            .zip(&run.classes)
+            .filter(|(_, class)| class.ok > 0)
+        {
             *lightest = lightest.min(class.latency_us.p99);
         }
     }
@@ -182,21 +225,47 @@ impl Search {
     }
 
     fn end(mut self, fault: Option<Fault>) -> Swept {
-        self.runs.sort_by(|a, b| a.totals.offered_per_s.total_cmp(&b.totals.offered_per_s));
-        let own = self.bad.as_ref().filter(|(_, bad)| bad.is_own && !self.steps.allow_bottleneck);
+        self.runs
+            .sort_by(|a, b| a.totals.offered_per_s.total_cmp(&b.totals.offered_per_s));
+        let own = self
+            .bad
+            .as_ref()
+            .filter(|(_, bad)| bad.is_own && !self.steps.allow_bottleneck);
         let own = own.map(|(per_s, bad)| {
             let more = "--allow-bottleneck gives the generator's own knee, marked";
-            Fault::Bottleneck(format!("no knee of the engine; at {} calls/s {}; {more}", number(*per_s), bad.why))
+            Fault::Bottleneck(format!(
+                "no knee of the engine; at {} calls/s {}; {more}",
+                number(*per_s),
+                bad.why
+            ))
         });
         let short = fault.or(own);
         let found = self.bad.filter(|_| self.good > 0.0 && short.is_none());
-        let best = self.runs.iter().find(|run| run.totals.offered_per_s == self.good);
+        let best = self
+            .runs
+            .iter()
+            .find(|run| run.totals.offered_per_s == self.good);
         let ok_per_s = best.map_or(0.0, |run| run.totals.ok_per_s);
         let knee = found.map(|(per_s, Bad { why, is_own })| {
-            let by = if is_own { " the generator was the bottleneck:" } else { "" };
-            Knee { offered_per_s: self.good, ok_per_s, why: format!("at {} calls/s{by} {why}", number(per_s)) }
+            let by = if is_own {
+                " the generator was the bottleneck:"
+            } else {
+                ""
+            };
+            Knee {
+                offered_per_s: self.good,
+                ok_per_s,
+                why: format!("at {} calls/s{by} {why}", number(per_s)),
+            }
         });
-        Swept { sweep: Sweep { schema: SWEEP.to_owned(), runs: self.runs, knee }, short }
+        Swept {
+            sweep: Sweep {
+                schema: SWEEP.to_owned(),
+                runs: self.runs,
+                knee,
+            },
+            short,
+        }
     }
 }
 
@@ -225,7 +294,9 @@ mod tests {
     /// Simulates a run against an engine that serves up to 1,000 requests per second and queues beyond 700.
     fn served(load: &Load, bottleneck_from: f64) -> Run {
         let per_s = rate(load);
-        let Ok(Figures::Run(mut run)) = Figures::parse(include_str!("../../load-report/src/results/run.json")) else {
+        let Ok(Figures::Run(mut run)) =
+            Figures::parse(include_str!("../../load-report/src/results/run.json"))
+        else {
             panic!()
         };
         run.totals.offered_per_s = per_s;
@@ -238,11 +309,19 @@ mod tests {
     }
 
     fn rate(load: &Load) -> f64 {
-        let ArrivalRule::Open { per_s, .. } = load.drive else { panic!() };
+        let ArrivalRule::Open { per_s, .. } = load.drive else {
+            panic!()
+        };
         per_s
     }
 
-    const STEPS: Steps = Steps { from_per_s: 50.0, factor: 2.0, rates_max: 8, around: 4, allow_bottleneck: false };
+    const STEPS: Steps = Steps {
+        from_per_s: 50.0,
+        factor: 2.0,
+        rates_max: 8,
+        around: 4,
+        allow_bottleneck: false,
+    };
 
     /// Performs a sweep, and checks that the knee is in the expected range or absent.
     fn check(
@@ -253,11 +332,19 @@ mod tests {
         let mut count = 0;
         let found = sweep(&load(), steps, measure, |_| count += 1).unwrap();
         assert_eq!(found.sweep.runs.len(), count);
-        assert!(found.sweep.runs.is_sorted_by(|a, b| a.totals.offered_per_s <= b.totals.offered_per_s));
+        assert!(
+            found
+                .sweep
+                .runs
+                .is_sorted_by(|a, b| a.totals.offered_per_s <= b.totals.offered_per_s)
+        );
         match (&found.sweep.knee, expect) {
             (None, None) => (),
             (Some(knee), Some((range, why))) => {
-                assert!(range.contains(&knee.offered_per_s) && knee.ok_per_s == knee.offered_per_s, "{knee:?}");
+                assert!(
+                    range.contains(&knee.offered_per_s) && knee.ok_per_s == knee.offered_per_s,
+                    "{knee:?}"
+                );
                 assert!(knee.why.contains(why), "{knee:?}");
                 assert_eq!(found.short, None);
             }
@@ -269,8 +356,15 @@ mod tests {
     #[test]
     fn the_knee_is_found_from_below_and_from_above() {
         let good = |load: &Load| Ok(served(load, f64::INFINITY));
-        let from = |from_per_s: f64| Steps { from_per_s, ..STEPS };
-        check(STEPS, good, Some((650.0..700.1, "1 of 100 calls of 30 fields took 50.0 ms")));
+        let from = |from_per_s: f64| Steps {
+            from_per_s,
+            ..STEPS
+        };
+        check(
+            STEPS,
+            good,
+            Some((650.0..700.1, "1 of 100 calls of 30 fields took 50.0 ms")),
+        );
         check(from(10_000.0), good, Some((600.0..700.1, "calls/s")));
         // The knee is outside the tried rates, above or below.
         assert_eq!(check(from(1.0), good, None).short, None);
@@ -280,38 +374,85 @@ mod tests {
     #[test]
     fn lighter_loads_are_tried_while_they_have_calls_enough() {
         // Each takes one second.
-        for (from_per_s, tried) in [(170.0, [21.25, 42.5, 85.0, 170.0].as_slice()), (39.0, &[39.0])] {
-            let found = check(Steps { from_per_s, ..STEPS }, |load| Ok(served(load, 0.0)), None);
-            assert_eq!(found.sweep.runs.iter().map(|run| run.totals.offered_per_s).collect::<Vec<_>>(), tried);
+        for (from_per_s, tried) in [
+            (170.0, [21.25, 42.5, 85.0, 170.0].as_slice()),
+            (39.0, &[39.0]),
+        ] {
+            let found = check(
+                Steps {
+                    from_per_s,
+                    ..STEPS
+                },
+                |load| Ok(served(load, 0.0)),
+                None,
+            );
+            assert_eq!(
+                found
+                    .sweep
+                    .runs
+                    .iter()
+                    .map(|run| run.totals.offered_per_s)
+                    .collect::<Vec<_>>(),
+                tried
+            );
         }
     }
 
     #[test]
     fn a_limit_of_the_generator_is_no_knee_unless_it_is_asked_for() {
         for (from_per_s, bottleneck_from) in [(50.0, 400.0), (1e6, 0.0)] {
-            let steps = Steps { from_per_s, ..STEPS };
+            let steps = Steps {
+                from_per_s,
+                ..STEPS
+            };
             let found = check(steps, |load| Ok(served(load, bottleneck_from)), None);
-            assert!(matches!(found.short, Some(Fault::Bottleneck(_))), "{:?}", found.short);
+            assert!(
+                matches!(found.short, Some(Fault::Bottleneck(_))),
+                "{:?}",
+                found.short
+            );
             assert!(!found.sweep.runs.is_empty());
         }
-        let allowed = Steps { allow_bottleneck: true, ..STEPS };
-        check(allowed, |load| Ok(served(load, 400.0)), Some((350.0..400.0, "the generator was the bottleneck")));
+        let allowed = Steps {
+            allow_bottleneck: true,
+            ..STEPS
+        };
+        check(
+            allowed,
+            |load| Ok(served(load, 400.0)),
+            Some((350.0..400.0, "the generator was the bottleneck")),
+        );
         // Failures at rates that the generator still sends on time are the engine's.
-        check(STEPS, |load| Ok(served(load, 1_500.0)), Some((650.0..700.1, "1 of 100 calls")));
+        check(
+            STEPS,
+            |load| Ok(served(load, 1_500.0)),
+            Some((650.0..700.1, "1 of 100 calls")),
+        );
     }
 
     #[test]
     fn each_class_has_its_own_lightest_load() {
         let mixed = |load: &Load| {
             let mut run = served(load, f64::INFINITY);
-            (run.classes[0].sent, run.classes[0].ok) = (run.classes[0].sent / 2, run.classes[0].ok / 2);
+            (run.classes[0].sent, run.classes[0].ok) =
+                (run.classes[0].sent / 2, run.classes[0].ok / 2);
             let heavy = run.classes[0].clone();
             run.classes.push(heavy);
-            (run.classes[0].latency_us.p99, run.classes[1].latency_us.p99) =
-                (if rate(load) > 300.0 { 20_000.0 } else { 1_000.0 }, 30_000.0);
+            (run.classes[0].latency_us.p99, run.classes[1].latency_us.p99) = (
+                if rate(load) > 300.0 {
+                    20_000.0
+                } else {
+                    1_000.0
+                },
+                30_000.0,
+            );
             Ok(run)
         };
-        check(STEPS, mixed, Some((250.0..300.1, "1 of 100 calls of 30 fields took 20.0 ms")));
+        check(
+            STEPS,
+            mixed,
+            Some((250.0..300.1, "1 of 100 calls of 30 fields took 20.0 ms")),
+        );
     }
 
     #[test]
@@ -323,17 +464,35 @@ mod tests {
             }
             Ok(run)
         };
-        check(STEPS, queued, Some((250.0..300.1, "80 % of the calls were answered in time")));
+        check(
+            STEPS,
+            queued,
+            Some((250.0..300.1, "80 % of the calls were answered in time")),
+        );
     }
 
     #[test]
     fn what_fails_later_does_not_take_what_was_found() {
         let failing = |fault: Fault| {
-            move |load: &Load| if rate(load) > 300.0 { Err(fault.clone()) } else { Ok(served(load, f64::INFINITY)) }
+            move |load: &Load| {
+                if rate(load) > 300.0 {
+                    Err(fault.clone())
+                } else {
+                    Ok(served(load, f64::INFINITY))
+                }
+            }
         };
         let why = || "9 overloaded".to_owned();
-        check(STEPS, failing(Fault::Unanswered(why())), Some((250.0..300.1, "no call succeeded: 9 overloaded")));
-        for fault in [Fault::Bottleneck(why()), Fault::Lost(why()), Fault::Failed(why())] {
+        check(
+            STEPS,
+            failing(Fault::Unanswered(why())),
+            Some((250.0..300.1, "no call succeeded: 9 overloaded")),
+        );
+        for fault in [
+            Fault::Bottleneck(why()),
+            Fault::Lost(why()),
+            Fault::Failed(why()),
+        ] {
             let found = check(STEPS, failing(fault.clone()), None);
             assert!(found.sweep.runs.len() >= 3);
             assert_eq!(found.short.unwrap().status(), fault.status());
@@ -341,13 +500,20 @@ mod tests {
         let outcome = sweep(&load(), STEPS, failing(Fault::Wrong(why())), |_| ());
         assert!(matches!(outcome, Err(Fault::Wrong(_))));
         for fault in [Fault::Unanswered(why()), Fault::Lost(why())] {
-            assert_eq!(sweep(&load(), STEPS, |_| Err(fault.clone()), |_| ()).unwrap_err(), fault);
+            assert_eq!(
+                sweep(&load(), STEPS, |_| Err(fault.clone()), |_| ()).unwrap_err(),
+                fault
+            );
         }
     }
 
     #[test]
     fn one_bad_run_is_no_knee() {
-        let steps = Steps { from_per_s: 10.0, rates_max: 4, ..STEPS };
+        let steps = Steps {
+            from_per_s: 10.0,
+            rates_max: 4,
+            ..STEPS
+        };
         let mut times = 0;
         let disturbed = |load: &Load| {
             times += 1;
@@ -359,7 +525,10 @@ mod tests {
 
     #[test]
     fn a_closed_loop_has_no_rate_to_raise() {
-        let closed = Load { drive: ArrivalRule::Closed { callers: 1 }, ..load() };
+        let closed = Load {
+            drive: ArrivalRule::Closed { callers: 1 },
+            ..load()
+        };
         assert!(sweep(&closed, STEPS, |load| Ok(served(load, 1e9)), |_| ()).is_err());
     }
 }

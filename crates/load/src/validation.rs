@@ -5,7 +5,9 @@ use crate::generator::interval_s;
 use crate::histograms::{RequestCounts, Spread};
 use crate::host;
 use crate::load::{ArrivalRule, Call, Load, Method};
-use crate::results::{Class, Conditions, EngineUsage, Generator, Mode, RUN, Run, ServerCpu, Totals};
+use crate::results::{
+    Class, Conditions, EngineUsage, Generator, Mode, RUN, Run, ServerCpu, Totals,
+};
 use crate::worker_result::Part;
 
 /// Maximum CPU use of a sending thread, as a share of one core. A busier thread cannot send on time.
@@ -27,7 +29,9 @@ pub(crate) fn figures(load: &Load, name: &str, processes: u32, part: &Part) -> R
     let ok: u64 = part.tallies.iter().map(|tally| tally.ok).sum();
     let why = bottleneck(load, part);
     if ok == 0 {
-        return Err(why.filter(|_| part.unsent > 0).map_or_else(|| nothing(part), Fault::Bottleneck));
+        return Err(why
+            .filter(|_| part.unsent > 0)
+            .map_or_else(|| nothing(part), Fault::Bottleneck));
     }
     let totals = totals(load, part);
     Ok(Run {
@@ -39,7 +43,8 @@ pub(crate) fn figures(load: &Load, name: &str, processes: u32, part: &Part) -> R
         classes: classes(load, part),
         totals,
         server_cpu: part.engine_cpu_s.map(|seconds| ServerCpu {
-            us_per_field: seconds * 1e6 / (totals.fields_per_s * load.duration_s + reopened(load, part)).max(1.0),
+            us_per_field: seconds * 1e6
+                / (totals.fields_per_s * load.duration_s + reopened(load, part)).max(1.0),
             cores: seconds / part.wall_s,
         }),
         generator: Generator {
@@ -58,12 +63,25 @@ pub(crate) fn figures(load: &Load, name: &str, processes: u32, part: &Part) -> R
 
 fn totals(load: &Load, part: &Part) -> Totals {
     let came = |of: fn(&RequestCounts) -> u64| part.tallies.iter().map(of).sum::<u64>();
-    let came_ok = |tally: &RequestCounts| tally.intervals.iter().map(|interval| interval.ok).sum::<u64>();
-    let fields: u64 =
-        load.calls.iter().zip(&part.tallies).map(|(call, tally)| u64::from(call.fields) * came_ok(tally)).sum();
+    let came_ok = |tally: &RequestCounts| {
+        tally
+            .intervals
+            .iter()
+            .map(|interval| interval.ok)
+            .sum::<u64>()
+    };
+    let fields: u64 = load
+        .calls
+        .iter()
+        .zip(&part.tallies)
+        .map(|(call, tally)| u64::from(call.fields) * came_ok(tally))
+        .sum();
     let due = came(|tally| tally.sent);
     let not_sent = |tally: &RequestCounts| {
-        ["unsent", "paused", "blocked"].iter().filter_map(|code| tally.errors.get(*code)).sum::<u64>()
+        ["unsent", "paused", "blocked"]
+            .iter()
+            .filter_map(|code| tally.errors.get(*code))
+            .sum::<u64>()
     };
     let sent = due - part.tallies.iter().map(not_sent).sum::<u64>();
     let per_s = |count: u64| count as f64 / load.duration_s;
@@ -86,7 +104,9 @@ fn totals(load: &Load, part: &Part) -> Totals {
 fn reopened(load: &Load, part: &Part) -> f64 {
     let calls = load.calls.iter().zip(&part.tallies);
     let seals = calls.filter(|(call, _)| matches!(call.method, Method::Encrypt | Method::Tokenize));
-    seals.map(|(call, tally)| f64::from(call.fields) * tally.checked as f64).sum()
+    seals
+        .map(|(call, tally)| f64::from(call.fields) * tally.checked as f64)
+        .sum()
 }
 
 fn nothing(part: &Part) -> Fault {
@@ -94,9 +114,14 @@ fn nothing(part: &Part) -> Fault {
     for (code, count) in part.tallies.iter().flat_map(|tally| &tally.errors) {
         codes.push(format!("{count} {code}"));
     }
-    let said = part.last_error.as_ref().map_or_else(String::new, |error| format!(" ({error})"));
+    let said = part
+        .last_error
+        .as_ref()
+        .map_or_else(String::new, |error| format!(" ({error})"));
     match &*codes {
-        [] => Fault::Failed("no call was due in the time that counts: raise --rate or --duration".to_owned()),
+        [] => Fault::Failed(
+            "no call was due in the time that counts: raise --rate or --duration".to_owned(),
+        ),
         codes => Fault::Unanswered(format!("{}{said}", codes.join(", "))),
     }
 }
@@ -134,7 +159,9 @@ pub(crate) fn conditions(load: &Load, processes: u32, (tls, version): (&str, &st
 
 fn classes(load: &Load, part: &Part) -> Vec<Class> {
     let all: f64 = load.calls.iter().map(|call| call.weight).sum();
-    let class = |(call, tally): (&Call, &RequestCounts)| class(call, tally, call.weight / all, interval_s(load));
+    let class = |(call, tally): (&Call, &RequestCounts)| {
+        class(call, tally, call.weight / all, interval_s(load))
+    };
     load.calls.iter().zip(&part.tallies).map(class).collect()
 }
 
@@ -178,7 +205,11 @@ fn bottleneck(load: &Load, part: &Part) -> Option<String> {
             format!("its thread was ready and had no core for {share:.0} % of the time; run it on a machine of its own")
         });
     }
-    let p99s = load.calls.iter().zip(&part.tallies).filter(|(_, tally)| tally.ok > 0);
+    let p99s = load
+        .calls
+        .iter()
+        .zip(&part.tallies)
+        .filter(|(_, tally)| tally.ok > 0);
     let p99s = p99s.map(|(call, tally)| (tally.latency.quantile_us(0.99), &call.name));
     let (p99, name) = p99s.min_by(|(a, _), (b, _)| a.total_cmp(b))?;
     late(&part.lag, p99, name)
@@ -239,19 +270,51 @@ mod tests {
         part
     }
 
-    const OPEN: ArrivalRule = ArrivalRule::Open { per_s: 50.0, arrivals: crate::load::Arrivals::Even };
+    const OPEN: ArrivalRule = ArrivalRule::Open {
+        per_s: 50.0,
+        arrivals: crate::load::Arrivals::Even,
+    };
 
     #[test]
     fn rates_are_of_what_came_in_the_time_that_counts() {
         let run = figures(&load(OPEN), "name", 1, &part(|_| ())).unwrap();
         let totals = run.totals;
-        assert_eq!((totals.offered_per_s, totals.sent_per_s, totals.ok_per_s, totals.errors), (50.0, 47.0, 40.0, 10));
-        assert_eq!((totals.fields_per_s, totals.bytes_in_per_s), (1_200.0, 4_000.0));
-        assert_eq!(run.server_cpu, Some(ServerCpu { us_per_field: 500.0, cores: 0.6 }));
+        assert_eq!(
+            (
+                totals.offered_per_s,
+                totals.sent_per_s,
+                totals.ok_per_s,
+                totals.errors
+            ),
+            (50.0, 47.0, 40.0, 10)
+        );
+        assert_eq!(
+            (totals.fields_per_s, totals.bytes_in_per_s),
+            (1_200.0, 4_000.0)
+        );
+        assert_eq!(
+            run.server_cpu,
+            Some(ServerCpu {
+                us_per_field: 500.0,
+                cores: 0.6
+            })
+        );
         // Results that are opened for a check are the engine's work too.
-        let checked = figures(&load(OPEN), "name", 1, &part(|part| part.tallies[0].checked = 40)).unwrap();
-        assert_eq!(checked.server_cpu.map(|cpu| cpu.us_per_field.round()), Some(333.0));
-        assert_eq!((run.generator.cpu_cores, run.classes[0].weight), (0.25, 1.0));
+        let checked = figures(
+            &load(OPEN),
+            "name",
+            1,
+            &part(|part| part.tallies[0].checked = 40),
+        )
+        .unwrap();
+        assert_eq!(
+            checked.server_cpu.map(|cpu| cpu.us_per_field.round()),
+            Some(333.0)
+        );
+        assert_eq!(
+            (run.generator.cpu_cores, run.classes[0].weight),
+            (0.25, 1.0)
+        );
         assert!(!run.conditions.same_machine && !run.generator.was_bottleneck);
     }
 
@@ -268,7 +331,11 @@ mod tests {
         check(OPEN, part(|_| ()), None);
         check(OPEN, part(|part| part.busiest = 0.96), Some("96 %"));
         check(closed, part(|part| part.busiest = 0.96), Some("96 %"));
-        check(OPEN, part(|part| part.unsent = 7), Some("7 calls were never sent"));
+        check(
+            OPEN,
+            part(|part| part.unsent = 7),
+            Some("7 calls were never sent"),
+        );
         check(OPEN, part(lag(900)), None);
         check(OPEN, part(lag(1_100)), Some("1 of 100 calls"));
         // If latencies are long anyway, the same send delay does not cause them.
@@ -279,31 +346,63 @@ mod tests {
         check(OPEN, part(slow), None);
         // Slow requests of another class do not excuse the send delay.
         let mut mix = load(OPEN);
-        mix.calls.push(crate::load::Call { name: "slow".to_owned(), ..mix.calls[0].clone() });
+        mix.calls.push(crate::load::Call {
+            name: "slow".to_owned(),
+            ..mix.calls[0].clone()
+        });
         let mixed = part(|part| {
             part.tallies.push(part.tallies[0].clone());
             part.tallies[1].latency = Spread::fine();
             (0..900).for_each(|_| part.tallies[1].latency.record(90_000_000));
             lag(1_100)(part);
         });
-        assert!(figures(&mix, "name", 1, &mixed).unwrap().generator.why.unwrap().contains("where p99 of one is 200"));
+        assert!(
+            figures(&mix, "name", 1, &mixed)
+                .unwrap()
+                .generator
+                .why
+                .unwrap()
+                .contains("where p99 of one is 200")
+        );
         // A class without results has no latencies to compare with.
         let mute = part(|part| part.tallies.push(RequestCounts::new(8)));
-        assert!(!figures(&mix, "name", 1, &mute).unwrap().generator.was_bottleneck);
+        assert!(
+            !figures(&mix, "name", 1, &mute)
+                .unwrap()
+                .generator
+                .was_bottleneck
+        );
         check(closed, part(lag(1_100)), None);
         check(closed, part(|part| part.queued = Some(0.09)), None);
-        check(closed, part(|part| part.queued = Some(0.11)), Some("no core for 11 % of the time"));
+        check(
+            closed,
+            part(|part| part.queued = Some(0.11)),
+            Some("no core for 11 % of the time"),
+        );
         check(OPEN, part(|part| part.queued = Some(0.11)), None);
     }
 
     #[test]
     fn no_result_is_no_figure() {
         let none = part(|part| part.tallies[0].ok = 0);
-        let said = figures(&load(OPEN), "name", 1, &none).unwrap_err().to_string();
-        assert_eq!(said, "no call succeeded: 4 overloaded, 6 paused (overloaded: busy)");
+        let said = figures(&load(OPEN), "name", 1, &none)
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            said,
+            "no call succeeded: 4 overloaded, 6 paused (overloaded: busy)"
+        );
         let quiet = part(|part| part.tallies[0] = RequestCounts::new(8));
-        assert!(figures(&load(OPEN), "name", 1, &quiet).unwrap_err().to_string().contains("no call was due"));
+        assert!(
+            figures(&load(OPEN), "name", 1, &quiet)
+                .unwrap_err()
+                .to_string()
+                .contains("no call was due")
+        );
         let behind = part(|part| (part.tallies[0].ok, part.unsent) = (0, 9));
-        assert!(matches!(figures(&load(OPEN), "name", 1, &behind), Err(Fault::Bottleneck(_))));
+        assert!(matches!(
+            figures(&load(OPEN), "name", 1, &behind),
+            Err(Fault::Bottleneck(_))
+        ));
     }
 }

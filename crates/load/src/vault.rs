@@ -64,10 +64,17 @@ impl VaultSettings {
         if !(1..=64).contains(&self.targets.len()) {
             return invalid("--connect takes 1 to 64 engines");
         }
-        if !(1..=ROWS_MAX).contains(&self.rows) || self.per_s * (self.duration_s + self.warm_up_s) > NEW_ROWS_MAX {
-            return invalid("a table has 1 to 4,000,000,000 rows, and a load at most 200,000,000 operations");
+        if !(1..=ROWS_MAX).contains(&self.rows)
+            || self.per_s * (self.duration_s + self.warm_up_s) > NEW_ROWS_MAX
+        {
+            return invalid(
+                "a table has 1 to 4,000,000,000 rows, and a load at most 200,000,000 operations",
+            );
         }
-        if self.kill_after_s.is_some_and(|seconds| !(0.0..self.duration_s).contains(&seconds)) {
+        if self
+            .kill_after_s
+            .is_some_and(|seconds| !(0.0..self.duration_s).contains(&seconds))
+        {
             return invalid("--kill-after must be before the end of --seconds");
         }
         self.load().check()
@@ -91,7 +98,10 @@ impl VaultSettings {
             target: self.targets[0].clone(),
             app: self.app.clone(),
             calls: OperationKind::ALL.map(call).into(),
-            drive: ArrivalRule::Open { per_s: self.per_s, arrivals: Arrivals::Poisson },
+            drive: ArrivalRule::Open {
+                per_s: self.per_s,
+                arrivals: Arrivals::Poisson,
+            },
             connections: self.connections * self.targets.len() as u32,
             duration_s: self.duration_s,
             warm_up_s: self.warm_up_s,
@@ -119,7 +129,11 @@ pub(crate) fn run(settings: &VaultSettings, name: &str, live: Option<&Live>) -> 
     settings.check()?;
     let load = settings.load();
     let links = EngineLinks::open(&settings.targets, settings.connections)?;
-    if let Some(endpoint) = links.engines.last().filter(|last| settings.kill_after_s.is_some() && last.pid.is_none()) {
+    if let Some(endpoint) = links
+        .engines
+        .last()
+        .filter(|last| settings.kill_after_s.is_some() && last.pid.is_none())
+    {
         return Err(no_process(&endpoint.target.address));
     }
     // Filling a large table takes longer than an engine keeps an idle connection.
@@ -133,7 +147,11 @@ pub(crate) fn run(settings: &VaultSettings, name: &str, live: Option<&Live>) -> 
     let begin = (settings.warm_up_s * SECOND) as u64;
     let interval_s = settings.duration_s / settings.intervals();
     let end = begin + (settings.duration_s * SECOND) as u64;
-    let window = Window { begin, end, interval: (interval_s * SECOND) as u64 };
+    let window = Window {
+        begin,
+        end,
+        interval: (interval_s * SECOND) as u64,
+    };
     let links = EngineLinks::open(&settings.targets, settings.connections)?;
     let (tls, version) = (links.negotiated(), links.version.clone());
     let mut driver = Driver::new(settings, load.calls.clone(), links, rows, window);
@@ -142,11 +160,27 @@ pub(crate) fn run(settings: &VaultSettings, name: &str, live: Option<&Live>) -> 
 
     let phases = phases(settings, &log, begin);
     let kill = log.kill.map(|kill| kill_figures(settings, &kill, begin));
-    let OperationLog { rows, tallies, lag, retried, errors, given_up, wrong, last_error, .. } = log;
-    let over_time: Vec<_> = tallies.iter().map(|tally| tally.moments(interval_s, 1)).collect();
+    let OperationLog {
+        rows,
+        tallies,
+        lag,
+        retried,
+        errors,
+        given_up,
+        wrong,
+        last_error,
+        ..
+    } = log;
+    let over_time: Vec<_> = tallies
+        .iter()
+        .map(|tally| tally.moments(interval_s, 1))
+        .collect();
     let part = part(tallies, lag, usage, last_error, (tls, version));
     let mut run = validation::figures(&load, name, 1, &part)?;
-    run.classes.iter_mut().zip(over_time).for_each(|(class, moments)| class.over_time = moments);
+    run.classes
+        .iter_mut()
+        .zip(over_time)
+        .for_each(|(class, moments)| class.over_time = moments);
     let rows_at_end = rows.len() as u64;
     run.vault = Some(VaultFigures {
         engines: settings.targets.len() as u32,
@@ -171,33 +205,70 @@ pub(crate) fn run(settings: &VaultSettings, name: &str, live: Option<&Live>) -> 
 /// The most severe of them.
 pub(crate) fn gate(vault: &VaultFigures) -> Result<(), Fault> {
     let check = &vault.check;
-    let example = || check.examples.first().map_or_else(String::new, |first| format!("; {first}"));
+    let example = || {
+        check
+            .examples
+            .first()
+            .map_or_else(String::new, |first| format!("; {first}"))
+    };
     if vault.wrong_responses > 0 {
         let first = vault.first_wrong.as_deref().unwrap_or_default();
-        return Err(Fault::Wrong(format!("{} wrong responses, the first: {first}", vault.wrong_responses)));
+        return Err(Fault::Wrong(format!(
+            "{} wrong responses, the first: {first}",
+            vault.wrong_responses
+        )));
     }
     if check.wrong() > 0 {
-        return Err(Fault::Wrong(format!("{} rows have another value{}", check.wrong(), example())));
+        return Err(Fault::Wrong(format!(
+            "{} rows have another value{}",
+            check.wrong(),
+            example()
+        )));
     }
     if check.lost() > 0 {
-        return Err(Fault::RowsLost(format!("{} of {} acknowledged rows{}", check.lost(), check.checked(), example())));
+        return Err(Fault::RowsLost(format!(
+            "{} of {} acknowledged rows{}",
+            check.lost(),
+            check.checked(),
+            example()
+        )));
     }
     if check.checked() != vault.rows_at_end {
-        return Err(Fault::RowsLost(format!("only {} of {} rows were checked", check.checked(), vault.rows_at_end)));
+        return Err(Fault::RowsLost(format!(
+            "only {} of {} rows were checked",
+            check.checked(),
+            vault.rows_at_end
+        )));
     }
-    if let Some(kill) = vault.kill.as_ref().filter(|kill| kill.recovered_s.is_none()) {
-        return Err(Fault::Lost(format!("{} did not come back after the kill", kill.address)));
+    if let Some(kill) = vault
+        .kill
+        .as_ref()
+        .filter(|kill| kill.recovered_s.is_none())
+    {
+        return Err(Fault::Lost(format!(
+            "{} did not come back after the kill",
+            kill.address
+        )));
     }
     if !vault.errors.is_empty() {
-        let outside = if vault.kill.is_some() { " outside the kill window" } else { "" };
-        return Err(Fault::Failed(format!("errors{outside}: {}", crate::table::counts(&vault.errors))));
+        let outside = if vault.kill.is_some() {
+            " outside the kill window"
+        } else {
+            ""
+        };
+        return Err(Fault::Failed(format!(
+            "errors{outside}: {}",
+            crate::table::counts(&vault.errors)
+        )));
     }
     Ok(())
 }
 
 /// Returns the fault of a kill without a process to kill.
 fn no_process(address: &str) -> Fault {
-    Fault::Failed(format!("--kill-after: no process `sealwire` on this machine listens on {address}"))
+    Fault::Failed(format!(
+        "--kill-after: no process `sealwire` on this machine listens on {address}"
+    ))
 }
 
 fn part(
@@ -243,29 +314,43 @@ fn kill_figures(settings: &VaultSettings, kill: &KillTimes, begin: u64) -> KillF
 fn phases(settings: &VaultSettings, log: &OperationLog, begin: u64) -> Vec<PhaseFigures> {
     let end_s = settings.duration_s;
     let (at, recovered) = log.kill.map_or((end_s, end_s), |kill| {
-        (seconds(begin, kill.at), kill.recovered.map_or(end_s, |time| seconds(begin, time).min(end_s)))
+        (
+            seconds(begin, kill.at),
+            kill.recovered
+                .map_or(end_s, |time| seconds(begin, time).min(end_s)),
+        )
     });
     let spans = [(0.0, at), (at, recovered), (recovered, end_s)];
     let phases = Phase::ALL[1..].iter().zip(&log.phases).zip(spans);
-    let figures = |((phase, kinds), (from_s, to_s)): ((&Phase, &[driver::PhaseLatency; 3]), (f64, f64))| PhaseFigures {
-        phase: *phase,
-        from_s,
-        to_s,
-        kinds: OperationKind::ALL
-            .iter()
-            .zip(kinds)
-            .map(|(kind, counts)| LatencyFigures {
-                name: kind.name().to_owned(),
-                ok: counts.ok,
-                failed: counts.failed,
-                mean_us: counts.latency.times().mean,
-                p95_us: counts.latency.quantile_us(0.95),
-                p99_us: counts.latency.quantile_us(0.99),
-                max_us: if counts.ok > 0 { counts.latency.max_us() } else { 0.0 },
-            })
-            .collect(),
-    };
-    phases.take(if log.kill.is_some() { 3 } else { 1 }).map(figures).collect()
+    let figures =
+        |((phase, kinds), (from_s, to_s)): ((&Phase, &[driver::PhaseLatency; 3]), (f64, f64))| {
+            PhaseFigures {
+                phase: *phase,
+                from_s,
+                to_s,
+                kinds: OperationKind::ALL
+                    .iter()
+                    .zip(kinds)
+                    .map(|(kind, counts)| LatencyFigures {
+                        name: kind.name().to_owned(),
+                        ok: counts.ok,
+                        failed: counts.failed,
+                        mean_us: counts.latency.times().mean,
+                        p95_us: counts.latency.quantile_us(0.95),
+                        p99_us: counts.latency.quantile_us(0.99),
+                        max_us: if counts.ok > 0 {
+                            counts.latency.max_us()
+                        } else {
+                            0.0
+                        },
+                    })
+                    .collect(),
+            }
+        };
+    phases
+        .take(if log.kill.is_some() { 3 } else { 1 })
+        .map(figures)
+        .collect()
 }
 
 #[cfg(test)]
@@ -283,7 +368,12 @@ mod tests {
             rows: 10,
             rows_at_end: 12,
             fill_s: 1.0,
-            kill: Some(KillFigures { address: "a:1".into(), at_s: 1.0, recovered_s: Some(2.0), in_flight: 3 }),
+            kill: Some(KillFigures {
+                address: "a:1".into(),
+                at_s: 1.0,
+                recovered_s: Some(2.0),
+                in_flight: 3,
+            }),
             phases: Vec::new(),
             retried: BTreeMap::from([("connection_lost".into(), 3)]),
             given_up: BTreeMap::from([("overloaded".into(), 1)]),
@@ -299,9 +389,15 @@ mod tests {
         let changed = |change: fn(&mut VaultFigures)| {
             let mut figures = figures();
             change(&mut figures);
-            gate(&figures).err().map(|fault| (fault.status(), fault.to_string()))
+            gate(&figures)
+                .err()
+                .map(|fault| (fault.status(), fault.to_string()))
         };
-        assert_eq!(changed(|_| ()), None, "what happens in the kill window is no failure");
+        assert_eq!(
+            changed(|_| ()),
+            None,
+            "what happens in the kill window is no failure"
+        );
         for (change, status, said) in [
             (
                 (|vault| {
@@ -311,14 +407,26 @@ mod tests {
                 6,
                 "1 of 12 acknowledged rows; row 11",
             ),
-            (|vault| vault.rows_at_end = 13, 6, "only 12 of 13 rows were checked"),
-            (|vault| vault.check.phases[0].wrong = 2, 3, "2 rows have another value"),
+            (
+                |vault| vault.rows_at_end = 13,
+                6,
+                "only 12 of 13 rows were checked",
+            ),
+            (
+                |vault| vault.check.phases[0].wrong = 2,
+                3,
+                "2 rows have another value",
+            ),
             (
                 |vault| (vault.wrong_responses, vault.first_wrong) = (1, Some("look-up".into())),
                 3,
                 "1 wrong responses, the first: look-up",
             ),
-            (|vault| vault.kill.as_mut().unwrap().recovered_s = None, 4, "a:1 did not come back"),
+            (
+                |vault| vault.kill.as_mut().unwrap().recovered_s = None,
+                4,
+                "a:1 did not come back",
+            ),
             (
                 |vault| vault.errors.extend([("unavailable".into(), 2)]),
                 1,

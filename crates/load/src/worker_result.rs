@@ -42,7 +42,10 @@ pub(crate) struct Part {
 impl Part {
     /// Adds the results of another process for the same window.
     pub(crate) fn add(&mut self, other: &Self) {
-        self.tallies.iter_mut().zip(&other.tallies).for_each(|(ours, theirs)| ours.add(theirs));
+        self.tallies
+            .iter_mut()
+            .zip(&other.tallies)
+            .for_each(|(ours, theirs)| ours.add(theirs));
         self.lag.add(&other.lag);
         self.bytes_out += other.bytes_out;
         self.bytes_in += other.bytes_in;

@@ -21,19 +21,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sealwire_mask_job::{
-    DatabaseJob, FileFormat, FileJob, Input, LeakLimits, LeakReport, Limits, Output, Progress, Report, mask_database,
-    mask_file, verify_databases, verify_files,
+    DatabaseJob, FileFormat, FileJob, Input, LeakLimits, LeakReport, Limits, Output, Progress,
+    Report, mask_database, mask_file, verify_databases, verify_files,
 };
 use sealwire_mask_rules::Rules;
 use sealwire_testkit::{Options, Postgres};
 
 use common::{Local, shop};
 
-const USAGE: &str =
-    "measure ndjson MEGABYTES FOLDER | measure shop ROWS | measure shop-sql ROWS | measure orders MEGABYTES";
+const USAGE: &str = "measure ndjson MEGABYTES FOLDER | measure shop ROWS | measure shop-sql ROWS | measure orders MEGABYTES";
 
 /// One edit of one field, comparable to one line of jq.
-const TRIVIAL: &str = "unknown = \"keep\"\n[[rule]]\npath = \"$.customer.email\"\nmask = \"redact\"\n";
+const TRIVIAL: &str =
+    "unknown = \"keep\"\n[[rule]]\npath = \"$.customer.email\"\nmask = \"redact\"\n";
 
 const FULL: &str = r#"
 unknown = "keep"
@@ -60,11 +60,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     match arguments[..] {
         ["ndjson", megabytes, folder] => ndjson(megabytes.parse()?, Path::new(folder)),
         ["shop", rows] => shop(rows.parse()?),
-        ["orders", megabytes] => Ok(generate(std::io::stdout().lock(), megabytes.parse::<u64>()? * 1_000_000)?),
+        ["orders", megabytes] => Ok(generate(
+            std::io::stdout().lock(),
+            megabytes.parse::<u64>()? * 1_000_000,
+        )?),
         ["shop-sql", rows] => {
             let rows: u64 = rows.parse()?;
             let customers = (rows / shop::ROWS_PER_CUSTOMER).to_string();
-            println!("{}", include_str!("../tests/mask_job/common/shop.sql").replace(":customers", &customers));
+            println!(
+                "{}",
+                include_str!("../tests/mask_job/common/shop.sql").replace(":customers", &customers)
+            );
             Ok(())
         }
         _ => Err(USAGE.into()),
@@ -72,7 +78,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
 }
 
 fn ndjson(megabytes: u64, folder: &Path) -> Result<(), Box<dyn Error>> {
@@ -91,29 +99,57 @@ fn ndjson(megabytes: u64, folder: &Path) -> Result<(), Box<dyn Error>> {
         let target = folder.join("masked.ndjson");
         let job = FileJob {
             input: Input::File(source.clone()),
-            output: Output::File { path: target.clone(), replace: true },
+            output: Output::File {
+                path: target.clone(),
+                replace: true,
+            },
             format: FileFormat::Ndjson,
-            limits: Limits { workers, ..Limits::default() },
+            limits: Limits {
+                workers,
+                ..Limits::default()
+            },
             allow_unmatched: true,
         };
         let (begun, cpu) = (Instant::now(), cpu_seconds());
         let progress = Arc::new(Progress::default());
-        let report = runtime()?.block_on(mask_file(job, Arc::clone(&rules), Local::new(&rules), progress))?;
+        let report = runtime()?.block_on(mask_file(
+            job,
+            Arc::clone(&rules),
+            Local::new(&rules),
+            progress,
+        ))?;
         told(&format!("{name}, {workers} workers"), &report, begun, cpu);
         if text == FULL && workers == 2 {
             let progress = Progress::default();
             let (limits, leak) = (Limits::default(), LeakLimits::default());
             let begun = Instant::now();
             let (original, masked) = (Input::File(source.clone()), Input::File(target));
-            leaks(&verify_files(&original, &masked, FileFormat::Ndjson, rules, limits, leak, &progress)?, begun);
+            leaks(
+                &verify_files(
+                    &original,
+                    &masked,
+                    FileFormat::Ndjson,
+                    rules,
+                    limits,
+                    leak,
+                    &progress,
+                )?,
+                begun,
+            );
         }
     }
     Ok(())
 }
 
 fn generate(out: impl Write, bytes: u64) -> std::io::Result<()> {
-    const NAMES: [&str; 6] =
-        ["Anna Müller", "Bob O'Neil", "Chloé Ångström", "Дмитрий Иванов", "美咲 田中", "Eve Smith"];
+    const NAMES: [&str; 6] = [
+        "Anna Müller",
+        "Bob O'Neil",
+        "Chloé Ångström",
+        "Дмитрий Иванов",
+        "美咲 田中",
+        "Eve Smith",
+    ];
     let mut out = BufWriter::new(out);
     let (mut written, mut at) = (0, 0_u64);
     while written < bytes {
@@ -139,7 +175,11 @@ fn generate(out: impl Write, bytes: u64) -> std::io::Result<()> {
             hash % 200,
             hash % 100,
             at % 1_000_000,
-            if hash.is_multiple_of(3) { "null".to_owned() } else { format!("\"call back about \\\"order {at}\\\"\"") },
+            if hash.is_multiple_of(3) {
+                "null".to_owned()
+            } else {
+                format!("\"call back about \\\"order {at}\\\"\"")
+            },
             hash % 900,
         );
         out.write_all(line.as_bytes())?;
@@ -149,7 +189,10 @@ fn generate(out: impl Write, bytes: u64) -> std::io::Result<()> {
 }
 
 fn shop(rows: u64) -> Result<(), Box<dyn Error>> {
-    let server = Postgres::start(Options { fsync: false, ..Options::default() })?;
+    let server = Postgres::start(Options {
+        fsync: false,
+        ..Options::default()
+    })?;
     let (source, target) = (server.database()?, server.database()?);
     let begun = Instant::now();
     shop::fill(&source, rows / shop::ROWS_PER_CUSTOMER)?;
@@ -164,7 +207,13 @@ fn shop(rows: u64) -> Result<(), Box<dyn Error>> {
     };
     let (begun, cpu) = (Instant::now(), cpu_seconds());
     let progress = Arc::new(Progress::default());
-    let run = mask_database(job(&target), Arc::clone(&rules), Local::new(&rules), progress, pending());
+    let run = mask_database(
+        job(&target),
+        Arc::clone(&rules),
+        Local::new(&rules),
+        progress,
+        pending(),
+    );
     let report = runtime()?.block_on(run)?;
     told("shop", &report, begun, cpu);
     for field in &report.fields {
@@ -177,12 +226,22 @@ fn shop(rows: u64) -> Result<(), Box<dyn Error>> {
         "SELECT count(*), sum(total)::numeric(20, 2) FROM shop.orders JOIN shop.cards ON card = pan",
         "SELECT count(*) FROM pg_constraint WHERE convalidated AND connamespace = 'shop'::regnamespace",
     ] {
-        println!("{sql}\n  source {}\n  target {}", source.sql(sql)?, target.sql(sql)?);
+        println!(
+            "{sql}\n  source {}\n  target {}",
+            source.sql(sql)?,
+            target.sql(sql)?
+        );
     }
     let check = |target: &sealwire_testkit::Database<'_>| {
         let job = job(target);
         let (begun, progress) = (Instant::now(), Progress::default());
-        let checked = verify_databases(job.source, job.target, Arc::clone(&rules), LeakLimits::default(), &progress);
+        let checked = verify_databases(
+            job.source,
+            job.target,
+            Arc::clone(&rules),
+            LeakLimits::default(),
+            &progress,
+        );
         leaks(&runtime()?.block_on(checked)?, begun);
         Ok::<_, Box<dyn Error>>(())
     };
@@ -190,7 +249,13 @@ fn shop(rows: u64) -> Result<(), Box<dyn Error>> {
 
     println!("without the rule for phone:");
     let (less, again) = (shop::rules_without("phone"), server.database()?);
-    let run = mask_database(job(&again), Arc::clone(&less), Local::new(&less), Arc::default(), pending());
+    let run = mask_database(
+        job(&again),
+        Arc::clone(&less),
+        Local::new(&less),
+        Arc::default(),
+        pending(),
+    );
     runtime()?.block_on(run)?;
     check(&again)
 }
@@ -211,8 +276,14 @@ fn told(name: &str, report: &Report, begun: Instant, cpu: f64) {
 }
 
 fn leaks(report: &LeakReport, begun: Instant) {
-    let (outcome, seconds) = (if report.passed { "passes" } else { "FAILS" }, begun.elapsed().as_secs_f64());
-    println!("leak check {outcome} in {seconds:.1} s, {} passes", report.passes);
+    let (outcome, seconds) = (
+        if report.passed { "passes" } else { "FAILS" },
+        begun.elapsed().as_secs_f64(),
+    );
+    println!(
+        "leak check {outcome} in {seconds:.1} s, {} passes",
+        report.passes
+    );
     for field in &report.fields {
         println!(
             "  {}: {:?}, {} originals, {} in the field, {} of {} rows unmoved, {} of {} elsewhere {:?}",

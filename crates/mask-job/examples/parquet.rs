@@ -22,7 +22,9 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
-use sealwire_mask_job::{FileFormat, FileJob, Input, Limits, Output, Progress, Report, mask_file, peak_memory};
+use sealwire_mask_job::{
+    FileFormat, FileJob, Input, Limits, Output, Progress, Report, mask_file, peak_memory,
+};
 
 use common::{Local, rules};
 
@@ -58,7 +60,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     match arguments[..] {
         ["job", input, output] => {
             let report = mask(Path::new(input), Path::new(output), FIVE)?;
-            println!("{} rows, peak memory {} MB", report.records, peak_memory().unwrap_or(0) / 1_000_000);
+            println!(
+                "{} rows, peak memory {} MB",
+                report.records,
+                peak_memory().unwrap_or(0) / 1_000_000
+            );
             Ok(())
         }
         [rows, folder] => compare(rows.parse()?, Path::new(folder)),
@@ -72,18 +78,32 @@ fn compare(rows: usize, folder: &Path) -> Result<(), Box<dyn Error>> {
     if !source.exists() {
         generate(&source, rows)?;
     }
-    println!("{rows} rows of 12 columns, {} MB, row groups of {GROUP_ROWS}", fs::metadata(&source)?.len() / 1_000_000);
+    println!(
+        "{rows} rows of 12 columns, {} MB, row groups of {GROUP_ROWS}",
+        fs::metadata(&source)?.len() / 1_000_000
+    );
     let output = folder.join("out.parquet");
     // In turns, so that a change of the machine's speed concerns all.
     for _ in 0..3 {
         let plain = timed(|| recode(&source, &output))?;
-        let (one, five) = (timed(|| mask(&source, &output, ONE))?, timed(|| mask(&source, &output, FIVE))?);
+        let (one, five) = (
+            timed(|| mask(&source, &output, ONE))?,
+            timed(|| mask(&source, &output, FIVE))?,
+        );
         let speed = |time: Duration| rows as f64 / time.as_secs_f64();
         let ratio = |time: Duration| plain.as_secs_f64() / time.as_secs_f64();
-        println!("re-encoded: {:.2} s, {:.0} rows/s", plain.as_secs_f64(), speed(plain));
+        println!(
+            "re-encoded: {:.2} s, {:.0} rows/s",
+            plain.as_secs_f64(),
+            speed(plain)
+        );
         for (name, time) in [("one column masked", one), ("five columns masked", five)] {
             let seconds = time.as_secs_f64();
-            println!("{name}: {seconds:.2} s, {:.0} rows/s, {:.2} times re-encoding", speed(time), ratio(time));
+            println!(
+                "{name}: {seconds:.2} s, {:.0} rows/s, {:.2} times re-encoding",
+                speed(time),
+                ratio(time)
+            );
         }
     }
     Ok(())
@@ -100,12 +120,17 @@ fn mask(source: &Path, output: &Path, text: &str) -> Result<Report, Box<dyn Erro
     let rules = rules(text);
     let job = FileJob {
         input: Input::File(source.to_owned()),
-        output: Output::File { path: output.to_owned(), replace: true },
+        output: Output::File {
+            path: output.to_owned(),
+            replace: true,
+        },
         format: FileFormat::Parquet,
         limits: Limits::default(),
         allow_unmatched: true,
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let engine = Local::new(&rules);
     Ok(runtime.block_on(mask_file(job, rules, engine, Arc::new(Progress::default())))?)
 }
@@ -135,7 +160,11 @@ fn generate(path: &Path, rows: usize) -> Result<(), Box<dyn Error>> {
         let batch = orders(first..rows.min(first + 10_000))?;
         let writer = match &mut writer {
             Some(writer) => writer,
-            none => none.insert(ArrowWriter::try_new(File::create(path)?, batch.schema(), Some(properties()))?),
+            none => none.insert(ArrowWriter::try_new(
+                File::create(path)?,
+                batch.schema(),
+                Some(properties()),
+            )?),
         };
         writer.write(&batch)?;
     }
@@ -149,35 +178,82 @@ fn generate(path: &Path, rows: usize) -> Result<(), Box<dyn Error>> {
 fn orders(rows: std::ops::Range<usize>) -> Result<RecordBatch, Box<dyn Error>> {
     let mixed = |row: usize| (row as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let texts = |text: &dyn Fn(usize) -> String| -> ArrayRef {
-        Arc::new(rows.clone().map(|row| Some(text(row))).collect::<StringArray>())
+        Arc::new(
+            rows.clone()
+                .map(|row| Some(text(row)))
+                .collect::<StringArray>(),
+        )
     };
     let numbers = |number: &dyn Fn(usize) -> i64| -> ArrayRef {
-        Arc::new(rows.clone().map(|row| Some(number(row))).collect::<Int64Array>())
+        Arc::new(
+            rows.clone()
+                .map(|row| Some(number(row)))
+                .collect::<Int64Array>(),
+        )
     };
     let floats = |number: &dyn Fn(usize) -> f64| -> ArrayRef {
-        Arc::new(rows.clone().map(|row| Some(number(row))).collect::<Float64Array>())
+        Arc::new(
+            rows.clone()
+                .map(|row| Some(number(row)))
+                .collect::<Float64Array>(),
+        )
     };
-    let names = ["Anna Weber", "Jonas Schmidt", "Mia Fischer", "Paul Wagner", "Emma Becker", "Leon Hoffmann"];
+    let names = [
+        "Anna Weber",
+        "Jonas Schmidt",
+        "Mia Fischer",
+        "Paul Wagner",
+        "Emma Becker",
+        "Leon Hoffmann",
+    ];
     let cities = ["Berlin", "Hamburg", "Bonn", "Kiel", "Ulm", "Trier"];
     let pan = |row: usize| {
         let digits = format!("400000{:09}", mixed(row) % 1_000_000_000);
-        let check =
-            (0..=9).find(|check| sealwire_mask_rules::luhn(format!("{digits}{check}").as_bytes()).is_multiple_of(10));
+        let check = (0..=9).find(|check| {
+            sealwire_mask_rules::luhn(format!("{digits}{check}").as_bytes()).is_multiple_of(10)
+        });
         format!("{digits}{}", check.unwrap_or(0))
     };
-    let born: Date32Array = rows.clone().map(|row| Some((mixed(row) % 20_000) as i32)).collect();
+    let born: Date32Array = rows
+        .clone()
+        .map(|row| Some((mixed(row) % 20_000) as i32))
+        .collect();
     Ok(RecordBatch::try_from_iter([
         ("id", numbers(&|row| row as i64)),
         ("customer", numbers(&|row| (mixed(row) % 400_000) as i64)),
-        ("name", texts(&|row| format!("{} {}", names[row % 6], mixed(row) % 5_000))),
-        ("email", texts(&|row| format!("customer{}@mail{}.test", mixed(row) % 400_000, row % 90))),
-        ("phone", texts(&|row| format!("+49 30 {:08}", mixed(row) % 100_000_000))),
+        (
+            "name",
+            texts(&|row| format!("{} {}", names[row % 6], mixed(row) % 5_000)),
+        ),
+        (
+            "email",
+            texts(&|row| format!("customer{}@mail{}.test", mixed(row) % 400_000, row % 90)),
+        ),
+        (
+            "phone",
+            texts(&|row| format!("+49 30 {:08}", mixed(row) % 100_000_000)),
+        ),
         ("pan", texts(&pan)),
         ("born", Arc::new(born)),
-        ("city", texts(&|row| cities[(mixed(row) % 6) as usize].to_owned())),
-        ("total", floats(&|row| (mixed(row) % 100_000) as f64 / 100.0)),
-        ("weight", floats(&|row| (mixed(row + 1) % 9_000) as f64 / 10.0)),
-        ("status", texts(&|row| ["new", "paid", "sent", "done"][row % 4].to_owned())),
-        ("note", texts(&|row| format!("order {row} of customer {}", mixed(row) % 400_000))),
+        (
+            "city",
+            texts(&|row| cities[(mixed(row) % 6) as usize].to_owned()),
+        ),
+        (
+            "total",
+            floats(&|row| (mixed(row) % 100_000) as f64 / 100.0),
+        ),
+        (
+            "weight",
+            floats(&|row| (mixed(row + 1) % 9_000) as f64 / 10.0),
+        ),
+        (
+            "status",
+            texts(&|row| ["new", "paid", "sent", "done"][row % 4].to_owned()),
+        ),
+        (
+            "note",
+            texts(&|row| format!("order {row} of customer {}", mixed(row) % 400_000)),
+        ),
     ])?)
 }

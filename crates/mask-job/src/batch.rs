@@ -55,7 +55,13 @@ pub(crate) struct Batch {
 
 impl Batch {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { parts: Vec::new(), found: Vec::new(), counts: Counts::default(), records: 0, limits }
+        Self {
+            parts: Vec::new(),
+            found: Vec::new(),
+            counts: Counts::default(),
+            records: 0,
+            limits,
+        }
     }
 
     /// Adds a value. `value` appends the value as one MessagePack scalar; `subject` is a MessagePack scalar too.
@@ -66,15 +72,26 @@ impl Batch {
         value: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<(), E> {
         let limits = self.limits;
-        let is_full = |part: &Part| part.values >= limits.batch_values_max || part.bytes >= limits.batch_bytes_max;
+        let is_full = |part: &Part| {
+            part.values >= limits.batch_values_max || part.bytes >= limits.batch_bytes_max
+        };
         if self.parts.last().is_none_or(is_full) {
             self.parts.push(Part::default());
         }
-        let Some(part) = self.parts.last_mut() else { return Ok(()) };
-        let at = part.columns.iter().position(|column| column.rule == found.rule).unwrap_or_else(|| {
-            part.columns.push(Column { rule: found.rule, ..Column::default() });
-            part.columns.len() - 1
-        });
+        let Some(part) = self.parts.last_mut() else {
+            return Ok(());
+        };
+        let at = part
+            .columns
+            .iter()
+            .position(|column| column.rule == found.rule)
+            .unwrap_or_else(|| {
+                part.columns.push(Column {
+                    rule: found.rule,
+                    ..Column::default()
+                });
+                part.columns.len() - 1
+            });
         let column = &mut part.columns[at];
         let before = column.values.len();
         value(&mut column.values)?;
@@ -82,7 +99,10 @@ impl Batch {
         part.values += 1;
         part.bytes += column.values.len() - before;
         if let Some(subject) = subject {
-            column.subjects.get_or_insert_default().extend_from_slice(subject);
+            column
+                .subjects
+                .get_or_insert_default()
+                .extend_from_slice(subject);
             part.bytes += subject.len();
         }
         self.found.push(found);
@@ -98,7 +118,11 @@ pub(crate) struct Answers {
 
 impl Answers {
     /// Validates and adds the masked values of one part.
-    pub(crate) fn take(&mut self, asked: &[(usize, usize)], answers: Vec<Vec<u8>>) -> Result<(), EngineError> {
+    pub(crate) fn take(
+        &mut self,
+        asked: &[(usize, usize)],
+        answers: Vec<Vec<u8>>,
+    ) -> Result<(), EngineError> {
         check_answers(asked, &answers)?;
         for (&(rule, _), answer) in asked.iter().zip(answers) {
             match self.rules.iter_mut().find(|(known, _)| *known == rule) {
@@ -110,13 +134,23 @@ impl Answers {
     }
 
     fn readers(&self) -> Vec<(usize, TokenReader<'_>)> {
-        self.rules.iter().map(|(rule, run)| (*rule, TokenReader::new(run))).collect()
+        self.rules
+            .iter()
+            .map(|(rule, run)| (*rule, TokenReader::new(run)))
+            .collect()
     }
 }
 
 /// Checks that an engine returned as many scalars for each column as were sent. `asked` are rules and counts.
-pub(crate) fn check_answers(asked: &[(usize, usize)], answers: &[Vec<u8>]) -> Result<(), EngineError> {
-    let odd = || EngineError::Failed("the engine answered another number of values than were sent".to_owned());
+pub(crate) fn check_answers(
+    asked: &[(usize, usize)],
+    answers: &[Vec<u8>],
+) -> Result<(), EngineError> {
+    let odd = || {
+        EngineError::Failed(
+            "the engine answered another number of values than were sent".to_owned(),
+        )
+    };
     if answers.len() != asked.len() {
         return Err(odd());
     }

@@ -116,8 +116,12 @@ impl<R: Read> Cutter<R> {
         loop {
             self.fill(wanted)?;
             if self.is_first && self.buffer.starts_with(GZIP) {
-                let what = "it is compressed by gzip: decompress it first, as with gunzip".to_owned();
-                return Err(JobError::Invalid { name: self.name.clone(), what });
+                let what =
+                    "it is compressed by gzip: decompress it first, as with gunzip".to_owned();
+                return Err(JobError::Invalid {
+                    name: self.name.clone(),
+                    what,
+                });
             }
             let is_end = self.buffer.len() < wanted;
             let base = self.seen;
@@ -140,7 +144,11 @@ impl<R: Read> Cutter<R> {
     fn fill(&mut self, wanted: usize) -> Result<(), JobError> {
         let missing = wanted.saturating_sub(self.buffer.len()) as u64;
         self.buffer.reserve_exact(missing as usize);
-        let read = self.reader.by_ref().take(missing).read_to_end(&mut self.buffer);
+        let read = self
+            .reader
+            .by_ref()
+            .take(missing)
+            .read_to_end(&mut self.buffer);
         read.map(drop).map_err(JobError::io(&self.name))
     }
 
@@ -153,16 +161,37 @@ impl<R: Read> Cutter<R> {
         let (first_line, first_record) = (self.line, self.records);
         self.line += memchr::memchr_iter(b'\n', &bytes).count() as u64;
         self.records = records;
-        let mut skipped = if is_first && bytes.starts_with(BOM) { BOM.len() } else { 0 };
-        if is_first && !matches!(self.state, ChunkState::Lines | ChunkState::QuotedLines { .. }) {
-            let blanks = bytes[skipped..].iter().take_while(|byte| is_json_blank(**byte)).count();
+        let mut skipped = if is_first && bytes.starts_with(BOM) {
+            BOM.len()
+        } else {
+            0
+        };
+        if is_first
+            && !matches!(
+                self.state,
+                ChunkState::Lines | ChunkState::QuotedLines { .. }
+            )
+        {
+            let blanks = bytes[skipped..]
+                .iter()
+                .take_while(|byte| is_json_blank(**byte))
+                .count();
             if bytes.get(skipped + blanks) == Some(&b'[') {
                 skipped += blanks + 1;
                 self.is_array = true;
             }
         }
         let (is_array, permit) = (self.is_array, BytePermit::default());
-        Chunk { bytes, first_line, first_record, is_first, is_last, skipped, is_array, permit }
+        Chunk {
+            bytes,
+            first_line,
+            first_record,
+            is_first,
+            is_last,
+            skipped,
+            is_array,
+            permit,
+        }
     }
 
     /// Creates the error for a record that exceeds the limit.
@@ -198,7 +227,11 @@ impl ChunkState {
             }
             Self::Whole => (None, 0),
             Self::Document => {
-                let bom = if base == 0 && new.starts_with(BOM) { BOM.len() } else { 0 };
+                let bom = if base == 0 && new.starts_with(BOM) {
+                    BOM.len()
+                } else {
+                    0
+                };
                 let Some(at) = new[bom..].iter().position(|byte| !is_json_blank(*byte)) else {
                     return (None, 0);
                 };
@@ -206,7 +239,12 @@ impl ChunkState {
                     *self = Self::Whole;
                     return (None, 0);
                 }
-                *self = Self::Elements { depth: 0, in_string: false, escaped: false, commas: 0 };
+                *self = Self::Elements {
+                    depth: 0,
+                    in_string: false,
+                    escaped: false,
+                    commas: 0,
+                };
                 self.scan(&new[bom + at + 1..], base + bom + at + 1)
             }
             Self::Elements { .. } => self.elements(new, base),
@@ -214,7 +252,15 @@ impl ChunkState {
     }
 
     fn elements(&mut self, new: &[u8], base: usize) -> (Option<usize>, u64) {
-        let Self::Elements { depth, in_string, escaped, commas } = self else { return (None, 0) };
+        let Self::Elements {
+            depth,
+            in_string,
+            escaped,
+            commas,
+        } = self
+        else {
+            return (None, 0);
+        };
         let mut last = None;
         let mut at = 0;
         while at < new.len() {
@@ -259,7 +305,11 @@ mod tests {
     use super::*;
 
     fn chunks(text: &str, cut: Cut, chunk_bytes: usize) -> Result<Vec<Chunk>, JobError> {
-        let limits = Limits { chunk_bytes, record_bytes_max: 40, ..Limits::default() };
+        let limits = Limits {
+            chunk_bytes,
+            record_bytes_max: 40,
+            ..Limits::default()
+        };
         let mut cutter = Cutter::new(text.as_bytes(), cut, limits, "-".to_owned());
         let mut all = Vec::new();
         while let Some(chunk) = cutter.next()? {
@@ -281,15 +331,27 @@ mod tests {
             .collect();
         for chunk_bytes in 1..50 {
             let chunks = chunks(&text, cut, chunk_bytes).expect("cuts");
-            let whole: Vec<u8> = chunks.iter().flat_map(|chunk| chunk.bytes.clone()).collect();
+            let whole: Vec<u8> = chunks
+                .iter()
+                .flat_map(|chunk| chunk.bytes.clone())
+                .collect();
             assert_eq!(whole, text.as_bytes());
             let mut end = 0;
             for (at, chunk) in chunks.iter().enumerate() {
                 end += chunk.bytes.len();
-                assert!(text.is_empty() || ends.contains(&end), "{text}: a chunk ends at {end}");
-                assert_eq!((chunk.is_first, chunk.is_last), (at == 0, at + 1 == chunks.len()));
+                assert!(
+                    text.is_empty() || ends.contains(&end),
+                    "{text}: a chunk ends at {end}"
+                );
+                assert_eq!(
+                    (chunk.is_first, chunk.is_last),
+                    (at == 0, at + 1 == chunks.len())
+                );
             }
-            assert!(chunk_bytes > 1 || records.len() < 3 || chunks.len() > 1, "{text} is not cut");
+            assert!(
+                chunk_bytes > 1 || records.len() < 3 || chunks.len() > 1,
+                "{text} is not cut"
+            );
         }
     }
 
@@ -298,8 +360,29 @@ mod tests {
         check(Cut::Lines, &[]);
         check(Cut::Lines, &["a\n", "b\n", "c\n", "d"]);
         check(Cut::Lines, &["a\r\n", "\n", "b\r\n", "\"\n", "c\"\n"]);
-        check(Cut::QuotedLines, &["a,\"x\ny\"\"\n\"\n", "b\n", "c,\"\"\r\n", "\"\n\n\"\n", "d\n", "e\n", "f"]);
-        check(Cut::Elements, &["[1,", "[2,3],", "\"],\\\",\",", "{\"a\":[1,2]},", "5,", "6 ] "]);
+        check(
+            Cut::QuotedLines,
+            &[
+                "a,\"x\ny\"\"\n\"\n",
+                "b\n",
+                "c,\"\"\r\n",
+                "\"\n\n\"\n",
+                "d\n",
+                "e\n",
+                "f",
+            ],
+        );
+        check(
+            Cut::Elements,
+            &[
+                "[1,",
+                "[2,3],",
+                "\"],\\\",\",",
+                "{\"a\":[1,2]},",
+                "5,",
+                "6 ] ",
+            ],
+        );
         check(Cut::Elements, &["{\"a\":[1,2]}"]);
         check(Cut::Elements, &["\"a,b\""]);
     }
@@ -307,20 +390,37 @@ mod tests {
     #[test]
     fn lines_and_elements_are_counted() {
         let found = chunks("\u{feff} [\n1,\n2,3,\n4]", Cut::Elements, 3).expect("cuts");
-        let places: Vec<_> = found.iter().map(|it| (it.first_line, it.first_record, it.skipped)).collect();
+        let places: Vec<_> = found
+            .iter()
+            .map(|it| (it.first_line, it.first_record, it.skipped))
+            .collect();
         assert_eq!(places[0], (1, 0, 5));
         let total: u64 = found.last().map(|last| last.first_record).expect("one");
-        assert!(total <= 3 && places.windows(2).all(|pair| pair[0].1 < pair[1].1), "{places:?}");
+        assert!(
+            total <= 3 && places.windows(2).all(|pair| pair[0].1 < pair[1].1),
+            "{places:?}"
+        );
         let found = chunks("a\nb\nc", Cut::Lines, 1).expect("cuts");
-        assert_eq!(found.iter().map(|it| it.first_line).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(
+            found.iter().map(|it| it.first_line).collect::<Vec<_>>(),
+            [1, 2, 3]
+        );
     }
 
     #[test]
     fn a_record_without_end_is_refused_with_its_line() {
         let text = format!("a\n\"{}", "x".repeat(100));
-        for (text, cut, line) in [(text.as_str(), Cut::QuotedLines, 2), (&"y".repeat(100), Cut::Lines, 1)] {
+        for (text, cut, line) in [
+            (text.as_str(), Cut::QuotedLines, 2),
+            (&"y".repeat(100), Cut::Lines, 1),
+        ] {
             let error = chunks(text, cut, 4).expect_err("too long").to_string();
-            assert!(error.starts_with(&format!("-, line {line}, column 1: a record longer than 40 bytes")), "{error}");
+            assert!(
+                error.starts_with(&format!(
+                    "-, line {line}, column 1: a record longer than 40 bytes"
+                )),
+                "{error}"
+            );
         }
     }
 }

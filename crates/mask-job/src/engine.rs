@@ -29,7 +29,10 @@ pub enum EngineError {
 pub trait Engine: Send + Sync + 'static {
     /// Returns the masked values: per column a sequence of MessagePack scalars, one per value, in the same order. Jobs
     /// call this concurrently for several batches. The future can be dropped; its results are then discarded.
-    fn mask(&self, columns: Vec<Column>) -> impl Future<Output = Result<Vec<Vec<u8>>, EngineError>> + Send;
+    fn mask(
+        &self,
+        columns: Vec<Column>,
+    ) -> impl Future<Output = Result<Vec<Vec<u8>>, EngineError>> + Send;
 }
 
 /// Decodes the masked values from the response document for these columns.
@@ -37,6 +40,7 @@ pub trait Engine: Send + Sync + 'static {
 /// # Errors
 /// [`EngineError::Failed`] if the response does not have the form of the request.
 pub fn answers(document: &[u8], columns: &[Column]) -> Result<Vec<Vec<u8>>, EngineError> {
-    sealwire_mask_rules::answers(document, columns)
-        .map_err(|_| EngineError::Failed("the engine's answer has not the shape of what was sent".to_owned()))
+    sealwire_mask_rules::answers(document, columns).map_err(|_| {
+        EngineError::Failed("the engine's answer has not the shape of what was sent".to_owned())
+    })
 }

@@ -113,7 +113,11 @@ pub async fn mask_file<E: Engine>(
     let draft = writing.await??;
     outcome?;
     reading.await?;
-    for memory in &mut *shared.memories.lock().unwrap_or_else(std::sync::PoisonError::into_inner) {
+    for memory in &mut *shared
+        .memories
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+    {
         memory.tree.settle(&shared.plan, &shared.ledger);
     }
     let moment = progress.moment();
@@ -145,7 +149,10 @@ impl Sink for Writer {
     async fn take(&mut self, done: MaskedChunk) -> Result<(), JobError> {
         self.bytes += done.bytes.len() as u64;
         let closed = |_| JobError::Panicked("the writer ended".to_owned());
-        self.to_write.send((done.bytes, done.permit)).await.map_err(closed)
+        self.to_write
+            .send((done.bytes, done.permit))
+            .await
+            .map_err(closed)
     }
 }
 
@@ -166,7 +173,9 @@ impl Read for Reader {
                 let count = file.read(buffer)?;
                 // The last records would be missing in the output.
                 if count == 0 && *left > 0 && !buffer.is_empty() {
-                    return Err(io::Error::other("the file became shorter while it was read"));
+                    return Err(io::Error::other(
+                        "the file became shorter while it was read",
+                    ));
                 }
                 *left = left.saturating_sub(count as u64);
                 Ok(count)
@@ -185,7 +194,10 @@ fn open(job: &FileJob, stop: &JobStop) -> Result<(Reader, UnfinishedOutput), Job
         Input::Stdin => {
             // It can be a file, too.
             let input = fs::metadata("/dev/stdin").ok();
-            Ok((Reader::Stdin(io::stdin()), UnfinishedOutput::begin(&job.output, input, stop)?))
+            Ok((
+                Reader::Stdin(io::stdin()),
+                UnfinishedOutput::begin(&job.output, input, stop)?,
+            ))
         }
         Input::File(path) => {
             let file = File::open(path).map_err(JobError::io(path))?;
@@ -209,12 +221,16 @@ fn read<E>(
     let mut cutter = Cutter::new(reader, cut, shared.limits, name);
     loop {
         let next = cutter.next().and_then(|chunk| match chunk {
-            Some(mut chunk) if chunk.is_first => shared.format.begin(&mut chunk).map(|()| Some(chunk)),
+            Some(mut chunk) if chunk.is_first => {
+                shared.format.begin(&mut chunk).map(|()| Some(chunk))
+            }
             chunk => Ok(chunk),
         });
         let next = match next {
             Ok(Some(mut chunk)) => {
-                let Some(permit) = budget.reserve_blocking(chunk.bytes.len(), chunks) else { return };
+                let Some(permit) = budget.reserve_blocking(chunk.bytes.len(), chunks) else {
+                    return;
+                };
                 chunk.permit = permit;
                 Ok(chunk)
             }
@@ -251,9 +267,19 @@ pub(crate) struct FileText {
 impl FileText {
     /// Reads the CSV header at the start of the first chunk.
     pub(crate) fn begin(&self, chunk: &mut Chunk) -> Result<(), JobError> {
-        let FileFormat::Csv { delimiter } = self.format else { return Ok(()) };
-        let read = Columns::read(&chunk.bytes, chunk.skipped, delimiter, &self.plan, &self.ledger);
-        let (columns, end) = read.map_err(|fault| self.broken(chunk, &fault))?.map_err(JobError::Plan)?;
+        let FileFormat::Csv { delimiter } = self.format else {
+            return Ok(());
+        };
+        let read = Columns::read(
+            &chunk.bytes,
+            chunk.skipped,
+            delimiter,
+            &self.plan,
+            &self.ledger,
+        );
+        let (columns, end) = read
+            .map_err(|fault| self.broken(chunk, &fault))?
+            .map_err(JobError::Plan)?;
         self.refused(chunk, columns.unknown(&self.plan))?;
         chunk.skipped = end;
         let _ = self.columns.set(columns);
@@ -262,20 +288,44 @@ impl FileText {
 
     fn broken(&self, chunk: &Chunk, fault: &Fault) -> JobError {
         let (line, column) = place(&chunk.bytes, chunk.first_line, fault.at);
-        JobError::Broken { name: self.name.clone(), line, column, what: fault.what.clone() }
+        JobError::Broken {
+            name: self.name.clone(),
+            line,
+            column,
+            what: fault.what.clone(),
+        }
     }
 
     fn refused(&self, chunk: &Chunk, unknown: Unknown) -> Result<(), JobError> {
-        let Unknown { first_at: Some(at), fields, more } = unknown else { return Ok(()) };
+        let Unknown {
+            first_at: Some(at),
+            fields,
+            more,
+        } = unknown
+        else {
+            return Ok(());
+        };
         let (line, _) = place(&chunk.bytes, chunk.first_line, at);
-        Err(JobError::Unknown { name: self.name.clone(), line, fields, more })
+        Err(JobError::Unknown {
+            name: self.name.clone(),
+            line,
+            fields,
+            more,
+        })
     }
 
-    fn json(&self, chunk: &Chunk, memory: &mut Memory, batch: &mut Batch) -> Result<Unknown, Fault> {
+    fn json(
+        &self,
+        chunk: &Chunk,
+        memory: &mut Memory,
+        batch: &mut Batch,
+    ) -> Result<Unknown, Fault> {
         let mut scan = Scan::new(&chunk.bytes, &self.plan, &self.ledger, memory, batch)?;
         match self.format {
             FileFormat::Ndjson => scan.lines(chunk.skipped)?,
-            _ if chunk.is_array => scan.elements(chunk.skipped, chunk.first_record, chunk.is_last)?,
+            _ if chunk.is_array => {
+                scan.elements(chunk.skipped, chunk.first_record, chunk.is_last)?
+            }
             _ => scan.document(chunk.skipped)?,
         }
         Ok(scan.unknown)
@@ -291,21 +341,36 @@ impl Format for FileText {
 
     fn scan(&self, chunk: &Chunk, memory: &mut Memory, batch: &mut Batch) -> Result<(), JobError> {
         let unknown = match self.columns.get() {
-            Some(columns) => columns.records(&chunk.bytes, chunk.skipped, &self.plan, &self.ledger, batch),
+            Some(columns) => {
+                columns.records(&chunk.bytes, chunk.skipped, &self.plan, &self.ledger, batch)
+            }
             None => self.json(chunk, memory, batch),
         };
         self.refused(chunk, unknown.map_err(|fault| self.broken(chunk, &fault))?)
     }
 
-    fn encode(&self, found: &FoundValue, answer: Token<'_>, out: &mut Vec<u8>) -> Result<(), String> {
+    fn encode(
+        &self,
+        found: &FoundValue,
+        answer: Token<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
         let written = match (found.form, self.format) {
             (Form::Csv { quoted }, FileFormat::Csv { delimiter }) => {
-                let is_alone = self.columns.get().is_some_and(|columns| columns.names().take(2).count() == 1);
+                let is_alone = self
+                    .columns
+                    .get()
+                    .is_some_and(|columns| columns.names().take(2).count() == 1);
                 csv::write_field(answer, (quoted, is_alone), delimiter, out)
             }
             _ => write_json(answer, out),
         };
-        written.ok_or_else(|| format!("its answer is {}, which this format cannot hold", answer.kind()))
+        written.ok_or_else(|| {
+            format!(
+                "its answer is {}, which this format cannot hold",
+                answer.kind()
+            )
+        })
     }
 
     fn unfit(&self, chunk: &Chunk, found: &FoundValue, why: String) -> JobError {

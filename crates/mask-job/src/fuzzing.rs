@@ -51,7 +51,15 @@ pub fn file(
         ledger: Arc::clone(&ledger),
         columns: OnceLock::new(),
     };
-    run(text, format.cut(), text_of, (plan, ledger), limits, |format, chunk| format.begin(chunk), mask)
+    run(
+        text,
+        format.cut(),
+        text_of,
+        (plan, ledger),
+        limits,
+        |format, chunk| format.begin(chunk),
+        mask,
+    )
 }
 
 /// Masks rows of a table `shop.people` in COPY's text format. The columns are `id`, `name`, `paid`, `active`, `notes`
@@ -75,15 +83,18 @@ pub fn rows(
         ("notes", Class::Json),
         ("born", Class::Other),
     ];
-    let columns = columns.iter().zip(1..).map(|((name, class), number)| catalog::Column {
-        name: (*name).to_owned(),
-        type_text: String::new(),
-        class: *class,
-        kinds: catalog::KindScope::Values,
-        is_generated: false,
-        is_not_null: false,
-        number,
-    });
+    let columns = columns
+        .iter()
+        .zip(1..)
+        .map(|((name, class), number)| catalog::Column {
+            name: (*name).to_owned(),
+            type_text: String::new(),
+            class: *class,
+            kinds: catalog::KindScope::Values,
+            is_generated: false,
+            is_not_null: false,
+            number,
+        });
     let table = Table {
         schema: "shop".to_owned(),
         name: "people".to_owned(),
@@ -96,7 +107,15 @@ pub fn rows(
         foreign_keys: Vec::new(),
     };
     let rows = Rows::new(&table, &plan, &ledger)?;
-    run(text, Cut::Lines, rows, (plan, ledger), limits, |_, _| Ok(()), mask)
+    run(
+        text,
+        Cut::Lines,
+        rows,
+        (plan, ledger),
+        limits,
+        |_, _| Ok(()),
+        mask,
+    )
 }
 
 /// Masks a Parquet file, and drops the output. `mask` returns one scalar per value of a column. Returns the number of rows.
@@ -134,7 +153,11 @@ fn run<F: Format>(
         memories: Mutex::default(),
     };
     let mut cutter = Cutter::new(text, cut, limits, "-".to_owned());
-    let mut masked = Masked { text: Vec::new(), records: 0, fields: Vec::new() };
+    let mut masked = Masked {
+        text: Vec::new(),
+        records: 0,
+        fields: Vec::new(),
+    };
     while let Some(mut chunk) = cutter.next()? {
         if chunk.is_first {
             begin(&shared.format, &mut chunk)?;
@@ -142,7 +165,11 @@ fn run<F: Format>(
         let (chunk, mut batch) = pipeline::scan(&shared, chunk)?;
         let mut answers = Answers::default();
         for part in std::mem::take(&mut batch.parts) {
-            let asked: Vec<(usize, usize)> = part.columns.iter().map(|column| (column.rule, column.count)).collect();
+            let asked: Vec<(usize, usize)> = part
+                .columns
+                .iter()
+                .map(|column| (column.rule, column.count))
+                .collect();
             let outcome = answers.take(&asked, part.columns.iter().map(&mut mask).collect());
             outcome.map_err(|error| JobError::Engine(error.to_string()))?;
         }
@@ -151,6 +178,8 @@ fn run<F: Format>(
         masked.records += done.records;
     }
     masked.fields = shared.ledger.rows();
-    masked.fields.sort_by(|a, b| (&a.field, a.rule).cmp(&(&b.field, b.rule)));
+    masked
+        .fields
+        .sort_by(|a, b| (&a.field, a.rule).cmp(&(&b.field, b.rule)));
     Ok(masked)
 }

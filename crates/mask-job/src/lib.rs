@@ -34,12 +34,15 @@ pub use error::{JobError, UNKNOWN_LISTED_MAX};
 pub use file::{FileJob, mask_file};
 pub use file_format::FileFormat;
 pub use leak::{
-    ELSEWHERE_CHARS_MIN, LeakField, LeakLimits, LeakReport, LeakVerdict, SkippedColumn, verify_databases, verify_files,
+    ELSEWHERE_CHARS_MIN, LeakField, LeakLimits, LeakReport, LeakVerdict, SkippedColumn,
+    verify_databases, verify_files,
 };
 pub use limits::Limits;
 pub use output::{Input, Output, check_output};
 pub use parquet::{ColumnsJob, Direction, DocumentEngine, change_columns, named_type};
-pub use postgres::{Database, DatabaseJob, Endpoint, mask_database, quoted, reject_privileged_writer};
+pub use postgres::{
+    Database, DatabaseJob, Endpoint, mask_database, quoted, reject_privileged_writer,
+};
 pub use report::{FieldReport, Progress, ProgressSnapshot, Report, peak_memory};
 pub use s3::{S3Object, S3Settings, S3Store};
 pub use sealwire_mask_rules::{Column, VALUE_KEY, payload, place};

@@ -22,20 +22,32 @@ pub(crate) struct BytePermit {
 impl ByteBudget {
     pub(crate) fn new(bytes_max: usize) -> Self {
         let bytes_max = u32::try_from(bytes_max).unwrap_or(u32::MAX).max(1);
-        Self { permits: Arc::new(Semaphore::new(bytes_max as usize)), bytes_max }
+        Self {
+            permits: Arc::new(Semaphore::new(bytes_max as usize)),
+            bytes_max,
+        }
     }
 
     /// Waits until so many bytes fit. More bytes than all of the budget wait until nothing else is in flight.
     pub(crate) async fn reserve(&self, bytes: usize) -> BytePermit {
         let count = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.bytes_max);
         // The semaphore is never closed.
-        BytePermit { _permit: Arc::clone(&self.permits).acquire_many_owned(count).await.ok() }
+        BytePermit {
+            _permit: Arc::clone(&self.permits)
+                .acquire_many_owned(count)
+                .await
+                .ok(),
+        }
     }
 
     /// Waits as [`Self::reserve`] does, or until `records`, the queue for them, is closed; then it returns `None`. A record
     /// that was sent while the queue was closed can keep its permit as long as the queue has a sender. Blocks the thread,
     /// which must be one for blocking work of a runtime.
-    pub(crate) fn reserve_blocking<T>(&self, bytes: usize, records: &mpsc::Sender<T>) -> Option<BytePermit> {
+    pub(crate) fn reserve_blocking<T>(
+        &self,
+        bytes: usize,
+        records: &mpsc::Sender<T>,
+    ) -> Option<BytePermit> {
         Handle::current().block_on(async {
             tokio::select! {
                 permit = self.reserve(bytes) => Some(permit),
@@ -57,7 +69,11 @@ mod tests {
         let (records, _queue) = mpsc::channel::<()>(1);
         let reserve = |bytes| {
             let (budget, records) = (budget.clone(), records.clone());
-            spawn_blocking(move || budget.reserve_blocking(bytes, &records).expect("the queue is open"))
+            spawn_blocking(move || {
+                budget
+                    .reserve_blocking(bytes, &records)
+                    .expect("the queue is open")
+            })
         };
         let first = reserve(60).await.expect("reserves");
         let second = reserve(40).await.expect("reserves");

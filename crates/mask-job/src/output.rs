@@ -63,14 +63,18 @@ impl Input {
         match self {
             Self::File(path) => Ok(path),
             Self::Object(object) => Err(only_parquet(object)),
-            Self::Stdin => Err(JobError::Plan("standard input is not read twice: name a file".to_owned())),
+            Self::Stdin => Err(JobError::Plan(
+                "standard input is not read twice: name a file".to_owned(),
+            )),
         }
     }
 }
 
 /// Returns the error for an object in a format other than Parquet.
 pub(crate) fn only_parquet(object: &S3Object) -> JobError {
-    JobError::Plan(format!("{object}: only Parquet is read from and written to object stores; copy other files"))
+    JobError::Plan(format!(
+        "{object}: only Parquet is read from and written to object stores; copy other files"
+    ))
 }
 
 /// An unfinished output.
@@ -94,11 +98,17 @@ pub(crate) enum UnfinishedOutput {
 
 impl UnfinishedOutput {
     /// Creates the output of a job. `input` is the input file, if any; the output must be a different file.
-    pub(crate) fn begin(output: &Output, input: Option<Metadata>, stop: &JobStop) -> Result<Self, JobError> {
+    pub(crate) fn begin(
+        output: &Output,
+        input: Option<Metadata>,
+        stop: &JobStop,
+    ) -> Result<Self, JobError> {
         let (path, replace) = match output {
             Output::File { path, replace } => (path, replace),
             Output::Object { object, replace } => {
-                return Ok(Self::Object(Box::new(S3Upload::begin(object, *replace, stop)?)));
+                return Ok(Self::Object(Box::new(S3Upload::begin(
+                    object, *replace, stop,
+                )?)));
             }
             Output::Stdout => return Ok(Self::Stdout(io::stdout())),
             Output::Nowhere => return Ok(Self::Nowhere),
@@ -107,10 +117,18 @@ impl UnfinishedOutput {
         let (path, replace) = (path.clone(), *replace);
         #[cfg(target_os = "linux")]
         if let Some(file) = unnamed(folder(&path)) {
-            return Ok(Self::Unnamed { file: BufWriter::new(file), path, replace });
+            return Ok(Self::Unnamed {
+                file: BufWriter::new(file),
+                path,
+                replace,
+            });
         }
         let file = named(&path).map_err(JobError::io(&path))?;
-        Ok(Self::Named { file: BufWriter::new(file), path, replace })
+        Ok(Self::Named {
+            file: BufWriter::new(file),
+            path,
+            replace,
+        })
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), JobError> {
@@ -133,7 +151,10 @@ impl UnfinishedOutput {
         let path = self.path().to_owned();
         self.finished().map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => JobError::Exists { path: path.clone() },
-            _ => JobError::Io { path: path.clone(), source },
+            _ => JobError::Io {
+                path: path.clone(),
+                source,
+            },
         })
     }
 
@@ -150,16 +171,28 @@ impl UnfinishedOutput {
             Self::Stdout(mut out) => out.flush(),
             Self::Nowhere | Self::Object(_) => Ok(()),
             #[cfg(target_os = "linux")]
-            Self::Unnamed { file, path, replace } => {
+            Self::Unnamed {
+                file,
+                path,
+                replace,
+            } => {
                 let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
                 file.sync_all()?;
                 link(&file, &path, replace)?;
                 File::open(folder(&path))?.sync_all()
             }
-            Self::Named { file, path, replace } => {
+            Self::Named {
+                file,
+                path,
+                replace,
+            } => {
                 let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
                 file.as_file().sync_all()?;
-                let kept = if replace { file.persist(&path) } else { file.persist_noclobber(&path) };
+                let kept = if replace {
+                    file.persist(&path)
+                } else {
+                    file.persist_noclobber(&path)
+                };
                 kept.map_err(|refused| refused.error)?;
                 File::open(folder(&path))?.sync_all()
             }
@@ -180,13 +213,18 @@ impl UnfinishedOutput {
 }
 
 fn folder(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 /// Creates a temporary file in the directory of `path`, with a name that shows its purpose.
 fn named(path: &Path) -> io::Result<NamedTempFile> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    tempfile::Builder::new().prefix(&format!(".{name}.")).suffix(".partial").tempfile_in(folder(path))
+    tempfile::Builder::new()
+        .prefix(&format!(".{name}."))
+        .suffix(".partial")
+        .tempfile_in(folder(path))
 }
 
 #[cfg(target_os = "linux")]
@@ -225,7 +263,10 @@ fn link(file: &File, path: &Path, replace: bool) -> io::Result<()> {
 /// [`JobError`] if the output cannot be written.
 pub fn check_output(path: &Path, replace: bool, inputs: &[&Path]) -> Result<(), JobError> {
     // A missing input is an error elsewhere.
-    let inputs: Vec<Metadata> = inputs.iter().filter_map(|input| fs::metadata(input).ok()).collect();
+    let inputs: Vec<Metadata> = inputs
+        .iter()
+        .filter_map(|input| fs::metadata(input).ok())
+        .collect();
     guard(path, replace, &inputs)
 }
 
@@ -237,17 +278,27 @@ fn guard(path: &Path, replace: bool, inputs: &[Metadata]) -> Result<(), JobError
         Err(error) => return Err(JobError::io(path)(error)),
     };
     let is_read = |output: &Metadata| {
-        inputs.iter().any(|input| input.is_file() && (output.dev(), output.ino()) == (input.dev(), input.ino()))
+        inputs.iter().any(|input| {
+            input.is_file() && (output.dev(), output.ino()) == (input.dev(), input.ino())
+        })
     };
     if existing.as_ref().is_some_and(is_read) {
-        return Err(JobError::SameFile { path: path.to_owned() });
+        return Err(JobError::SameFile {
+            path: path.to_owned(),
+        });
     }
     if path.symlink_metadata().is_ok() && !replace {
-        return Err(JobError::Exists { path: path.to_owned() });
+        return Err(JobError::Exists {
+            path: path.to_owned(),
+        });
     }
     match existing {
-        Some(existing) if existing.is_dir() => Err(JobError::io(path)(io::ErrorKind::IsADirectory.into())),
-        Some(existing) if !existing.is_file() => Err(JobError::NotRegular { path: path.to_owned() }),
+        Some(existing) if existing.is_dir() => {
+            Err(JobError::io(path)(io::ErrorKind::IsADirectory.into()))
+        }
+        Some(existing) if !existing.is_file() => Err(JobError::NotRegular {
+            path: path.to_owned(),
+        }),
         _ => Ok(()),
     }
 }
@@ -259,17 +310,33 @@ mod tests {
     /// Creates an output in each way that files are written, independent of the file system.
     fn drafts(path: &Path, replace: bool) -> Vec<UnfinishedOutput> {
         let file = BufWriter::new(named(path).expect("a file beside it"));
-        let mut drafts = vec![UnfinishedOutput::Named { file, path: path.to_owned(), replace }];
+        let mut drafts = vec![UnfinishedOutput::Named {
+            file,
+            path: path.to_owned(),
+            replace,
+        }];
         #[cfg(target_os = "linux")]
         if let Some(file) = unnamed(folder(path)) {
-            drafts.push(UnfinishedOutput::Unnamed { file: BufWriter::new(file), path: path.to_owned(), replace });
+            drafts.push(UnfinishedOutput::Unnamed {
+                file: BufWriter::new(file),
+                path: path.to_owned(),
+                replace,
+            });
         }
         drafts
     }
 
     fn names(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).expect("folder");
-        entries.map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned()).collect()
+        entries
+            .map(|entry| {
+                entry
+                    .expect("entry")
+                    .file_name()
+                    .to_string_lossy()
+                    .into_owned()
+            })
+            .collect()
     }
 
     #[test]
@@ -290,7 +357,10 @@ mod tests {
             assert_eq!(fs::read(&path).expect("reads"), b"whole");
 
             // Another writer has created the file first.
-            let error = drafts(&path, false).swap_remove(at).finish().expect_err("is there");
+            let error = drafts(&path, false)
+                .swap_remove(at)
+                .finish()
+                .expect_err("is there");
             assert!(matches!(error, JobError::Exists { .. }), "{error}");
             assert_eq!(fs::read(&path).expect("reads"), b"whole");
             let mut draft = drafts(&path, true).swap_remove(at);

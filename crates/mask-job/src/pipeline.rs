@@ -30,10 +30,20 @@ pub(crate) trait Format: Send + Sync + 'static {
     fn memory(&self) -> Self::Memory;
 
     /// Adds the values of a chunk that are to be masked to `batch`.
-    fn scan(&self, chunk: &Chunk, memory: &mut Self::Memory, batch: &mut Batch) -> Result<(), JobError>;
+    fn scan(
+        &self,
+        chunk: &Chunk,
+        memory: &mut Self::Memory,
+        batch: &mut Batch,
+    ) -> Result<(), JobError>;
 
     /// Appends one masked value as text.
-    fn encode(&self, found: &FoundValue, answer: Token<'_>, out: &mut Vec<u8>) -> Result<(), String>;
+    fn encode(
+        &self,
+        found: &FoundValue,
+        answer: Token<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String>;
 
     /// Creates the error for one value, with its position.
     fn unfit(&self, chunk: &Chunk, found: &FoundValue, why: String) -> JobError;
@@ -75,7 +85,10 @@ pub(crate) async fn run<F: Format, E: Engine>(
     sink: &mut impl Sink,
 ) -> Result<(), JobError> {
     let start = |chunk| tokio::spawn(process(Arc::clone(shared), chunk));
-    let mut counted = Counted { sink, progress: &shared.progress };
+    let mut counted = Counted {
+        sink,
+        progress: &shared.progress,
+    };
     in_order(shared.limits.in_flight(), source, start, &mut counted).await
 }
 
@@ -145,7 +158,11 @@ struct Task<O> {
 
 impl<O> Task<O> {
     fn new(running: JoinHandle<Result<O, JobError>>) -> Self {
-        Self { running, is_done: false, output: None }
+        Self {
+            running,
+            is_done: false,
+            output: None,
+        }
     }
 
     /// Takes the output from the task once it has ended.
@@ -175,7 +192,11 @@ async fn process<F: Format, E: Engine>(
     let mut answers = Answers::default();
     let mut answered = Vec::new();
     for part in parts {
-        let asked: Vec<(usize, usize)> = part.columns.iter().map(|column| (column.rule, column.count)).collect();
+        let asked: Vec<(usize, usize)> = part
+            .columns
+            .iter()
+            .map(|column| (column.rule, column.count))
+            .collect();
         let outcome = shared.engine.mask(part.columns).await;
         let outcome = outcome.and_then(|columns| answers.take(&asked, columns));
         if let Err(error) = outcome {
@@ -184,7 +205,10 @@ async fn process<F: Format, E: Engine>(
         answered.extend(asked);
     }
     let work = (chunk, batch, answers);
-    on_thread(&shared, work, |shared, (chunk, batch, answers)| put_back(shared, chunk, batch, &answers)).await?
+    on_thread(&shared, work, |shared, (chunk, batch, answers)| {
+        put_back(shared, chunk, batch, &answers)
+    })
+    .await?
 }
 
 /// Runs CPU work on a blocking thread when a permit is available.
@@ -202,12 +226,23 @@ async fn on_thread<F: Format, E: Engine, I: Send + 'static, O: Send + 'static>(
     Ok(outcome.await?)
 }
 
-pub(crate) fn scan<F: Format, E>(shared: &PipelineState<F, E>, chunk: Chunk) -> Result<(Chunk, Batch), JobError> {
-    let kept = shared.memories.lock().unwrap_or_else(PoisonError::into_inner).pop();
+pub(crate) fn scan<F: Format, E>(
+    shared: &PipelineState<F, E>,
+    chunk: Chunk,
+) -> Result<(Chunk, Batch), JobError> {
+    let kept = shared
+        .memories
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .pop();
     let mut memory = kept.unwrap_or_else(|| shared.format.memory());
     let mut batch = Batch::new(shared.limits);
     let outcome = shared.format.scan(&chunk, &mut memory, &mut batch);
-    shared.memories.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+    shared
+        .memories
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(memory);
     outcome.map(|()| (chunk, batch))
 }
 
@@ -222,13 +257,25 @@ pub(crate) fn put_back<F: Format, E>(
     let bytes = if batch.found.is_empty() {
         chunk.bytes
     } else {
-        let encode =
-            |found: &FoundValue, answer: Token<'_>, out: &mut Vec<u8>| shared.format.encode(found, answer, out);
-        let spliced = splice(&chunk.bytes, &batch.found, answers, &mut batch.counts, encode);
+        let encode = |found: &FoundValue, answer: Token<'_>, out: &mut Vec<u8>| {
+            shared.format.encode(found, answer, out)
+        };
+        let spliced = splice(
+            &chunk.bytes,
+            &batch.found,
+            answers,
+            &mut batch.counts,
+            encode,
+        );
         spliced.map_err(|(at, what)| shared.format.unfit(&chunk, &batch.found[at], what))?
     };
     shared.ledger.add(&batch.counts);
-    Ok(MaskedChunk { bytes, bytes_in, records: batch.records, permit })
+    Ok(MaskedChunk {
+        bytes,
+        bytes_in,
+        records: batch.records,
+        permit,
+    })
 }
 
 /// Adds the position of the value to the engine's error.
@@ -240,10 +287,23 @@ fn named<F: Format, E>(
     asked: &[(usize, usize)],
     error: EngineError,
 ) -> JobError {
-    let EngineError::Unfit { column, value, why } = error else { return JobError::Engine(error.to_string()) };
-    let Some((rule, _)) = asked.get(column) else { return JobError::Engine(why) };
-    let before: usize = answered.iter().filter(|(other, _)| other == rule).map(|(_, count)| count).sum();
-    match batch.found.iter().filter(|found| found.rule == *rule).nth(before + value) {
+    let EngineError::Unfit { column, value, why } = error else {
+        return JobError::Engine(error.to_string());
+    };
+    let Some((rule, _)) = asked.get(column) else {
+        return JobError::Engine(why);
+    };
+    let before: usize = answered
+        .iter()
+        .filter(|(other, _)| other == rule)
+        .map(|(_, count)| count)
+        .sum();
+    match batch
+        .found
+        .iter()
+        .filter(|found| found.rule == *rule)
+        .nth(before + value)
+    {
         Some(found) => shared.format.unfit(chunk, found, why),
         None => JobError::Engine(why),
     }
@@ -271,24 +331,38 @@ mod tests {
         let (sender, source) = mpsc::channel(seconds.len());
         for (index, seconds_each) in seconds.iter().enumerate() {
             let is_bad = is_last_bad && index + 1 == seconds.len();
-            sender.send(Ok((*seconds_each, is_bad))).await.expect("there is room");
+            sender
+                .send(Ok((*seconds_each, is_bad)))
+                .await
+                .expect("there is room");
         }
         drop(sender);
         let start = |(seconds, is_bad)| {
             tokio::spawn(async move {
                 sleep(Duration::from_secs(seconds)).await;
-                if is_bad { Err(JobError::Engine("forbidden".to_owned())) } else { Ok(seconds) }
+                if is_bad {
+                    Err(JobError::Engine("forbidden".to_owned()))
+                } else {
+                    Ok(seconds)
+                }
             })
         };
         let began = Instant::now();
         let mut outputs = Outputs(Vec::new());
         let ended = in_order(4, source, start, &mut outputs).await;
-        (outputs.0, ended.err().map(|error| error.to_string()), began.elapsed().as_secs())
+        (
+            outputs.0,
+            ended.err().map(|error| error.to_string()),
+            began.elapsed().as_secs(),
+        )
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_error_does_not_wait_for_slower_tasks_before_it() {
-        assert_eq!(run_tasks(&[3, 1, 2, 5, 1], false).await, (vec![3, 1, 2, 5, 1], None, 5));
+        assert_eq!(
+            run_tasks(&[3, 1, 2, 5, 1], false).await,
+            (vec![3, 1, 2, 5, 1], None, 5)
+        );
         let (outputs, error, seconds) = run_tasks(&[100, 100, 1], true).await;
         assert_eq!((outputs, seconds), (vec![], 1));
         assert!(error.is_some_and(|error| error.contains("forbidden")));

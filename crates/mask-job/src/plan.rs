@@ -25,14 +25,22 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn new(rules: Arc<Rules>) -> Self {
         let functions = rules.iter().map(|rule| rule.function.to_string()).collect();
-        let has_kinds = rules.iter().any(|rule| matches!(rule.target, Target::Kind(_)));
+        let has_kinds = rules
+            .iter()
+            .any(|rule| matches!(rule.target, Target::Kind(_)));
         let has_subjects = rules.iter().any(|rule| rule.function.subject().is_some());
         let indexes = rules.iter().filter_map(|rule| match &rule.target {
             Target::Path(path) => index_max(path),
             Target::Column(_) | Target::Kind(_) => None,
         });
         let index_max = indexes.max();
-        Self { functions, has_kinds, has_subjects, index_max, rules }
+        Self {
+            functions,
+            has_kinds,
+            has_subjects,
+            index_max,
+            rules,
+        }
     }
 
     /// Prepares rules for a file format.
@@ -45,15 +53,19 @@ impl Plan {
 
     /// Returns an error if there are path rules.
     pub(crate) fn without_paths(rules: &Rules, why: &str) -> Result<(), JobError> {
-        let path = rules.iter().enumerate().find_map(|(at, rule)| match &rule.target {
-            Target::Path(path) => Some((at, path)),
-            Target::Column(_) | Target::Kind(_) => None,
-        });
+        let path = rules
+            .iter()
+            .enumerate()
+            .find_map(|(at, rule)| match &rule.target {
+                Target::Path(path) => Some((at, path)),
+                Target::Column(_) | Target::Kind(_) => None,
+            });
         match path {
             None => Ok(()),
-            Some((at, path)) => {
-                Err(JobError::Plan(format!("rule {} names a path ({path}): {why}, so name a column instead", at + 1)))
-            }
+            Some((at, path)) => Err(JobError::Plan(format!(
+                "rule {} names a path ({path}): {why}, so name a column instead",
+                at + 1
+            ))),
         }
     }
 
@@ -78,7 +90,9 @@ impl Plan {
     }
 
     pub(crate) fn is_subject(&self, key: &str) -> bool {
-        self.rules.iter().any(|rule| rule.function.subject() == Some(key))
+        self.rules
+            .iter()
+            .any(|rule| rule.function.subject() == Some(key))
     }
 
     fn of(&self, rule: usize) -> Option<&Function> {
@@ -127,15 +141,21 @@ impl Plan {
 
     /// Returns an error if a column rule names no column of the file.
     pub(crate) fn all_columns_met(&self, names: &[String]) -> Result<(), String> {
-        let missing = self.rules.iter().enumerate().find_map(|(at, rule)| match &rule.target {
-            Target::Column(column) if !names.contains(column) => Some((at, column)),
-            _ => None,
-        });
+        let missing = self
+            .rules
+            .iter()
+            .enumerate()
+            .find_map(|(at, rule)| match &rule.target {
+                Target::Column(column) if !names.contains(column) => Some((at, column)),
+                _ => None,
+            });
         match missing {
             None => Ok(()),
-            Some((at, column)) => {
-                Err(format!("rule {} names column {column}, and there is none: there are {}", at + 1, names.join(", ")))
-            }
+            Some((at, column)) => Err(format!(
+                "rule {} names column {column}, and there is none: there are {}",
+                at + 1,
+                names.join(", ")
+            )),
         }
     }
 
@@ -143,11 +163,17 @@ impl Plan {
     /// clear.
     pub(crate) fn all_rules_met(&self, fields: &[FieldReport]) -> Result<(), JobError> {
         let is_met = |rule: usize| fields.iter().any(|field| field.rule == Some(rule));
-        let unmet = self.rules.iter().enumerate().find_map(|(at, rule)| match &rule.target {
-            Target::Path(path) if !is_met(at) => Some(format!("rule {} (path {path})", at + 1)),
-            Target::Column(column) if !is_met(at) => Some(format!("rule {} (column {column})", at + 1)),
-            Target::Path(_) | Target::Column(_) | Target::Kind(_) => None,
-        });
+        let unmet = self
+            .rules
+            .iter()
+            .enumerate()
+            .find_map(|(at, rule)| match &rule.target {
+                Target::Path(path) if !is_met(at) => Some(format!("rule {} (path {path})", at + 1)),
+                Target::Column(column) if !is_met(at) => {
+                    Some(format!("rule {} (column {column})", at + 1))
+                }
+                Target::Path(_) | Target::Column(_) | Target::Kind(_) => None,
+            });
         match unmet {
             None => Ok(()),
             Some(rule) => Err(JobError::Plan(format!(
@@ -162,9 +188,20 @@ impl Plan {
     }
 
     /// Creates a row of the report.
-    pub(crate) fn field(&self, field: String, rule: Option<usize>, kind: Option<String>) -> FieldReport {
+    pub(crate) fn field(
+        &self,
+        field: String,
+        rule: Option<usize>,
+        kind: Option<String>,
+    ) -> FieldReport {
         let function = rule.map(|rule| self.function(rule).to_owned());
-        FieldReport { field, function, rule, kind, ..FieldReport::default() }
+        FieldReport {
+            field,
+            function,
+            rule,
+            kind,
+            ..FieldReport::default()
+        }
     }
 }
 
@@ -200,7 +237,10 @@ mod tests {
             (vec![key("items"), Step::Index(2), key("pan")], Some(1)),
             (vec![key("items"), Step::Index(0), key("pan")], Some(1)),
             (vec![key("items"), Step::Index(0), key("email")], Some(3)),
-            (vec![key("customer"), key("a"), Step::Index(0), key("b")], Some(2)),
+            (
+                vec![key("customer"), key("a"), Step::Index(0), key("b")],
+                Some(2),
+            ),
             (vec![key("email"), key("deeper")], Some(3)),
             (vec![key("other")], None),
             (vec![], None),

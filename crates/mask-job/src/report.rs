@@ -43,7 +43,9 @@ pub struct Report {
 #[must_use]
 pub fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes * 1024)
 }
@@ -158,11 +160,19 @@ impl RunningReport {
     /// Returns the name of a label's field.
     pub(crate) fn field(&self, label: Label) -> String {
         let fields = self.fields.lock().unwrap_or_else(PoisonError::into_inner);
-        fields.rows.get(label as usize).map(|row| row.field.clone()).unwrap_or_default()
+        fields
+            .rows
+            .get(label as usize)
+            .map(|row| row.field.clone())
+            .unwrap_or_default()
     }
 
     pub(crate) fn rows(&self) -> Vec<FieldReport> {
-        self.fields.lock().unwrap_or_else(PoisonError::into_inner).rows.clone()
+        self.fields
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .rows
+            .clone()
     }
 
     /// Returns the rows for a report: fields of maps are counted together, since keys of maps are data.
@@ -172,7 +182,9 @@ impl RunningReport {
         let mut merged: Vec<FieldReport> = Vec::new();
         let mut known = HashMap::new();
         for (path, row) in hide_map_keys(&paths).into_iter().zip(rows) {
-            let at = *known.entry((path.clone(), row.rule)).or_insert(merged.len());
+            let at = *known
+                .entry((path.clone(), row.rule))
+                .or_insert(merged.len());
             match merged.get_mut(at) {
                 Some(other) => {
                     other.masked = other.masked.saturating_add(row.masked);

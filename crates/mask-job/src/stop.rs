@@ -32,7 +32,10 @@ impl Default for JobStop {
 
 impl JobStop {
     pub(crate) fn with_timeout(discard_timeout: Duration) -> Self {
-        Self { deadline: watch::Sender::default(), discard_timeout }
+        Self {
+            deadline: watch::Sender::default(),
+            discard_timeout,
+        }
     }
 
     pub(crate) fn ask(&self) {
@@ -49,7 +52,11 @@ impl JobStop {
 
     /// Returns an error if the job is to stop.
     pub(crate) fn check(&self) -> Result<(), JobError> {
-        if self.is_asked() { Err(JobError::Stopped) } else { Ok(()) }
+        if self.is_asked() {
+            Err(JobError::Stopped)
+        } else {
+            Ok(())
+        }
     }
 
     /// Waits until the job is to stop.

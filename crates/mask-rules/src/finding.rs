@@ -32,7 +32,12 @@ pub struct Finding<'r, F> {
 impl<'r, E, F: FnMut(Found<'_>) -> Result<(), E>> Finding<'r, F> {
     /// Creates the state for one walk. An error of `found` ends the walk.
     pub fn new(rules: &'r Rules, found: F) -> Self {
-        Self { rules, subjects: Subjects::new(rules), ordinal: 0, found }
+        Self {
+            rules,
+            subjects: Subjects::new(rules),
+            ordinal: 0,
+            found,
+        }
     }
 }
 
@@ -40,7 +45,9 @@ impl<E, F: FnMut(Found<'_>) -> Result<(), E>> Transform for Finding<'_, F> {
     type Error = E;
 
     fn field(&mut self, field: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, E> {
-        let Some(value) = Value::of(field.token) else { return Ok(Outcome::Keep) };
+        let Some(value) = Value::of(field.token) else {
+            return Ok(Outcome::Keep);
+        };
         let ruling = self.rules.ruling(&field);
         let subject = match ruling {
             FieldDecision::Rule(rule) => self.subjects.find(&field.path, rule),
@@ -48,7 +55,13 @@ impl<E, F: FnMut(Found<'_>) -> Result<(), E>> Transform for Finding<'_, F> {
         };
         let ordinal = self.ordinal;
         self.ordinal += 1;
-        (self.found)(Found { ordinal, ruling, value, path: field.path, subject })?;
+        (self.found)(Found {
+            ordinal,
+            ruling,
+            value,
+            path: field.path,
+            subject,
+        })?;
         Ok(Outcome::Keep)
     }
 

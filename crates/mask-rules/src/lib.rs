@@ -17,15 +17,16 @@ mod value;
 
 pub use finding::{Finding, Found};
 pub use function::{
-    Alphabet, FUNCTION_NAMES, Function, FunctionError, FunctionKind, Literal, NumberBounds, Period, REDACTED,
-    work_of_text,
+    Alphabet, FUNCTION_NAMES, Function, FunctionError, FunctionKind, Literal, NumberBounds, Period,
+    REDACTED, work_of_text,
 };
 pub use kinds::{Kind, calling_code_digits, check_digit, iban_check_digits, luhn};
 pub use lists::builtin_entries;
 pub use lookup::{PathStep, index_max};
 pub use request::{Column, VALUE_KEY, answers, payload, place};
 pub use rules::{
-    Entries, FieldDecision, Lists, Rule, RuleText, Rules, RulesBuilder, RulesError, Target, Unknown, detection_work,
+    Entries, FieldDecision, Lists, Rule, RuleText, Rules, RulesBuilder, RulesError, Target,
+    Unknown, detection_work,
 };
 pub use subject::Subjects;
 pub use value::Value;

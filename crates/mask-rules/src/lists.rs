@@ -3,7 +3,14 @@
 use std::sync::LazyLock;
 
 /// Names of the built-in lists.
-pub(crate) const NAMES: [&str; 6] = ["first_names", "last_names", "full_names", "cities", "streets", "companies"];
+pub(crate) const NAMES: [&str; 6] = [
+    "first_names",
+    "last_names",
+    "full_names",
+    "cities",
+    "streets",
+    "companies",
+];
 
 /// The lines of a list file, split on first use.
 type Lines = LazyLock<Vec<&'static str>>;
@@ -16,11 +23,14 @@ pub enum Bundled {
     Pairs(&'static Lines, &'static Lines),
 }
 
-static FIRST_NAMES: Lines = LazyLock::new(|| include_str!("../lists/first_names.txt").lines().collect());
-static LAST_NAMES: Lines = LazyLock::new(|| include_str!("../lists/last_names.txt").lines().collect());
+static FIRST_NAMES: Lines =
+    LazyLock::new(|| include_str!("../lists/first_names.txt").lines().collect());
+static LAST_NAMES: Lines =
+    LazyLock::new(|| include_str!("../lists/last_names.txt").lines().collect());
 static CITIES: Lines = LazyLock::new(|| include_str!("../lists/cities.txt").lines().collect());
 static STREETS: Lines = LazyLock::new(|| include_str!("../lists/streets.txt").lines().collect());
-static COMPANIES: Lines = LazyLock::new(|| include_str!("../lists/companies.txt").lines().collect());
+static COMPANIES: Lines =
+    LazyLock::new(|| include_str!("../lists/companies.txt").lines().collect());
 
 /// Returns the list of that name.
 pub(crate) fn find(name: &str) -> Option<Bundled> {
@@ -83,7 +93,10 @@ mod tests {
             assert_eq!(entries.len(), list.len(), "{name}");
             for (first, second) in entries {
                 assert_eq!((first.trim(), second.trim()), (first, second), "{name}");
-                assert!(!first.is_empty() && first.len() + second.len() <= 40, "{name}: {first}");
+                assert!(
+                    !first.is_empty() && first.len() + second.len() <= 40,
+                    "{name}: {first}"
+                );
             }
         }
         assert!(find("first_name").is_none());

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use sealwire_msgpack::write;
 use sealwire_payload::{
-    Budget, Containers, Field, Outcome, Path, PrioritizedEntry, Selection, Transform, Walk, WalkLimits,
+    Budget, Containers, Field, Outcome, Path, PrioritizedEntry, Selection, Transform, Walk,
+    WalkLimits,
 };
 
 use crate::{Rules, Target};
@@ -38,9 +39,13 @@ impl Rules {
                 Target::Kind(_) => return true,
             };
             // The rules were read from the same entries.
-            let Ok(selection) = Selection::ranked([entry]) else { return true };
+            let Ok(selection) = Selection::ranked([entry]) else {
+                return true;
+            };
             let selection = Arc::new(selection);
-            probes.iter().any(|probe| rank_at(&selection, probe).is_some())
+            probes
+                .iter()
+                .any(|probe| rank_at(&selection, probe).is_some())
         };
         self.iter().position(|rule| !is_met(&rule.target))
     }
@@ -54,7 +59,10 @@ pub fn index_max(path: &str) -> Option<u32> {
 
 fn rank_at(selection: &Arc<Selection>, probe: &[u8]) -> Option<u32> {
     let mut judge = Judge { rank: None };
-    let limits = WalkLimits { depth_max: usize::MAX, ..WalkLimits::default() };
+    let limits = WalkLimits {
+        depth_max: usize::MAX,
+        ..WalkLimits::default()
+    };
     let mut walk = Walk::new(Arc::clone(selection), Containers::Descend, limits);
     // The probe is well formed, and the judge never fails.
     let _ = walk.advance(probe, &mut Vec::new(), &mut judge, Budget::UNLIMITED);
@@ -162,7 +170,10 @@ mod tests {
             Rules::from_toml(&text).expect("rules")
         };
         let key = |key: &str| PathStep::Key(key.to_owned());
-        let paths = [vec![key("a"), key("b")], vec![key("tags"), PathStep::Index(0)]];
+        let paths = [
+            vec![key("a"), key("b")],
+            vec![key("tags"), PathStep::Index(0)],
+        ];
         for (rule, unmet) in [
             ("path = \"$.a\"", None),
             ("path = \"$.a.b\"", None),

@@ -22,7 +22,10 @@ pub struct Column {
 
 /// Encodes the document of a request with these columns, and the path of each column's values. A value with a subject
 /// becomes a map: `{SUBJECT: s, "value": v}`. `subject_key` returns the subject's key for a rule.
-pub fn payload<'r>(columns: &[Column], subject_key: impl Fn(usize) -> Option<&'r str>) -> (Vec<u8>, Vec<String>) {
+pub fn payload<'r>(
+    columns: &[Column],
+    subject_key: impl Fn(usize) -> Option<&'r str>,
+) -> (Vec<u8>, Vec<String>) {
     let bytes = columns.iter().map(|column| column.values.len() + 8).sum();
     let (mut out, mut paths) = (Vec::with_capacity(bytes), Vec::with_capacity(columns.len()));
     write::array_len(&mut out, columns.len() as u32);
@@ -32,7 +35,8 @@ pub fn payload<'r>(columns: &[Column], subject_key: impl Fn(usize) -> Option<&'r
             (Some(subjects), Some(key)) => {
                 // The value's key must differ from the subject's key, or the map would be ambiguous.
                 let own_key = value_key(key);
-                let (mut values, mut subjects) = (TokenReader::new(&column.values), TokenReader::new(subjects));
+                let (mut values, mut subjects) =
+                    (TokenReader::new(&column.values), TokenReader::new(subjects));
                 for _ in 0..column.count {
                     write::map_len(&mut out, 2);
                     write::str(&mut out, key);
@@ -52,7 +56,11 @@ pub fn payload<'r>(columns: &[Column], subject_key: impl Fn(usize) -> Option<&'r
 }
 
 fn value_key(subject: &str) -> &'static str {
-    if subject == VALUE_KEY { "masked" } else { VALUE_KEY }
+    if subject == VALUE_KEY {
+        "masked"
+    } else {
+        VALUE_KEY
+    }
 }
 
 /// Decodes the masked values from the response document for these columns.
@@ -103,12 +111,21 @@ mod tests {
             texts.iter().for_each(|text| write::str(&mut out, text));
             out
         };
-        Column { rule, count: values.len(), values: run(values), subjects: subjects.map(run) }
+        Column {
+            rule,
+            count: values.len(),
+            values: run(values),
+            subjects: subjects.map(run),
+        }
     }
 
     #[test]
     fn a_call_keeps_the_order_of_columns_and_values() {
-        let columns = [column(3, &["a", "b"], None), column(1, &["c"], Some(&["s"])), column(0, &[], None)];
+        let columns = [
+            column(3, &["a", "b"], None),
+            column(1, &["c"], Some(&["s"])),
+            column(0, &[], None),
+        ];
         let (document, paths) = payload(&columns, |rule| (rule == 1).then_some("value"));
         assert_eq!(paths, ["$[0][*]", "$[1][*].masked", "$[2][*]"]);
         // An engine that masks nothing returns its input.
@@ -120,7 +137,13 @@ mod tests {
     fn an_answer_of_another_shape_is_refused() {
         let columns = [column(0, &["a", "b"], None)];
         let (document, _) = payload(&columns, |_| None);
-        for wrong in [&document[..document.len() - 1], &[0x90], &[0x91, 0x91, 0x01], &[0xc0], &[]] {
+        for wrong in [
+            &document[..document.len() - 1],
+            &[0x90],
+            &[0x91, 0x91, 0x01],
+            &[0xc0],
+            &[],
+        ] {
             assert!(answers(wrong, &columns).is_err(), "{wrong:02x?}");
         }
     }

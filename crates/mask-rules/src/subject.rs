@@ -37,9 +37,20 @@ impl SubjectKeys {
         keys.sort_unstable();
         keys.dedup();
         let lengths = keys.iter().fold(0, |all, key| all | length_bit(key));
-        let number = |key: &[u8]| keys.binary_search_by(|other| (**other).cmp(key)).ok().map(|at| at as u32);
-        let of_rules = rules.iter().map(|rule| number(rule.function.subject()?.as_bytes())).collect();
-        Self { keys, lengths, of_rules }
+        let number = |key: &[u8]| {
+            keys.binary_search_by(|other| (**other).cmp(key))
+                .ok()
+                .map(|at| at as u32)
+        };
+        let of_rules = rules
+            .iter()
+            .map(|rule| number(rule.function.subject()?.as_bytes()))
+            .collect();
+        Self {
+            keys,
+            lengths,
+            of_rules,
+        }
     }
 
     fn number(&self, key: &[u8]) -> Option<u32> {
@@ -47,13 +58,20 @@ impl SubjectKeys {
         if self.lengths & length_bit(key) == 0 {
             return None;
         }
-        self.keys.binary_search_by(|other| (**other).cmp(key)).ok().map(|at| at as u32)
+        self.keys
+            .binary_search_by(|other| (**other).cmp(key))
+            .ok()
+            .map(|at| at as u32)
     }
 }
 
 /// One bit for the length of a key; all long keys share one.
 const fn length_bit(key: &[u8]) -> u64 {
-    if key.len() < 63 { 1 << key.len() } else { 1 << 63 }
+    if key.len() < 63 {
+        1 << key.len()
+    } else {
+        1 << 63
+    }
 }
 
 /// The search for subjects in one document. It belongs to the whole walk: what was found stays found between slices.
@@ -105,7 +123,10 @@ impl Subjects {
     pub fn count_checks(&mut self, kinds: u64, bytes: usize) {
         // A check is a part of a field, so work is rounded in the sum, not for each string.
         let (checks, read) = self.checks;
-        self.checks = (checks.saturating_add(kinds), read.saturating_add(kinds.saturating_mul(bytes as u64)));
+        self.checks = (
+            checks.saturating_add(kinds),
+            read.saturating_add(kinds.saturating_mul(bytes as u64)),
+        );
     }
 
     /// Adds other work of the same walk.
@@ -157,7 +178,8 @@ impl Subjects {
                 if let Some(found) = self.found.get(&(map.start(), key)) {
                     return *found;
                 }
-                let is_left = self.scan.position() > map.start() && !self.scan.is_within(map.start());
+                let is_left =
+                    self.scan.position() > map.start() && !self.scan.is_within(map.start());
                 if is_left || self.scan.is_over() {
                     return None;
                 }
@@ -175,11 +197,18 @@ impl Subjects {
         let step = self.scan.step(document, |key| self.keys.number(key));
         self.work.bytes += (self.scan.position() - before).max(TOKEN_BYTES_MIN) as u64;
         match step {
-            ScanStep::Found(FoundSibling { map, key, start, end }) => {
+            ScanStep::Found(FoundSibling {
+                map,
+                key,
+                start,
+                end,
+            }) => {
                 let value = end.map(|end| (start, end));
                 if value.is_none_or(|(_, end)| end - map <= SUBJECT_BYTES_MAX) {
                     // Of equal keys the first counts.
-                    self.found.entry((map, key)).or_insert(value.map(|(start, _)| start));
+                    self.found
+                        .entry((map, key))
+                        .or_insert(value.map(|(start, _)| start));
                 }
                 true
             }
@@ -193,7 +222,8 @@ impl Subjects {
         if self.found.len() < self.kept_max {
             return;
         }
-        self.found.retain(|(map, _), _| *map >= walked || path.is_within(*map));
+        self.found
+            .retain(|(map, _), _| *map >= walked || path.is_within(*map));
         self.kept_max = KEPT_MIN.max(2 * self.found.len());
     }
 }
@@ -229,7 +259,13 @@ mod tests {
         fn field(&mut self, field: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, ()> {
             if let crate::FieldDecision::Rule(rule) = self.rules.ruling(&field) {
                 let found = self.subjects.find(&field.path, rule);
-                self.found.push(found.map(|found| if let Value::Uint(id) = found { id } else { panic!("{found:?}") }));
+                self.found.push(found.map(|found| {
+                    if let Value::Uint(id) = found {
+                        id
+                    } else {
+                        panic!("{found:?}")
+                    }
+                }));
             }
             self.kept_max = self.kept_max.max(self.subjects.found.len());
             Ok(Outcome::Keep)
@@ -241,9 +277,15 @@ mod tests {
     }
 
     fn look_up<'r>(rules: &'r Rules, document: &[u8]) -> LookUp<'r> {
-        let mut look_up = LookUp { rules, subjects: Subjects::new(rules), found: Vec::new(), kept_max: 0 };
+        let mut look_up = LookUp {
+            rules,
+            subjects: Subjects::new(rules),
+            found: Vec::new(),
+            kept_max: 0,
+        };
         let limits = WalkLimits::default();
-        let mut walk = Walk::new(Arc::clone(rules.selection()), Containers::Descend, limits).without_output();
+        let mut walk =
+            Walk::new(Arc::clone(rules.selection()), Containers::Descend, limits).without_output();
         let _ = walk.advance(document, &mut Vec::new(), &mut look_up, Budget::UNLIMITED);
         look_up
     }
@@ -272,15 +314,26 @@ mod tests {
 
     #[test]
     fn subjects_of_all_rules_and_maps_are_found_in_one_scan() {
-        for (depth, count, filler) in [(1, 250, 20_000), (100, 2, 20_000), (20, 20, 10_000), (1, 1, 60_000)] {
+        for (depth, count, filler) in [
+            (1, 250, 20_000),
+            (100, 2, 20_000),
+            (20, 20, 10_000),
+            (1, 1, 60_000),
+        ] {
             let (rules, document) = (rules(count), nested(depth, count, filler));
             let look_up = look_up(&rules, &document);
-            let expected = (0..depth).rev().flat_map(|level| (0..count).map(move |rule| level * count + rule));
+            let expected = (0..depth)
+                .rev()
+                .flat_map(|level| (0..count).map(move |rule| level * count + rule));
             let expected: Vec<_> = expected.map(|id| Some(id as u64)).collect();
             assert_eq!(look_up.found, expected, "{depth} {count} {filler}");
             // A token of one byte counts 16.
             let work = look_up.subjects.work().bytes;
-            assert!(work <= 16 * document.len() as u64, "{depth} {count} {filler}: {work} of {}", document.len());
+            assert!(
+                work <= 16 * document.len() as u64,
+                "{depth} {count} {filler}: {work} of {}",
+                document.len()
+            );
             assert!(look_up.subjects.scan.position() <= document.len());
         }
     }
@@ -305,7 +358,13 @@ mod tests {
         write::str(&mut document, "2000-01-15");
         let look_up = look_up(&rules, &document);
         // The subject of the outer map is still known at the end.
-        assert!(look_up.found.iter().copied().eq((0..20_000).chain([7]).map(Some)));
+        assert!(
+            look_up
+                .found
+                .iter()
+                .copied()
+                .eq((0..20_000).chain([7]).map(Some))
+        );
         assert!(look_up.kept_max <= KEPT_MIN, "{}", look_up.kept_max);
     }
 
@@ -329,7 +388,11 @@ mod tests {
         let head = document(300, &[&[5]]).len() - 300;
         let last = SUBJECT_BYTES_MAX - head;
         assert_eq!(found(&document(0, &[&[5], &[6]])), [Some(5)]);
-        assert_eq!(found(&document(0, &[&[0x90], &[6]])), [None], "a container is no subject");
+        assert_eq!(
+            found(&document(0, &[&[0x90], &[6]])),
+            [None],
+            "a container is no subject"
+        );
         assert_eq!(found(&document(last, &[&[5]])), [Some(5)]);
         assert_eq!(found(&document(last + 1, &[&[5]])), [None]);
         assert_eq!(found(&document(0, &[])), [None]);
@@ -340,7 +403,13 @@ mod tests {
 
     #[test]
     fn checks_for_kinds_count_as_they_are_predicted() {
-        for (kinds, strings, bytes) in [(7, 1_000, 10), (1, 8, 0), (1, 7, 3), (8, 1, 320), (0, 1_000, 10)] {
+        for (kinds, strings, bytes) in [
+            (7, 1_000, 10),
+            (1, 8, 0),
+            (1, 7, 3),
+            (8, 1, 320),
+            (0, 1_000, 10),
+        ] {
             let mut subjects = Subjects::new(&rules(1));
             (0..strings).for_each(|_| subjects.count_checks(kinds, bytes));
             let predicted = detection_work(kinds, strings, strings * bytes as u64);
@@ -352,16 +421,47 @@ mod tests {
     #[test]
     fn a_scan_ahead_stops_at_its_bounds_and_lookups_use_it() {
         let (rules, document) = (rules(2), nested(3, 2, 1_000));
-        let mut ahead = LookUp { rules: &rules, subjects: Subjects::new(&rules), found: Vec::new(), kept_max: 0 };
-        let mut walk = Walk::new(Arc::clone(rules.selection()), Containers::Descend, WalkLimits::default());
-        assert!(!ahead.subjects.scan_ahead(&document, &walk.path(&document), 0, usize::MAX, 1_600));
+        let mut ahead = LookUp {
+            rules: &rules,
+            subjects: Subjects::new(&rules),
+            found: Vec::new(),
+            kept_max: 0,
+        };
+        let mut walk = Walk::new(
+            Arc::clone(rules.selection()),
+            Containers::Descend,
+            WalkLimits::default(),
+        );
+        assert!(
+            !ahead
+                .subjects
+                .scan_ahead(&document, &walk.path(&document), 0, usize::MAX, 1_600)
+        );
         assert!((1_600..1_700).contains(&ahead.subjects.work().bytes));
-        assert!(ahead.subjects.scan_ahead(&document, &walk.path(&document), 0, 500, 1 << 20));
+        assert!(
+            ahead
+                .subjects
+                .scan_ahead(&document, &walk.path(&document), 0, 500, 1 << 20)
+        );
         assert!((500..520).contains(&ahead.subjects.scan.position()));
-        assert!(ahead.subjects.scan_ahead(&document, &walk.path(&document), 0, usize::MAX, 1 << 20));
+        assert!(ahead.subjects.scan_ahead(
+            &document,
+            &walk.path(&document),
+            0,
+            usize::MAX,
+            1 << 20
+        ));
         let work = ahead.subjects.work();
-        walk.advance(&document, &mut Vec::new(), &mut ahead, Budget::UNLIMITED).expect("walks");
-        assert_eq!((ahead.found.len(), ahead.subjects.work()), (6, work), "no lookup reads anything");
-        assert!(ahead.found.iter().all(Option::is_some) && Subjects::new(&rules).work() == ExtraWork::default());
+        walk.advance(&document, &mut Vec::new(), &mut ahead, Budget::UNLIMITED)
+            .expect("walks");
+        assert_eq!(
+            (ahead.found.len(), ahead.subjects.work()),
+            (6, work),
+            "no lookup reads anything"
+        );
+        assert!(
+            ahead.found.iter().all(Option::is_some)
+                && Subjects::new(&rules).work() == ExtraWork::default()
+        );
     }
 }

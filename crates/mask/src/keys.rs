@@ -27,19 +27,24 @@ impl MaskSecret {
     fn sub_key(&self, label: &[u8], domain: &str) -> Zeroizing<[u8; 32]> {
         let mut key = Zeroizing::new([0; 32]);
         let info = [label, &length(domain.as_bytes()), domain.as_bytes()];
-        Hkdf::<Sha256>::new(None, &self.0[..]).expand_multi_info(&info, &mut key[..]).expect("one hash long");
+        Hkdf::<Sha256>::new(None, &self.0[..])
+            .expand_multi_info(&info, &mut key[..])
+            .expect("one hash long");
         key
     }
 
     /// Returns the keyed hash of a domain.
     pub(crate) fn keyed(&self, domain: &str) -> KeyedHmac {
         let key = self.sub_key(DOMAIN_LABEL, domain);
-        KeyedHmac(Box::new(Hmac::new_from_slice(&key[..]).expect("HMAC takes a key of any length")))
+        KeyedHmac(Box::new(
+            Hmac::new_from_slice(&key[..]).expect("HMAC takes a key of any length"),
+        ))
     }
 
     /// Returns the format-preserving cipher of a domain over numerals below `radix`, which is 2 to 65536.
     pub(crate) fn ff1(&self, domain: &str, radix: u32) -> FF1<Aes256Enc> {
-        FF1::new(&self.sub_key(FF1_LABEL, domain)[..], radix).expect("a radix that the standard knows")
+        FF1::new(&self.sub_key(FF1_LABEL, domain)[..], radix)
+            .expect("a radix that the standard knows")
     }
 }
 

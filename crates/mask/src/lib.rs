@@ -19,7 +19,8 @@ pub use keys::MaskSecret;
 pub use masks::{Mask, Masks, MasksBuilder, redact};
 pub use reference::reference;
 pub use sealwire_mask_rules::{
-    FieldDecision, Finding, Found, Function, FunctionError, Kind, Rule, RuleText, Rules, RulesBuilder, RulesError,
-    Subjects, Target, Unknown, Value, detection_work, limits, work_of_text,
+    FieldDecision, Finding, Found, Function, FunctionError, Kind, Rule, RuleText, Rules,
+    RulesBuilder, RulesError, Subjects, Target, Unknown, Value, detection_work, limits,
+    work_of_text,
 };
 pub use transform::{Masking, MaskingError};

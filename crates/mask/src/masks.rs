@@ -21,7 +21,10 @@ impl Mask {
     }
 
     fn with(function: &Function, lists: &Lists, secret: &MaskSecret) -> Option<Self> {
-        Some(Self { function: function.clone(), applied: Applied::new(function, lists, secret)? })
+        Some(Self {
+            function: function.clone(),
+            applied: Applied::new(function, lists, secret)?,
+        })
     }
 
     /// Returns the function.
@@ -35,7 +38,12 @@ impl Mask {
     ///
     /// # Errors
     /// [`Unfit`] if the function cannot mask the value. The caller must then truncate `out` to its former length.
-    pub fn apply(&self, value: Value<'_>, subject: Option<Value<'_>>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    pub fn apply(
+        &self,
+        value: Value<'_>,
+        subject: Option<Value<'_>>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Unfit> {
         if value == Value::Nil {
             write::nil(out);
             return Ok(());
@@ -92,7 +100,10 @@ impl Masks {
         subject: Option<Value<'_>>,
         out: &mut Vec<u8>,
     ) -> Result<(), Unfit> {
-        self.masks.get(rule).ok_or(Unfit::NoRule)?.apply(value, subject, out)
+        self.masks
+            .get(rule)
+            .ok_or(Unfit::NoRule)?
+            .apply(value, subject, out)
     }
 }
 
@@ -114,8 +125,13 @@ impl MasksBuilder {
     /// Never: rules name lists that are there.
     pub fn step(&mut self, secret: &MaskSecret) -> bool {
         let Masks { rules, masks } = &mut self.0;
-        let Some(rule) = rules.get(masks.len()) else { return false };
-        masks.push(Mask::with(&rule.function, rules.own_lists(), secret).expect("rules name lists that are there"));
+        let Some(rule) = rules.get(masks.len()) else {
+            return false;
+        };
+        masks.push(
+            Mask::with(&rule.function, rules.own_lists(), secret)
+                .expect("rules name lists that are there"),
+        );
         true
     }
 

@@ -61,7 +61,9 @@ impl<'m, S: BorrowMut<Subjects>> Masking<'m, S> {
     pub fn mask(&mut self, field: &Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, MaskingError> {
         let rules = self.masks.rules();
         if let (Token::Str(text), None) = (field.token, field.rank()) {
-            self.subjects.borrow_mut().count_checks(rules.checks(text.len()), text.len());
+            self.subjects
+                .borrow_mut()
+                .count_checks(rules.checks(text.len()), text.len());
         }
         let rule = match rules.ruling(field) {
             FieldDecision::Rule(rule) => rule,

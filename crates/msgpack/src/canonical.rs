@@ -63,11 +63,18 @@ mod tests {
         for five in fives {
             assert_eq!(of(five), [5], "{five:x?}");
             // Also within containers, including those with wide headers.
-            let inside =
-                [&[0xde, 0, 1, 0xdb, 0, 0, 0, 1, b'a', 0xdd, 0, 0, 0, 2][..], five, &[0xc6, 0, 0, 0, 1, 7]].concat();
+            let inside = [
+                &[0xde, 0, 1, 0xdb, 0, 0, 0, 1, b'a', 0xdd, 0, 0, 0, 2][..],
+                five,
+                &[0xc6, 0, 0, 0, 1, 7],
+            ]
+            .concat();
             assert_eq!(of(&inside), [0x81, 0xa1, b'a', 0x92, 5, 0xc4, 1, 7]);
         }
-        let halves = [&[0xca, 0x3f, 0, 0, 0][..], &[0xcb, 0x3f, 0xe0, 0, 0, 0, 0, 0, 0]];
+        let halves = [
+            &[0xca, 0x3f, 0, 0, 0][..],
+            &[0xcb, 0x3f, 0xe0, 0, 0, 0, 0, 0, 0],
+        ];
         assert_eq!(of(halves[0]), of(halves[1]));
         assert_eq!(of(&[0xc7, 1, 9, 7]), [0xd4, 9, 7]);
         let apart: [&[u8]; 9] = [

@@ -268,7 +268,11 @@ impl<'a> TokenReader<'a> {
     }
 
     #[inline]
-    fn typed<T>(&mut self, expected: &'static str, pick: impl FnOnce(Token<'a>) -> Option<T>) -> Result<T, Malformed> {
+    fn typed<T>(
+        &mut self,
+        expected: &'static str,
+        pick: impl FnOnce(Token<'a>) -> Option<T>,
+    ) -> Result<T, Malformed> {
         let mut ahead = *self;
         let Some(value) = pick(ahead.token()?) else {
             return Err(self.expected(expected));
@@ -281,8 +285,14 @@ impl<'a> TokenReader<'a> {
     #[cold]
     fn expected(&self, expected: &'static str) -> Malformed {
         match self.peek() {
-            Ok(Token::Int(value)) if value < 0 => Malformed::Expected { expected, found: "a negative integer" },
-            Ok(token) => Malformed::Expected { expected, found: token.kind() },
+            Ok(Token::Int(value)) if value < 0 => Malformed::Expected {
+                expected,
+                found: "a negative integer",
+            },
+            Ok(token) => Malformed::Expected {
+                expected,
+                found: token.kind(),
+            },
             Err(malformed) => malformed,
         }
     }
@@ -307,8 +317,12 @@ fn split_token(input: &[u8]) -> Result<(Token<'_>, &[u8]), Malformed> {
         0xc7 => be(rest, u8::from_be_bytes).and_then(|(len, rest)| ext(rest, len.into()))?,
         0xc8 => be(rest, u16::from_be_bytes).and_then(|(len, rest)| ext(rest, len.into()))?,
         0xc9 => be(rest, u32::from_be_bytes).and_then(|(len, rest)| ext(rest, len as usize))?,
-        0xca => be(rest, u32::from_be_bytes).map(|(bits, r)| (Token::F32(f32::from_bits(bits)), r))?,
-        0xcb => be(rest, u64::from_be_bytes).map(|(bits, r)| (Token::F64(f64::from_bits(bits)), r))?,
+        0xca => {
+            be(rest, u32::from_be_bytes).map(|(bits, r)| (Token::F32(f32::from_bits(bits)), r))?
+        }
+        0xcb => {
+            be(rest, u64::from_be_bytes).map(|(bits, r)| (Token::F64(f64::from_bits(bits)), r))?
+        }
         0xcc => be(rest, u8::from_be_bytes).map(|(n, r)| (Token::Uint(n.into()), r))?,
         0xcd => be(rest, u16::from_be_bytes).map(|(n, r)| (Token::Uint(n.into()), r))?,
         0xce => be(rest, u32::from_be_bytes).map(|(n, r)| (Token::Uint(n.into()), r))?,
@@ -365,12 +379,20 @@ mod tests {
     fn check(bytes: &[u8], expected: Result<Token<'_>, Malformed>) {
         let mut reader = TokenReader::new(bytes);
         // Compares bits instead of using `==`, so that NaN and -0.0 are distinguished.
-        assert_eq!(format!("{:?}", reader.token()), format!("{expected:?}"), "{bytes:02x?}");
+        assert_eq!(
+            format!("{:?}", reader.token()),
+            format!("{expected:?}"),
+            "{bytes:02x?}"
+        );
         let position = if expected.is_ok() { bytes.len() } else { 0 };
         assert_eq!(reader.position(), position, "{bytes:02x?}");
         if expected.is_ok() {
             for len in 0..bytes.len() {
-                assert_eq!(TokenReader::new(&bytes[..len]).token(), Err(Malformed::Truncated), "{bytes:02x?}");
+                assert_eq!(
+                    TokenReader::new(&bytes[..len]).token(),
+                    Err(Malformed::Truncated),
+                    "{bytes:02x?}"
+                );
             }
         }
     }
@@ -382,7 +404,10 @@ mod tests {
         check(&[0xcc, 5], Ok(Token::Uint(5)));
         check(&[0xcd, 1, 0], Ok(Token::Uint(256)));
         check(&[0xce, 0, 0, 0, 1], Ok(Token::Uint(1)));
-        check(&[0xcf, 255, 255, 255, 255, 255, 255, 255, 255], Ok(Token::Uint(u64::MAX)));
+        check(
+            &[0xcf, 255, 255, 255, 255, 255, 255, 255, 255],
+            Ok(Token::Uint(u64::MAX)),
+        );
         check(&[0xe0], Ok(Token::Int(-32)));
         check(&[0xff], Ok(Token::Int(-1)));
         check(&[0xd0, 0x05], Ok(Token::Int(5)));
@@ -405,8 +430,14 @@ mod tests {
         check(&[0xd4, 0xff, 7], Ok(Token::Ext(-1, &[7])));
         check(&[0xd5, 3, 7, 8], Ok(Token::Ext(3, &[7, 8])));
         check(&[0xd6, 3, 1, 2, 3, 4], Ok(Token::Ext(3, &[1, 2, 3, 4])));
-        check(&[0xd7, 3, 1, 2, 3, 4, 5, 6, 7, 8], Ok(Token::Ext(3, &[1, 2, 3, 4, 5, 6, 7, 8])));
-        check(&[&[0xd8, 3], &[9; 16][..]].concat(), Ok(Token::Ext(3, &[9; 16])));
+        check(
+            &[0xd7, 3, 1, 2, 3, 4, 5, 6, 7, 8],
+            Ok(Token::Ext(3, &[1, 2, 3, 4, 5, 6, 7, 8])),
+        );
+        check(
+            &[&[0xd8, 3], &[9; 16][..]].concat(),
+            Ok(Token::Ext(3, &[9; 16])),
+        );
         check(&[0xc7, 0, 3], Ok(Token::Ext(3, &[])));
         check(&[0xc8, 0, 1, 3, 7], Ok(Token::Ext(3, &[7])));
         check(&[0xc9, 0, 0, 0, 1, 3, 7], Ok(Token::Ext(3, &[7])));
@@ -423,7 +454,12 @@ mod tests {
 
     #[test]
     fn float_bits_survive() {
-        for bits in [0x7ff8_0000_0000_0001, 0xfff0_0000_0000_0001, 1, 0x8000_0000_0000_0000_u64] {
+        for bits in [
+            0x7ff8_0000_0000_0001,
+            0xfff0_0000_0000_0001,
+            1,
+            0x8000_0000_0000_0000_u64,
+        ] {
             let bytes = [&[0xcb][..], &bits.to_be_bytes()].concat();
             let Ok(Token::F64(value)) = TokenReader::new(&bytes).token() else {
                 panic!("{bits:x} is no float");
@@ -444,17 +480,49 @@ mod tests {
             assert_eq!(found, expected.map_err(str::to_owned), "{bytes:02x?}");
             assert_eq!(reader.position() == 0, found.is_err(), "{bytes:02x?}");
         }
-        check(&[0xa1, b'a'], |r| r.str_utf8().map(str::to_owned), Ok("a".to_owned()));
-        check(&[0xa1, 0xff], |r| r.str_utf8().map(str::to_owned), Err("string is not UTF-8"));
-        check(&[0xc0], |r| r.str_utf8().map(str::to_owned), Err("expected a string, found nil"));
-        check(&[0xa2, b'a'], |r| r.str_utf8().map(str::to_owned), Err("truncated MessagePack"));
+        check(
+            &[0xa1, b'a'],
+            |r| r.str_utf8().map(str::to_owned),
+            Ok("a".to_owned()),
+        );
+        check(
+            &[0xa1, 0xff],
+            |r| r.str_utf8().map(str::to_owned),
+            Err("string is not UTF-8"),
+        );
+        check(
+            &[0xc0],
+            |r| r.str_utf8().map(str::to_owned),
+            Err("expected a string, found nil"),
+        );
+        check(
+            &[0xa2, b'a'],
+            |r| r.str_utf8().map(str::to_owned),
+            Err("truncated MessagePack"),
+        );
         check(&[0xc4, 1, 2], |r| r.bin().map(<[u8]>::to_vec), Ok(vec![2]));
-        check(&[0xa0], |r| r.bin().map(<[u8]>::to_vec), Err("expected binary, found a string"));
+        check(
+            &[0xa0],
+            |r| r.bin().map(<[u8]>::to_vec),
+            Err("expected binary, found a string"),
+        );
         check(&[0xc3], |r| r.bool(), Ok(true));
-        check(&[0x01], |r| r.bool(), Err("expected a boolean, found an integer"));
+        check(
+            &[0x01],
+            |r| r.bool(),
+            Err("expected a boolean, found an integer"),
+        );
         check(&[0xd0, 5], |r| r.u64(), Ok(5));
-        check(&[0xff], |r| r.u64(), Err("expected a non-negative integer, found a negative integer"));
-        check(&[0xca, 0, 0, 0, 0], |r| r.u64(), Err("expected a non-negative integer, found a float"));
+        check(
+            &[0xff],
+            |r| r.u64(),
+            Err("expected a non-negative integer, found a negative integer"),
+        );
+        check(
+            &[0xca, 0, 0, 0, 0],
+            |r| r.u64(),
+            Err("expected a non-negative integer, found a float"),
+        );
         check(&[0xce, 255, 255, 255, 255], |r| r.u32(), Ok(u32::MAX));
         check(
             &[0xcf, 0, 0, 0, 1, 0, 0, 0, 0],
@@ -469,10 +537,22 @@ mod tests {
             Err("expected a 64-bit signed integer, found an integer"),
         );
         check(&[0x92, 1, 2], |r| r.array_len(), Ok(2));
-        check(&[0x80], |r| r.array_len(), Err("expected an array, found a map"));
+        check(
+            &[0x80],
+            |r| r.array_len(),
+            Err("expected an array, found a map"),
+        );
         check(&[0x81], |r| r.map_len(), Ok(1));
-        check(&[0xc7, 0, 1], |r| r.map_len(), Err("expected a map, found an extension"));
-        check(&[0xc1], |r| r.map_len(), Err("reserved MessagePack marker 0xc1"));
+        check(
+            &[0xc7, 0, 1],
+            |r| r.map_len(),
+            Err("expected a map, found an extension"),
+        );
+        check(
+            &[0xc1],
+            |r| r.map_len(),
+            Err("reserved MessagePack marker 0xc1"),
+        );
         check(&[], |r| r.map_len(), Err("truncated MessagePack"));
     }
 
@@ -499,7 +579,12 @@ mod tests {
         assert_eq!(reader.value(), Ok(&bytes[..8]));
         assert_eq!(reader.u64(), Ok(5));
 
-        for broken in [&[0x92, 1][..], &[0x81, 1], &[0x92, 1, 0xc1], &[0xdf, 255, 255, 255, 255, 1]] {
+        for broken in [
+            &[0x92, 1][..],
+            &[0x81, 1],
+            &[0x92, 1, 0xc1],
+            &[0xdf, 255, 255, 255, 255, 1],
+        ] {
             let mut reader = TokenReader::new(broken);
             assert!(reader.value().is_err(), "{broken:02x?}");
             assert_eq!(reader.position(), 0, "{broken:02x?}");
@@ -521,9 +606,11 @@ mod tests {
                 Marker::FixStr(len) if len > 17 => Err(Malformed::Truncated),
                 Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => Ok("a string"),
                 Marker::Bin8 | Marker::Bin16 | Marker::Bin32 => Ok("binary"),
-                Marker::FixExt1 | Marker::FixExt2 | Marker::FixExt4 | Marker::FixExt8 | Marker::FixExt16 => {
-                    Ok("an extension")
-                }
+                Marker::FixExt1
+                | Marker::FixExt2
+                | Marker::FixExt4
+                | Marker::FixExt8
+                | Marker::FixExt16 => Ok("an extension"),
                 Marker::Ext8 | Marker::Ext16 | Marker::Ext32 => Ok("an extension"),
                 Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => Ok("an array"),
                 Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => Ok("a map"),

@@ -27,24 +27,38 @@ impl ObjectKeys {
     /// Absorbs the secret of an app, which is `TokenKeys::object_index_secret`. `app` is the app's number.
     #[must_use]
     pub fn new(app: u32, secret: &Zeroizing<[u8; 32]>) -> Self {
-        Self { app, hmac: KeyedHmac::new(secret) }
+        Self {
+            app,
+            hmac: KeyedHmac::new(secret),
+        }
     }
 
     /// Hashes parts that belong to a collection of this app.
     pub(crate) fn hash(&self, kind: u8, collection: u32, parts: [&[u8]; 4]) -> [u8; 16] {
         let [first, second, third, fourth] = parts;
         let (app, collection) = (self.app.to_be_bytes(), collection.to_be_bytes());
-        self.hmac.hash(&[&[kind], &app, &collection, first, second, third, fourth])
+        self.hmac
+            .hash(&[&[kind], &app, &collection, first, second, third, fourth])
     }
 
     /// Returns the id of an object that a request with an idempotency key adds, as a UUID of version 8. `principal` is the
     /// full name of the client with its kind, so that principals neither meet nor block each other's keys. `position` is
     /// that of the object among the objects of the request. A repeated request finds the objects of the first one by it.
     #[must_use]
-    pub fn id_of_request(&self, collection: u32, principal: &str, idempotency_key: &[u8], position: u32) -> [u8; 16] {
+    pub fn id_of_request(
+        &self,
+        collection: u32,
+        principal: &str,
+        idempotency_key: &[u8],
+        position: u32,
+    ) -> [u8; 16] {
         let owner = [&length(principal.as_bytes())[..], principal.as_bytes()].concat();
         let (length, position) = (length(idempotency_key), position.to_be_bytes());
-        let mut id = self.hash(KIND_REQUEST, collection, [&owner, &length, idempotency_key, &position]);
+        let mut id = self.hash(
+            KIND_REQUEST,
+            collection,
+            [&owner, &length, idempotency_key, &position],
+        );
         id[6] = 0x80 | id[6] & 0x0f;
         id[8] = 0x80 | id[8] & 0x3f;
         id
@@ -54,11 +68,21 @@ impl ObjectKeys {
     /// idempotency key comes with the same object. `details` encodes what an object has besides values, such as its subject
     /// and its expiry; the caller defines it.
     #[must_use]
-    pub fn creation_hash(&self, collection: u32, id: &[u8; 16], values: &Values, details: &[u8]) -> [u8; 16] {
+    pub fn creation_hash(
+        &self,
+        collection: u32,
+        id: &[u8; 16],
+        values: &Values,
+        details: &[u8],
+    ) -> [u8; 16] {
         let mut encoded = Zeroizing::new(Vec::with_capacity(8 + values.encoded_bytes()));
         encoded.extend_from_slice(&(values.encoded_bytes() as u64).to_be_bytes());
         values.encode(|_| true, &mut encoded);
-        self.hash(KIND_CREATION, collection, [id, &encoded, &length(details), details])
+        self.hash(
+            KIND_CREATION,
+            collection,
+            [id, &encoded, &length(details), details],
+        )
     }
 
     /// Returns the id of a data subject by the name that clients give. It is the same in all collections of the app.
@@ -82,6 +106,8 @@ pub(crate) fn length(part: &[u8]) -> [u8; 8] {
 
 impl fmt::Debug for ObjectKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ObjectKeys").field("app", &self.app).finish_non_exhaustive()
+        f.debug_struct("ObjectKeys")
+            .field("app", &self.app)
+            .finish_non_exhaustive()
     }
 }

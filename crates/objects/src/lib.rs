@@ -20,16 +20,16 @@ pub use keys::ObjectKeys;
 pub use normalize::{NORMALIZATION_VERSION, normalize, normalize_prefix};
 pub use property_type::PropertyType;
 pub use schema::{
-    AcceptedRecords, Changed, DROPPED_MAX, DroppedProperty, INDEXES_MAX, Index, PROPERTIES_MAX, Property, PropertyName,
-    PropertySpec, Schema, SchemaChange, SchemaError,
+    AcceptedRecords, Changed, DROPPED_MAX, DroppedProperty, INDEXES_MAX, Index, PROPERTIES_MAX,
+    Property, PropertyName, PropertySpec, Schema, SchemaChange, SchemaError,
 };
 pub use sealed::{
-    ObjectBinding, OpenedObject, RecordFormat, SealError, key_of, old, open, read_content, seal, subject_version,
-    token_key_id,
+    ObjectBinding, OpenedObject, RecordFormat, SealError, key_of, old, open, read_content, seal,
+    subject_version, token_key_id,
 };
 pub use terms::IndexTerm;
 pub use value::{
-    ADDRESS_BYTES_MAX, INDEXED_STRING_BYTES_MAX, JSON_DEPTH_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX, ValueError, check,
-    check_indexed,
+    ADDRESS_BYTES_MAX, INDEXED_STRING_BYTES_MAX, JSON_DEPTH_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX,
+    ValueError, check, check_indexed,
 };
 pub use values::{VALUES_BYTES_MAX, Values};

@@ -38,21 +38,30 @@ pub fn normalize(property_type: PropertyType, canonical: &[u8]) -> Zeroizing<Vec
         (PropertyType::Timestamp, Some(text)) => bytes(timestamp(text)),
         (PropertyType::NationalId, Some(text)) => bytes(national_id(text)),
         (PropertyType::Ip, Some(text)) => bytes(ip(text)),
-        (PropertyType::String | PropertyType::Card | PropertyType::Iban | PropertyType::Date, Some(text)) => {
-            Zeroizing::new(text.as_bytes().to_vec())
-        }
+        (
+            PropertyType::String | PropertyType::Card | PropertyType::Iban | PropertyType::Date,
+            Some(text),
+        ) => Zeroizing::new(text.as_bytes().to_vec()),
         _ => Zeroizing::new(canonical.to_vec()),
     }
 }
 
 /// Returns the Unicode normalization form C.
 fn nfc(text: &str) -> Zeroizing<String> {
-    Zeroizing::new(ComposingNormalizerBorrowed::new_nfc().normalize(text).into_owned())
+    Zeroizing::new(
+        ComposingNormalizerBorrowed::new_nfc()
+            .normalize(text)
+            .into_owned(),
+    )
 }
 
 /// Returns the Unicode normalization form KC.
 fn nfkc(text: &str) -> Zeroizing<String> {
-    Zeroizing::new(ComposingNormalizerBorrowed::new_nfkc().normalize(text).into_owned())
+    Zeroizing::new(
+        ComposingNormalizerBorrowed::new_nfkc()
+            .normalize(text)
+            .into_owned(),
+    )
 }
 
 /// Returns the full case folding of Unicode, without the rules of a language.
@@ -62,7 +71,8 @@ fn fold(text: &str) -> Zeroizing<String> {
 
 /// Folds compatibility forms and case, removes characters without width, and leaves one space between words.
 fn name(text: &str) -> Zeroizing<String> {
-    let visible: Zeroizing<String> = Zeroizing::new(text.chars().filter(|char| !is_zero_width(*char)).collect());
+    let visible: Zeroizing<String> =
+        Zeroizing::new(text.chars().filter(|char| !is_zero_width(*char)).collect());
     let folded = nfkc(&fold(&nfkc(&visible)));
     let mut out = Zeroizing::new(String::with_capacity(folded.len()));
     for word in folded.split_whitespace() {
@@ -76,7 +86,9 @@ fn name(text: &str) -> Zeroizing<String> {
 
 /// Folds the case of the part before the `@`, and writes the domain in ASCII.
 fn email(text: &str) -> Zeroizing<String> {
-    let Some(EmailParts { local, domain }) = EmailParts::of(text) else { return Zeroizing::new(text.to_owned()) };
+    let Some(EmailParts { local, domain }) = EmailParts::of(text) else {
+        return Zeroizing::new(text.to_owned());
+    };
     let local = nfc(&fold(&nfc(local)));
     let mut out = Zeroizing::new(String::with_capacity(local.len() + 1 + domain.len()));
     out.push_str(&local);
@@ -96,9 +108,14 @@ fn phone(text: &str) -> Zeroizing<String> {
 
 /// Removes zeros at the end of the fraction, zeros in front, and the sign of zero.
 fn decimal(text: &str) -> Zeroizing<String> {
-    let (sign, digits) = text.strip_prefix('-').map_or(("", text), |digits| ("-", digits));
+    let (sign, digits) = text
+        .strip_prefix('-')
+        .map_or(("", text), |digits| ("-", digits));
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    let (whole, fraction) = (whole.trim_start_matches('0'), fraction.trim_end_matches('0'));
+    let (whole, fraction) = (
+        whole.trim_start_matches('0'),
+        fraction.trim_end_matches('0'),
+    );
     let mut out = Zeroizing::new(String::with_capacity(text.len() + 1));
     if !(whole.is_empty() && fraction.is_empty()) {
         out.push_str(sign);
@@ -113,7 +130,8 @@ fn decimal(text: &str) -> Zeroizing<String> {
 
 /// Removes zeros at the end of the fraction.
 fn timestamp(text: &str) -> Zeroizing<String> {
-    let Some((seconds, fraction)) = text.strip_suffix('Z').and_then(|text| text.split_once('.')) else {
+    let Some((seconds, fraction)) = text.strip_suffix('Z').and_then(|text| text.split_once('.'))
+    else {
         return Zeroizing::new(text.to_owned());
     };
     let fraction = fraction.trim_end_matches('0');
@@ -131,15 +149,27 @@ fn timestamp(text: &str) -> Zeroizing<String> {
 fn national_id(text: &str) -> Zeroizing<String> {
     let folded = nfkc(text);
     let mapper = CaseMapperBorrowed::new();
-    let upper: Zeroizing<String> = Zeroizing::new(folded.chars().map(|char| mapper.simple_uppercase(char)).collect());
+    let upper: Zeroizing<String> = Zeroizing::new(
+        folded
+            .chars()
+            .map(|char| mapper.simple_uppercase(char))
+            .collect(),
+    );
     let upper = nfkc(&upper);
     // Only the separators that a value can have: the letters of Unicode grow with every version of Rust.
-    Zeroizing::new(upper.chars().filter(|char| !" .-/".contains(*char)).collect())
+    Zeroizing::new(
+        upper
+            .chars()
+            .filter(|char| !" .-/".contains(*char))
+            .collect(),
+    )
 }
 
 /// Writes an IPv4 address in an IPv6 address as the IPv4 address.
 fn ip(text: &str) -> Zeroizing<String> {
-    let canonical = text.parse().map(|address: IpAddr| address.to_canonical().to_string());
+    let canonical = text
+        .parse()
+        .map(|address: IpAddr| address.to_canonical().to_string());
     Zeroizing::new(canonical.unwrap_or_else(|_| text.to_owned()))
 }
 
@@ -153,7 +183,8 @@ mod tests {
     use crate::value::tests::packed;
 
     pub(super) fn of(property_type: PropertyType, text: &str) -> String {
-        let stored = check(property_type, &packed(text)).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+        let stored =
+            check(property_type, &packed(text)).unwrap_or_else(|error| panic!("{text:?}: {error}"));
         String::from_utf8(normalize(property_type, &stored).to_vec()).unwrap()
     }
 
@@ -167,33 +198,85 @@ mod tests {
             (Name, &["Ⅷ", "viii"], "viii"),
             (Name, &["Ｊａｎｅ", "jane", "JANE"], "jane"),
             (Name, &["José", "Jose\u{301}", "JOSÉ"], "josé"),
-            (Name, &["Ma\u{200B}ry", "Mary\u{FEFF}", "M\u{200C}a\u{200D}r\u{2060}y"], "mary"),
+            (
+                Name,
+                &[
+                    "Ma\u{200B}ry",
+                    "Mary\u{FEFF}",
+                    "M\u{200C}a\u{200D}r\u{2060}y",
+                ],
+                "mary",
+            ),
             (Name, &[" Mary \u{A0} Ann\u{3000}", "mary ann"], "mary ann"),
             (Name, &["Σίσυφος", "ΣΊΣΥΦΟΣ"], "σίσυφοσ"),
-            (Email, &["Jane@Example.COM", "jane@example.com"], "jane@example.com"),
-            (Email, &["jörg@MÜNCHEN.example", "Jo\u{308}rg@xn--mnchen-3ya.example"], "jörg@xn--mnchen-3ya.example"),
+            (
+                Email,
+                &["Jane@Example.COM", "jane@example.com"],
+                "jane@example.com",
+            ),
+            (
+                Email,
+                &["jörg@MÜNCHEN.example", "Jo\u{308}rg@xn--mnchen-3ya.example"],
+                "jörg@xn--mnchen-3ya.example",
+            ),
             (Email, &["a@ｅxample。com"], "a@example.com"),
-            (Phone, &["+49 151 2345678", "0049-151/234.5678", "+49 (151) 2345678"], "+491512345678"),
-            (Phone, &["+1 001 555 0100", "001 001 555 0100"], "+10015550100"),
+            (
+                Phone,
+                &["+49 151 2345678", "0049-151/234.5678", "+49 (151) 2345678"],
+                "+491512345678",
+            ),
+            (
+                Phone,
+                &["+1 001 555 0100", "001 001 555 0100"],
+                "+10015550100",
+            ),
             (Phone, &["+39 06 6982 11"], "+3906698211"),
             (Decimal, &["1", "1.0", "+01.000"], "1"),
             (Decimal, &["0", "-0", "0.00", "-0.0"], "0"),
             (Decimal, &["-12.50", "-012.5"], "-12.5"),
             (Decimal, &["0.05", "00.050"], "0.05"),
             (Decimal, &["100"], "100"),
-            (Timestamp, &["2026-01-31T12:00:00.500+01:00", "2026-01-31T11:00:00.5Z"], "2026-01-31T11:00:00.5Z"),
-            (Timestamp, &["2026-01-31T11:00:00.000Z", "2026-01-31T11:00:00Z"], "2026-01-31T11:00:00Z"),
-            (Card, &["4242 4242 4242 4242", "4242-4242-4242-4242"], "4242424242424242"),
-            (Iban, &["de89 3704 0044 0532 0130 00", "DE89370400440532013000"], "DE89370400440532013000"),
-            (NationalId, &["ab 12-34.56/c", "AB123456C", "ＡＢ１２３４５６Ｃ"], "AB123456C"),
-            (Ip, &["192.0.2.1", "::ffff:192.0.2.1", "::FFFF:c000:201"], "192.0.2.1"),
+            (
+                Timestamp,
+                &["2026-01-31T12:00:00.500+01:00", "2026-01-31T11:00:00.5Z"],
+                "2026-01-31T11:00:00.5Z",
+            ),
+            (
+                Timestamp,
+                &["2026-01-31T11:00:00.000Z", "2026-01-31T11:00:00Z"],
+                "2026-01-31T11:00:00Z",
+            ),
+            (
+                Card,
+                &["4242 4242 4242 4242", "4242-4242-4242-4242"],
+                "4242424242424242",
+            ),
+            (
+                Iban,
+                &["de89 3704 0044 0532 0130 00", "DE89370400440532013000"],
+                "DE89370400440532013000",
+            ),
+            (
+                NationalId,
+                &["ab 12-34.56/c", "AB123456C", "ＡＢ１２３４５６Ｃ"],
+                "AB123456C",
+            ),
+            (
+                Ip,
+                &["192.0.2.1", "::ffff:192.0.2.1", "::FFFF:c000:201"],
+                "192.0.2.1",
+            ),
             (Ip, &["2001:db8:0::1", "2001:DB8::0:1"], "2001:db8::1"),
             (Date, &["2026-01-31"], "2026-01-31"),
             (String, &["Mary "], "Mary "),
         ];
         for (property_type, texts, expected) in cases {
             for text in *texts {
-                assert_eq!(of(*property_type, text), *expected, "{property_type} {text:?}");
+                assert_eq!(
+                    of(*property_type, text),
+                    *expected,
+                    "{property_type} {text:?}"
+                );
             }
         }
     }
@@ -213,13 +296,21 @@ mod tests {
             (Phone, "+39 06 6982 11", "+39 6 6982 11"),
             (Decimal, "1", "-1"),
             (Decimal, "10", "1"),
-            (Timestamp, "2026-01-31T11:00:00.5Z", "2026-01-31T11:00:00.05Z"),
+            (
+                Timestamp,
+                "2026-01-31T11:00:00.5Z",
+                "2026-01-31T11:00:00.05Z",
+            ),
             (String, "Mary", "mary"),
             (String, "é", "e\u{301}"),
             (Ip, "192.0.2.1", "::c000:201"),
         ];
         for (property_type, one, other) in pairs {
-            assert_ne!(of(property_type, one), of(property_type, other), "{property_type} {one:?} {other:?}");
+            assert_ne!(
+                of(property_type, one),
+                of(property_type, other),
+                "{property_type} {one:?} {other:?}"
+            );
         }
     }
 
@@ -227,7 +318,10 @@ mod tests {
     fn an_integer_and_a_decimal_stay_apart() {
         let integer = check(PropertyType::Integer, &[1]).unwrap();
         let decimal = check(PropertyType::Decimal, &[1]).unwrap();
-        assert_ne!(normalize(PropertyType::Integer, &integer), normalize(PropertyType::Decimal, &decimal));
+        assert_ne!(
+            normalize(PropertyType::Integer, &integer),
+            normalize(PropertyType::Decimal, &decimal)
+        );
     }
 
     proptest! {

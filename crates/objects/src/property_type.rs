@@ -86,7 +86,9 @@ impl PropertyType {
     /// Returns the type with this name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|property_type| property_type.name() == name)
+        Self::ALL
+            .into_iter()
+            .find(|property_type| property_type.name() == name)
     }
 
     /// Returns the mask that shows little of a value, in the grammar of `docs/masking.md`.
@@ -116,7 +118,10 @@ impl PropertyType {
     /// equal values are written alike.
     #[must_use]
     pub const fn can_index(self) -> bool {
-        !matches!(self, Self::Boolean | Self::Json | Self::Blob | Self::Address)
+        !matches!(
+            self,
+            Self::Boolean | Self::Json | Self::Blob | Self::Address
+        )
     }
 
     /// Returns true if an index of this type can have prefixes.
@@ -124,7 +129,13 @@ impl PropertyType {
     pub const fn can_prefix(self) -> bool {
         matches!(
             self,
-            Self::String | Self::Name | Self::Email | Self::Phone | Self::Card | Self::Iban | Self::NationalId
+            Self::String
+                | Self::Name
+                | Self::Email
+                | Self::Phone
+                | Self::Card
+                | Self::Iban
+                | Self::NationalId
         )
     }
 
@@ -153,7 +164,10 @@ mod tests {
     #[test]
     fn every_name_is_its_own() {
         for property_type in PropertyType::ALL {
-            assert_eq!(PropertyType::from_name(property_type.name()), Some(property_type));
+            assert_eq!(
+                PropertyType::from_name(property_type.name()),
+                Some(property_type)
+            );
         }
         for name in ["", "String", "national-id", "text", "bytes"] {
             assert_eq!(PropertyType::from_name(name), None, "{name}");
@@ -162,39 +176,97 @@ mod tests {
 
     #[test]
     fn prefixes_need_an_index() {
-        assert!(PropertyType::ALL.into_iter().all(|of| of.can_index() || !of.can_prefix()));
+        assert!(
+            PropertyType::ALL
+                .into_iter()
+                .all(|of| of.can_index() || !of.can_prefix())
+        );
     }
 
     #[test]
     fn the_contract_lists_every_type_with_its_mask_and_index() {
         let page = include_str!("../../../proto/README.md");
-        let table = page.split("### Property types\n").nth(1).unwrap().split("\n### ").next().unwrap();
-        let rows = table.lines().filter(|line| line.starts_with("| `")).map(|line| {
-            let cells: Vec<String> = line.split('|').map(|cell| cell.trim().replace('`', "")).collect();
-            (cells[1].clone(), cells[4].clone(), !cells[3].starts_with("never"))
+        let table = page
+            .split("### Property types\n")
+            .nth(1)
+            .unwrap()
+            .split("\n### ")
+            .next()
+            .unwrap();
+        let rows = table
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .map(|line| {
+                let cells: Vec<String> = line
+                    .split('|')
+                    .map(|cell| cell.trim().replace('`', ""))
+                    .collect();
+                (
+                    cells[1].clone(),
+                    cells[4].clone(),
+                    !cells[3].starts_with("never"),
+                )
+            });
+        let types = PropertyType::ALL.map(|of| {
+            (
+                of.name().to_owned(),
+                of.default_mask().to_owned(),
+                of.can_index(),
+            )
         });
-        let types = PropertyType::ALL.map(|of| (of.name().to_owned(), of.default_mask().to_owned(), of.can_index()));
         assert!(rows.eq(types), "{table}");
     }
 
     #[test]
     fn every_default_mask_fits_its_type() {
         let cases: [(PropertyType, Vec<u8>, Option<&str>); 16] = [
-            (PropertyType::String, packed("internal note"), Some("[redacted]")),
+            (
+                PropertyType::String,
+                packed("internal note"),
+                Some("[redacted]"),
+            ),
             (PropertyType::Integer, vec![7], None),
             (PropertyType::Decimal, packed("12.50"), Some("[redacted]")),
             (PropertyType::Boolean, vec![0xc3], None),
             (PropertyType::Date, packed("1985-10-26"), Some("1985-01-01")),
-            (PropertyType::Timestamp, packed("1985-10-26T01:21:00+02:00"), Some("1985-01-01T00:00:00Z")),
+            (
+                PropertyType::Timestamp,
+                packed("1985-10-26T01:21:00+02:00"),
+                Some("1985-01-01T00:00:00Z"),
+            ),
             (PropertyType::Json, vec![7], None),
             (PropertyType::Blob, vec![0xc4, 1, 7], None),
-            (PropertyType::Email, packed("jane@example.com"), Some("j***************")),
-            (PropertyType::Phone, packed("+49 151 2345678"), Some("*************78")),
-            (PropertyType::Card, packed("4242 4242 4242 4242"), Some("************4242")),
-            (PropertyType::Iban, packed("DE89 3704 0044 0532 0130 00"), Some("******************3000")),
-            (PropertyType::NationalId, packed("078-05-1120"), Some("*********20")),
+            (
+                PropertyType::Email,
+                packed("jane@example.com"),
+                Some("j***************"),
+            ),
+            (
+                PropertyType::Phone,
+                packed("+49 151 2345678"),
+                Some("*************78"),
+            ),
+            (
+                PropertyType::Card,
+                packed("4242 4242 4242 4242"),
+                Some("************4242"),
+            ),
+            (
+                PropertyType::Iban,
+                packed("DE89 3704 0044 0532 0130 00"),
+                Some("******************3000"),
+            ),
+            (
+                PropertyType::NationalId,
+                packed("078-05-1120"),
+                Some("*********20"),
+            ),
             (PropertyType::Name, packed("Jane"), Some("J***")),
-            (PropertyType::Address, packed("1 Main Street"), Some("[redacted]")),
+            (
+                PropertyType::Address,
+                packed("1 Main Street"),
+                Some("[redacted]"),
+            ),
             (PropertyType::Ip, packed("192.0.2.1"), Some("[redacted]")),
         ];
         let secret = MaskSecret::new(Zeroizing::new([7; 32]));
@@ -204,7 +276,8 @@ mod tests {
             let stored = check(property_type, &raw).unwrap();
             let mut out = Vec::new();
             let mask = Mask::new(&function, &secret).unwrap();
-            mask.apply(Value::read(&stored).unwrap(), None, &mut out).unwrap();
+            mask.apply(Value::read(&stored).unwrap(), None, &mut out)
+                .unwrap();
             if let Some(expected) = expected {
                 assert_eq!(out, packed(expected), "{property_type}");
             }

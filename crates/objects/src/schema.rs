@@ -74,7 +74,15 @@ impl Schema {
         let (properties, dropped) = (Vec::new(), Vec::new());
         let records = AcceptedRecords::Authenticated;
         let (expires_s, retention_s, next_number) = (None, None, 1);
-        let mut schema = Self { suite, records, expires_s, retention_s, properties, dropped, next_number };
+        let mut schema = Self {
+            suite,
+            records,
+            expires_s,
+            retention_s,
+            properties,
+            dropped,
+            next_number,
+        };
         for spec in specs {
             schema.add(spec)?;
         }
@@ -85,13 +93,18 @@ impl Schema {
     /// Returns the property with a name.
     #[must_use]
     pub fn property(&self, name: &str) -> Option<&Property> {
-        self.properties.iter().find(|property| property.name.as_str() == name)
+        self.properties
+            .iter()
+            .find(|property| property.name.as_str() == name)
     }
 
     /// Returns the property with a number.
     #[must_use]
     pub fn property_of_number(&self, number: u32) -> Option<&Property> {
-        let at = self.properties.binary_search_by_key(&number, |property| property.number).ok()?;
+        let at = self
+            .properties
+            .binary_search_by_key(&number, |property| property.number)
+            .ok()?;
         self.properties.get(at)
     }
 
@@ -103,7 +116,13 @@ impl Schema {
         if self.properties.len() > PROPERTIES_MAX {
             return Err(SchemaError::TooManyProperties);
         }
-        if self.properties.iter().filter(|property| property.index.is_some()).count() > INDEXES_MAX {
+        if self
+            .properties
+            .iter()
+            .filter(|property| property.index.is_some())
+            .count()
+            > INDEXES_MAX
+        {
             return Err(SchemaError::TooManyIndexes);
         }
         if self.dropped.len() > DROPPED_MAX {
@@ -122,13 +141,22 @@ impl Schema {
     /// Checks that each number below the next one is used at most once, and no other.
     fn check_numbers(&self) -> Result<(), SchemaError> {
         let of_properties = self.properties.iter().map(|property| property.number);
-        let of_indexes =
-            self.properties.iter().filter_map(|property| property.index.as_ref()).map(|index| index.number);
+        let of_indexes = self
+            .properties
+            .iter()
+            .filter_map(|property| property.index.as_ref())
+            .map(|index| index.number);
         let of_dropped = self.dropped.iter().map(|dropped| dropped.number);
         let mut seen = HashSet::new();
-        let mut is_new = |number: u32| number > 0 && number < self.next_number && seen.insert(number);
+        let mut is_new =
+            |number: u32| number > 0 && number < self.next_number && seen.insert(number);
         let is_sorted = self.properties.is_sorted_by_key(|property| property.number);
-        if is_sorted && of_properties.chain(of_indexes).chain(of_dropped).all(&mut is_new) {
+        if is_sorted
+            && of_properties
+                .chain(of_indexes)
+                .chain(of_dropped)
+                .all(&mut is_new)
+        {
             Ok(())
         } else {
             Err(SchemaError::InvalidNumbers)

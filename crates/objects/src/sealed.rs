@@ -85,7 +85,9 @@ pub struct ObjectBinding {
 impl ObjectBinding {
     /// Returns the additional data of a record. `subject`: keyed hash of the data subject, and the version of its key.
     fn place(&self, subject: Option<(&[u8; 16], u64)>, clear: &[u8]) -> Vec<u8> {
-        let mut place = Vec::with_capacity(PLACE_LABEL.len() + 1 + 4 + 4 + 16 + 8 + 8 + 1 + 16 + 8 + clear.len());
+        let mut place = Vec::with_capacity(
+            PLACE_LABEL.len() + 1 + 4 + 4 + 16 + 8 + 8 + 1 + 16 + 8 + clear.len(),
+        );
         place.extend_from_slice(PLACE_LABEL);
         place.push(format_of(subject.is_some()));
         place.extend_from_slice(&self.app.to_be_bytes());
@@ -103,7 +105,11 @@ impl ObjectBinding {
 }
 
 fn format_of(has_subject: bool) -> u8 {
-    if has_subject { FORMAT_OF_SUBJECT } else { FORMAT }
+    if has_subject {
+        FORMAT_OF_SUBJECT
+    } else {
+        FORMAT
+    }
 }
 
 /// An object cannot be sealed.
@@ -128,7 +134,9 @@ pub struct OpenedObject {
 
 impl fmt::Debug for OpenedObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenedObject").field("values", &self.values).finish_non_exhaustive()
+        f.debug_struct("OpenedObject")
+            .field("values", &self.values)
+            .finish_non_exhaustive()
     }
 }
 
@@ -167,7 +175,10 @@ fn seal_with(
     let (number, key) = keys.object_sealing().ok_or(Error::NoTokenKey)?;
     let mut clear = Vec::new();
     values.encode(&is_clear, &mut clear);
-    let place = binding.place(subject.map(|subject| (subject.id(), subject.version())), &clear);
+    let place = binding.place(
+        subject.map(|subject| (subject.id(), subject.version())),
+        &clear,
+    );
 
     // Allocates the full capacity at once: growing would leave an unwiped copy of the values.
     let content_bytes = 17 + values.encoded_bytes() + SUBJECT_SEAL_BYTES + TAG_BYTES;
@@ -178,7 +189,11 @@ fn seal_with(
         out.extend_from_slice(&subject.version().to_be_bytes());
     }
     out.extend_from_slice(&nonce);
-    out.extend_from_slice(&u32::try_from(clear.len()).map_err(|_| SealError::TooLong)?.to_be_bytes());
+    out.extend_from_slice(
+        &u32::try_from(clear.len())
+            .map_err(|_| SealError::TooLong)?
+            .to_be_bytes(),
+    );
     out.extend_from_slice(&clear);
 
     let from = out.len();
@@ -202,17 +217,28 @@ pub fn open(
     subject: Option<&SubjectKey>,
     keys: &TokenKeys,
 ) -> Result<OpenedObject, CannotOpen> {
-    let Parts { key_number, subject_version, nonce, clear, ciphertext } = Parts::of(sealed).ok_or(CannotOpen)?;
+    let Parts {
+        key_number,
+        subject_version,
+        nonce,
+        clear,
+        ciphertext,
+    } = Parts::of(sealed).ok_or(CannotOpen)?;
     if subject.map(SubjectKey::version) != subject_version {
         return Err(CannotOpen);
     }
     let key = keys.object_opening(key_number).ok_or(CannotOpen)?;
-    let place = binding.place(subject.map(|subject| (subject.id(), subject.version())), clear);
+    let place = binding.place(
+        subject.map(|subject| (subject.id(), subject.version())),
+        clear,
+    );
     let mut content = Zeroizing::new(ciphertext.to_vec());
     let content = key.open(nonce, &place, &mut content)?;
     match subject {
         None => read_content(clear, content).ok_or(CannotOpen),
-        Some(subject) => read_content(clear, subject.open_content(&place, content)?).ok_or(CannotOpen),
+        Some(subject) => {
+            read_content(clear, subject.open_content(&place, content)?).ok_or(CannotOpen)
+        }
     }
 }
 
@@ -266,7 +292,8 @@ impl<'a> Parts<'a> {
         };
         let (nonce, rest) = rest.split_first_chunk()?;
         let (length, rest) = rest.split_first_chunk()?;
-        let (clear, ciphertext) = rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
+        let (clear, ciphertext) =
+            rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
         let key_number = u32::from_be_bytes(*number);
         (ciphertext.len() >= TAG_BYTES).then_some(Self {
             key_number,
@@ -289,7 +316,9 @@ pub fn read_content(clear: &[u8], plaintext: &[u8]) -> Option<OpenedObject> {
     }
     let (creation, sealed) = match plaintext.split_first()? {
         (&ABSENT, rest) => (None, rest),
-        (&PRESENT, rest) => rest.split_first_chunk().map(|(hash, rest)| (Some(*hash), rest))?,
+        (&PRESENT, rest) => rest
+            .split_first_chunk()
+            .map(|(hash, rest)| (Some(*hash), rest))?,
         _ => return None,
     };
     let mut values = Values::new();

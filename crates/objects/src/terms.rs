@@ -28,7 +28,11 @@ impl Index {
     #[must_use]
     pub fn prefix_length_for(&self, normalized: &[u8]) -> Option<u8> {
         let chars = std::str::from_utf8(normalized).ok()?.chars().count();
-        self.prefixes.iter().copied().filter(|length| usize::from(*length) <= chars).max()
+        self.prefixes
+            .iter()
+            .copied()
+            .filter(|length| usize::from(*length) <= chars)
+            .max()
     }
 }
 
@@ -42,23 +46,45 @@ impl ObjectKeys {
     /// Returns the term of the first characters of a value, which are Unicode scalar values. Returns `None` if the value has
     /// fewer, or is not text.
     #[must_use]
-    pub fn prefix(&self, collection: u32, index: &Index, length_chars: u8, normalized: &[u8]) -> Option<IndexTerm> {
+    pub fn prefix(
+        &self,
+        collection: u32,
+        index: &Index,
+        length_chars: u8,
+        normalized: &[u8],
+    ) -> Option<IndexTerm> {
         let text = std::str::from_utf8(normalized).ok()?;
         let last = usize::from(length_chars).checked_sub(1)?;
         let (start, char) = text.char_indices().nth(last)?;
-        Some(self.term(length_chars, collection, index, &normalized[..start + char.len_utf8()]))
+        Some(self.term(
+            length_chars,
+            collection,
+            index,
+            &normalized[..start + char.len_utf8()],
+        ))
     }
 
     /// Returns all terms of a stored value: of the whole value, then of its prefixes. Empty without an index.
     ///
     /// Only the first term of a unique property is unique. No term stands twice, though two terms of few bits can be equal.
     #[must_use]
-    pub fn terms_of(&self, collection: u32, property: &Property, canonical: &[u8]) -> Vec<IndexTerm> {
-        let Some(index) = &property.index else { return Vec::new() };
+    pub fn terms_of(
+        &self,
+        collection: u32,
+        property: &Property,
+        canonical: &[u8],
+    ) -> Vec<IndexTerm> {
+        let Some(index) = &property.index else {
+            return Vec::new();
+        };
         let normalized = normalize(property.property_type, canonical);
         let mut terms = Vec::with_capacity(1 + index.prefixes.len());
         terms.push(self.exact(collection, index, &normalized));
-        for term in index.prefixes.iter().filter_map(|chars| self.prefix(collection, index, *chars, &normalized)) {
+        for term in index
+            .prefixes
+            .iter()
+            .filter_map(|chars| self.prefix(collection, index, *chars, &normalized))
+        {
             if !terms.contains(&term) {
                 terms.push(term);
             }
@@ -68,12 +94,21 @@ impl ObjectKeys {
 
     fn term(&self, kind: u8, collection: u32, index: &Index, normalized: &[u8]) -> IndexTerm {
         let (number, length) = (index.number.to_be_bytes(), length(normalized));
-        let mut hash = self.hash(kind, collection, [&number, &[NORMALIZATION_VERSION], &length, normalized]);
+        let mut hash = self.hash(
+            kind,
+            collection,
+            [&number, &[NORMALIZATION_VERSION], &length, normalized],
+        );
         if let Some(bits) = index.bits {
-            let kept = u128::MAX.checked_shl(128_u32.saturating_sub(bits.into())).unwrap_or(0);
+            let kept = u128::MAX
+                .checked_shl(128_u32.saturating_sub(bits.into()))
+                .unwrap_or(0);
             hash = (u128::from_be_bytes(hash) & kept).to_be_bytes();
         }
-        IndexTerm { index: index.number, hash }
+        IndexTerm {
+            index: index.number,
+            hash,
+        }
     }
 }
 

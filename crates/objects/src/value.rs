@@ -56,7 +56,10 @@ const UTF8: &str = "be UTF-8";
 /// # Errors
 /// [`ValueError`] if the value is not valid for the type. The client must correct the value.
 pub fn check(property_type: PropertyType, raw: &[u8]) -> Result<Zeroizing<Vec<u8>>, ValueError> {
-    checked(property_type, raw).map_err(|rule| ValueError { property_type, rule })
+    checked(property_type, raw).map_err(|rule| ValueError {
+        property_type,
+        rule,
+    })
 }
 
 /// Checks that a stored value is short enough for an index.
@@ -66,7 +69,10 @@ pub fn check(property_type: PropertyType, raw: &[u8]) -> Result<Zeroizing<Vec<u8
 pub fn check_indexed(property_type: PropertyType, canonical: &[u8]) -> Result<(), ValueError> {
     let is_long = |text: &str| text.len() > INDEXED_STRING_BYTES_MAX;
     if property_type == PropertyType::String && text_of(canonical).is_some_and(is_long) {
-        return Err(ValueError { property_type, rule: "have at most 1024 bytes, because the property has an index" });
+        return Err(ValueError {
+            property_type,
+            rule: "have at most 1024 bytes, because the property has an index",
+        });
     }
     Ok(())
 }
@@ -131,7 +137,9 @@ fn integer(token: Token<'_>) -> Checked {
 }
 
 fn boolean(token: Token<'_>) -> Checked {
-    let Token::Bool(value) = token else { return Err("be true or false") };
+    let Token::Bool(value) = token else {
+        return Err("be true or false");
+    };
     let mut out = Zeroizing::new(Vec::with_capacity(1));
     write::bool(&mut out, value);
     Ok(out)
@@ -151,8 +159,11 @@ fn blob(token: Token<'_>) -> Checked {
         Token::Bin(bytes) => bytes,
         Token::Str(text) if text.len() > VALUE_BYTES_MAX.div_ceil(3) * 4 => return Err(LONG),
         Token::Str(text) => {
-            let mut bytes = Zeroizing::new(Vec::with_capacity(base64::decoded_len_estimate(text.len())));
-            STANDARD.decode_vec(text, &mut bytes).map_err(|_| "be binary, or standard base64 with padding")?;
+            let mut bytes =
+                Zeroizing::new(Vec::with_capacity(base64::decoded_len_estimate(text.len())));
+            STANDARD
+                .decode_vec(text, &mut bytes)
+                .map_err(|_| "be binary, or standard base64 with padding")?;
             decoded = bytes;
             &decoded[..]
         }
@@ -209,7 +220,11 @@ fn check_json(raw: &[u8]) -> Result<(), &'static str> {
             open.pop();
         }
         if open.is_empty() {
-            return if reader.is_at_end() { Ok(()) } else { Err(ONE_VALUE) };
+            return if reader.is_at_end() {
+                Ok(())
+            } else {
+                Err(ONE_VALUE)
+            };
         }
     }
 }
@@ -231,7 +246,11 @@ fn address(text: &str) -> Checked {
     if text.len() > ADDRESS_BYTES_MAX {
         return Err("have at most 4096 bytes");
     }
-    if text.replace("\r\n", "\n").chars().any(|char| char.is_control() && char != '\n') {
+    if text
+        .replace("\r\n", "\n")
+        .chars()
+        .any(|char| char.is_control() && char != '\n')
+    {
         return Err("have no control characters other than line ends");
     }
     if !text.chars().any(is_visible) {

@@ -28,7 +28,11 @@ impl Values {
     }
 
     /// Sets the value of a property, as [`check`](crate::check) returned it. Returns the value that it had.
-    pub fn insert(&mut self, number: u32, canonical: Zeroizing<Vec<u8>>) -> Option<Zeroizing<Vec<u8>>> {
+    pub fn insert(
+        &mut self,
+        number: u32,
+        canonical: Zeroizing<Vec<u8>>,
+    ) -> Option<Zeroizing<Vec<u8>>> {
         self.0.insert(number, canonical)
     }
 
@@ -45,7 +49,9 @@ impl Values {
 
     /// Returns the values with their numbers, which ascend.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
-        self.0.iter().map(|(number, value)| (*number, value.as_slice()))
+        self.0
+            .iter()
+            .map(|(number, value)| (*number, value.as_slice()))
     }
 
     /// Returns the number of values.
@@ -69,7 +75,8 @@ impl Values {
     /// Appends the encoding of the values whose number is selected.
     pub(crate) fn encode(&self, is_selected: impl Fn(u32) -> bool, out: &mut Vec<u8>) {
         for (number, value) in self.iter().filter(|(number, _)| is_selected(*number)) {
-            let length = u32::try_from(value.len()).expect("values are bounded before they are encoded");
+            let length =
+                u32::try_from(value.len()).expect("values are bounded before they are encoded");
             out.extend_from_slice(&number.to_be_bytes());
             out.extend_from_slice(&length.to_be_bytes());
             out.extend_from_slice(value);
@@ -84,9 +91,14 @@ impl Values {
             let (number, rest) = bytes.split_first_chunk()?;
             let (length, rest) = rest.split_first_chunk()?;
             let number = u32::from_be_bytes(*number);
-            let (value, rest) = rest.split_at_checked(u32::from_be_bytes(*length).try_into().ok()?)?;
+            let (value, rest) =
+                rest.split_at_checked(u32::from_be_bytes(*length).try_into().ok()?)?;
             let is_next = last.is_none_or(|last| last < number);
-            if !is_next || self.insert(number, Zeroizing::new(value.to_vec())).is_some() {
+            if !is_next
+                || self
+                    .insert(number, Zeroizing::new(value.to_vec()))
+                    .is_some()
+            {
                 return None;
             }
             last = Some(number);
@@ -141,10 +153,18 @@ mod tests {
             (vec![0, 0, 0, 1, 255, 255, 255, 255, 0], None),
         ];
         for (bytes, expected) in cases {
-            assert_eq!(decoded(&bytes).map(|values| values.len()), expected, "{bytes:x?}");
+            assert_eq!(
+                decoded(&bytes).map(|values| values.len()),
+                expected,
+                "{bytes:x?}"
+            );
         }
         let mut values = decoded(&one).unwrap();
-        assert_eq!(values.decode(&one), None, "a number that is present already");
+        assert_eq!(
+            values.decode(&one),
+            None,
+            "a number that is present already"
+        );
         assert_eq!(format!("{values:?}"), "Values(1)");
     }
 

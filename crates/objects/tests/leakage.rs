@@ -53,13 +53,17 @@ impl Random {
 /// Lists synthetic names, commonest first.
 fn names(random: &mut Random) -> Vec<String> {
     const STARTS: [&str; 22] = [
-        "ma", "ja", "ka", "la", "sa", "da", "ra", "be", "te", "ni", "ch", "sh", "e", "al", "an", "jo", "vi", "gu", "o",
-        "pa", "ty", "wi",
+        "ma", "ja", "ka", "la", "sa", "da", "ra", "be", "te", "ni", "ch", "sh", "e", "al", "an",
+        "jo", "vi", "gu", "o", "pa", "ty", "wi",
     ];
-    const MIDDLES: [&str; 18] =
-        ["ri", "n", "le", "l", "ne", "mi", "ro", "s", "ta", "de", "vi", "ca", "t", "ga", "be", "ph", "lo", "w"];
-    const ENDS: [&str; 16] =
-        ["a", "n", "e", "ie", "na", "ia", "y", "o", "er", "tte", "is", "us", "elle", "ah", "in", "rd"];
+    const MIDDLES: [&str; 18] = [
+        "ri", "n", "le", "l", "ne", "mi", "ro", "s", "ta", "de", "vi", "ca", "t", "ga", "be", "ph",
+        "lo", "w",
+    ];
+    const ENDS: [&str; 16] = [
+        "a", "n", "e", "ie", "na", "ia", "y", "o", "er", "tte", "is", "us", "elle", "ah", "in",
+        "rd",
+    ];
     let mut seen = BTreeSet::new();
     let mut names = Vec::with_capacity(NAMES);
     while names.len() < NAMES {
@@ -81,7 +85,9 @@ fn names(random: &mut Random) -> Vec<String> {
 
 /// Returns the share of each rank, which falls as Zipf's law says.
 fn shares(names: usize) -> Vec<f64> {
-    let weights: Vec<f64> = (1..=names).map(|rank| 1.0 / (rank as f64 + RANK_OFFSET)).collect();
+    let weights: Vec<f64> = (1..=names)
+        .map(|rank| 1.0 / (rank as f64 + RANK_OFFSET))
+        .collect();
     let sum: f64 = weights.iter().sum();
     weights.iter().map(|weight| weight / sum).collect()
 }
@@ -99,7 +105,9 @@ fn draw(shares: &[f64], random: &mut Random) -> Vec<usize> {
     let mut counts = vec![0; shares.len()];
     for _ in 0..ROWS {
         let unit = random.unit();
-        counts[limits.partition_point(|limit| *limit <= unit).min(shares.len() - 1)] += 1;
+        counts[limits
+            .partition_point(|limit| *limit <= unit)
+            .min(shares.len() - 1)] += 1;
     }
     counts
 }
@@ -119,19 +127,35 @@ fn assign(terms: &[&Leaf], names: &[&Leaf], level: usize, pairs: &mut Vec<(u128,
     let depth = terms.first().map_or(0, |leaf| leaf.path.len());
     if level == depth {
         let ranked = |leaves: &[&Leaf]| {
-            let mut ids: Vec<(f64, u128)> = leaves.iter().map(|leaf| (leaf.weight, leaf.id)).collect();
+            let mut ids: Vec<(f64, u128)> =
+                leaves.iter().map(|leaf| (leaf.weight, leaf.id)).collect();
             ids.sort_by(|a, b| b.0.total_cmp(&a.0));
             ids
         };
-        pairs.extend(ranked(terms).iter().zip(ranked(names)).map(|((_, term), (_, name))| (*term, name as usize)));
+        pairs.extend(
+            ranked(terms)
+                .iter()
+                .zip(ranked(names))
+                .map(|((_, term), (_, name))| (*term, name as usize)),
+        );
         return;
     }
     let (terms, names) = (children(terms, level), children(names, level));
-    let describe = |nodes: &[Vec<&Leaf>]| nodes.iter().map(|node| weights(node, level + 1)).collect::<Vec<_>>();
+    let describe = |nodes: &[Vec<&Leaf>]| {
+        nodes
+            .iter()
+            .map(|node| weights(node, level + 1))
+            .collect::<Vec<_>>()
+    };
     let (seen, known) = (describe(&terms), describe(&names));
     let mut costs = Vec::with_capacity(seen.len() * known.len());
     for (term, seen) in seen.iter().enumerate() {
-        costs.extend(known.iter().enumerate().map(|(name, known)| (distance(seen, known), term, name)));
+        costs.extend(
+            known
+                .iter()
+                .enumerate()
+                .map(|(name, known)| (distance(seen, known), term, name)),
+        );
     }
     costs.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (mut has_term, mut has_name) = (vec![false; terms.len()], vec![false; names.len()]);
@@ -146,7 +170,9 @@ fn assign(terms: &[&Leaf], names: &[&Leaf], level: usize, pairs: &mut Vec<(u128,
 /// Groups leaves by their prefix at a level.
 fn children<'a>(leaves: &[&'a Leaf], level: usize) -> Vec<Vec<&'a Leaf>> {
     let mut groups: BTreeMap<u128, Vec<&Leaf>> = BTreeMap::new();
-    leaves.iter().for_each(|leaf| groups.entry(leaf.path[level]).or_default().push(leaf));
+    leaves
+        .iter()
+        .for_each(|leaf| groups.entry(leaf.path[level]).or_default().push(leaf));
     groups.into_values().collect()
 }
 
@@ -161,15 +187,23 @@ fn weights(leaves: &[&Leaf], level: usize) -> [Vec<f64>; 2] {
     };
     let own = sorted(leaves.iter().map(|leaf| leaf.weight.sqrt()).collect());
     let is_inner = leaves[0].path.len() > level;
-    let below =
-        if is_inner { children(leaves, level).iter().map(|node| sum(node)).collect() } else { vec![sum(leaves)] };
+    let below = if is_inner {
+        children(leaves, level)
+            .iter()
+            .map(|node| sum(node))
+            .collect()
+    } else {
+        vec![sum(leaves)]
+    };
     [sorted(below), own]
 }
 
 fn distance(seen: &[Vec<f64>; 2], known: &[Vec<f64>; 2]) -> f64 {
     let apart = |(seen, known): (&Vec<f64>, &Vec<f64>)| -> f64 {
         let at = |all: &[f64], at: usize| all.get(at).copied().unwrap_or(0.0);
-        (0..seen.len().max(known.len())).map(|i| (at(seen, i) - at(known, i)).powi(2)).sum()
+        (0..seen.len().max(known.len()))
+            .map(|i| (at(seen, i) - at(known, i)).powi(2))
+            .sum()
     };
     seen.iter().zip(known).map(apart).sum()
 }
@@ -201,12 +235,25 @@ impl World {
         names.truncate(count);
         let mut random = Random(seed);
         let counts = draw(&exact, &mut random);
-        let noisy = exact.iter().map(|share| share * (NOISE * random.normal()).exp()).collect();
-        Self { names, counts, exact, noisy }
+        let noisy = exact
+            .iter()
+            .map(|share| share * (NOISE * random.normal()).exp())
+            .collect();
+        Self {
+            names,
+            counts,
+            exact,
+            noisy,
+        }
     }
 
     fn leakage(&self, bits: Option<u8>, prefixes: &[u8]) -> Leakage {
-        let index = Index { number: 2, bits, prefixes: prefixes.to_vec(), was_unique: false };
+        let index = Index {
+            number: 2,
+            bits,
+            prefixes: prefixes.to_vec(),
+            was_unique: false,
+        };
         let property = Property {
             number: 1,
             name: PropertyName::new("name").unwrap(),
@@ -218,8 +265,15 @@ impl World {
             description: String::new(),
         };
         let keys = ObjectKeys::new(7, &Zeroizing::new([7; 32]));
-        let terms: Vec<Vec<IndexTerm>> = self.names.iter().map(|name| terms(&keys, &property, name)).collect();
-        assert!(terms.iter().all(|terms| terms.len() == 1 + prefixes.len()), "every name has all prefixes");
+        let terms: Vec<Vec<IndexTerm>> = self
+            .names
+            .iter()
+            .map(|name| terms(&keys, &property, name))
+            .collect();
+        assert!(
+            terms.iter().all(|terms| terms.len() == 1 + prefixes.len()),
+            "every name has all prefixes"
+        );
         let searching = self.told_to_searcher(&terms);
         let told = |published| self.told(&terms, prefixes, published);
         Leakage {
@@ -233,22 +287,44 @@ impl World {
     /// Returns the percentage of rows that a reader names by published frequencies.
     fn told(&self, terms: &[Vec<IndexTerm>], prefixes: &[u8], published: &[f64]) -> f64 {
         let mut seen: BTreeMap<u128, Leaf> = BTreeMap::new();
-        for (terms, count) in terms.iter().zip(&self.counts).filter(|(_, count)| **count > 0) {
+        for (terms, count) in terms
+            .iter()
+            .zip(&self.counts)
+            .filter(|(_, count)| **count > 0)
+        {
             let path = terms[1..].iter().map(hash).collect();
             let id = hash(&terms[0]);
-            let leaf = seen.entry(id).or_insert(Leaf { path, id, weight: 0.0 });
+            let leaf = seen.entry(id).or_insert(Leaf {
+                path,
+                id,
+                weight: 0.0,
+            });
             leaf.weight += *count as f64 / ROWS as f64;
         }
         let known = |(at, name): (usize, &String)| Leaf {
-            path: prefixes.iter().map(|chars| spelt(&name[..usize::from(*chars)])).collect(),
+            path: prefixes
+                .iter()
+                .map(|chars| spelt(&name[..usize::from(*chars)]))
+                .collect(),
             id: at as u128,
             weight: published[at],
         };
         let known: Vec<Leaf> = self.names.iter().enumerate().map(known).collect();
         let mut pairs = Vec::new();
-        assign(&seen.values().collect::<Vec<_>>(), &known.iter().collect::<Vec<_>>(), 0, &mut pairs);
+        assign(
+            &seen.values().collect::<Vec<_>>(),
+            &known.iter().collect::<Vec<_>>(),
+            0,
+            &mut pairs,
+        );
         let is_right = |(term, name): &&(u128, usize)| hash(&terms[*name][0]) == *term;
-        percent(pairs.iter().filter(is_right).map(|(_, name)| self.counts[*name]).sum())
+        percent(
+            pairs
+                .iter()
+                .filter(is_right)
+                .map(|(_, name)| self.counts[*name])
+                .sum(),
+        )
     }
 
     /// Returns the percentage for a reader who knows the terms of all names, and names the commonest of each term.
@@ -263,10 +339,18 @@ impl World {
     /// Returns the rows with the terms of names of middling frequency (ranks 401 to 600 of 5,000), per row of those names.
     fn rows_per_hit(&self, terms: &[Vec<IndexTerm>]) -> f64 {
         let with_term = |term: &IndexTerm| -> usize {
-            terms.iter().zip(&self.counts).filter(|(of, _)| of[0] == *term).map(|(_, count)| count).sum()
+            terms
+                .iter()
+                .zip(&self.counts)
+                .filter(|(of, _)| of[0] == *term)
+                .map(|(_, count)| count)
+                .sum()
         };
         let middle = self.names.len() * 2 / 25..self.names.len() * 3 / 25;
-        let read: usize = terms[middle.clone()].iter().map(|terms| with_term(&terms[0])).sum();
+        let read: usize = terms[middle.clone()]
+            .iter()
+            .map(|terms| with_term(&terms[0]))
+            .sum();
         read as f64 / self.counts[middle].iter().sum::<usize>() as f64
     }
 }
@@ -282,7 +366,9 @@ fn hash(term: &IndexTerm) -> u128 {
 
 /// Packs the characters of a prefix.
 fn spelt(prefix: &str) -> u128 {
-    prefix.bytes().fold(0, |all, byte| all << 8 | u128::from(byte))
+    prefix
+        .bytes()
+        .fold(0, |all, byte| all << 8 | u128::from(byte))
 }
 
 fn percent(rows: usize) -> f64 {
@@ -318,29 +404,63 @@ fn prefixes_reveal_most_and_few_bits_least() {
         ("8 bits", &worlds, Some(8), &[]),
         ("128 bits, prefix 3", &worlds, None, &[3]),
         ("128 bits, prefixes 1, 2, 3", &worlds, None, &[1, 2, 3]),
-        ("128 bits, only 50 different values", &enumerations, None, &[]),
+        (
+            "128 bits, only 50 different values",
+            &enumerations,
+            None,
+            &[],
+        ),
     ];
-    println!("| index | rows named, % | with noise, % | may insert or search, % | rows read per hit |");
+    println!(
+        "| index | rows named, % | with noise, % | may insert or search, % | rows read per hit |"
+    );
     println!("| --- | --- | --- | --- | --- |");
-    let [full, bits12, bits10, bits8, prefix3, prefixes, few] = settings.map(|(name, worlds, bits, prefixes)| {
-        let told = Leakage::median(worlds.each_ref().map(|world| world.leakage(bits, prefixes)));
-        let Leakage { exact, noisy, searching, rows_per_hit } = told;
-        println!("| {name} | {exact:.0} | {noisy:.0} | {searching:.0} | {rows_per_hit:.1} |");
-        told
-    });
+    let [full, bits12, bits10, bits8, prefix3, prefixes, few] =
+        settings.map(|(name, worlds, bits, prefixes)| {
+            let told =
+                Leakage::median(worlds.each_ref().map(|world| world.leakage(bits, prefixes)));
+            let Leakage {
+                exact,
+                noisy,
+                searching,
+                rows_per_hit,
+            } = told;
+            println!("| {name} | {exact:.0} | {noisy:.0} | {searching:.0} | {rows_per_hit:.1} |");
+            told
+        });
     // Prefixes undo what the rank of a name hides.
-    assert!(prefixes.exact > 60.0 && prefixes.noisy > 40.0, "{prefixes:?}");
+    assert!(
+        prefixes.exact > 60.0 && prefixes.noisy > 40.0,
+        "{prefixes:?}"
+    );
     assert!(prefix3.exact > 50.0 && prefix3.noisy > 30.0, "{prefix3:?}");
-    assert!(prefixes.noisy > prefix3.noisy && prefix3.noisy > 5.0 * full.noisy, "{prefix3:?} {full:?}");
-    assert!((10.0..40.0).contains(&full.exact) && full.noisy < 10.0, "{full:?}");
+    assert!(
+        prefixes.noisy > prefix3.noisy && prefix3.noisy > 5.0 * full.noisy,
+        "{prefix3:?} {full:?}"
+    );
+    assert!(
+        (10.0..40.0).contains(&full.exact) && full.noisy < 10.0,
+        "{full:?}"
+    );
     // Few bits blur ranks, at a price for every search.
-    assert!(full.exact + 5.0 > bits12.exact && bits12.exact > bits10.exact && bits10.exact > bits8.exact, "{bits10:?}");
+    assert!(
+        full.exact + 5.0 > bits12.exact
+            && bits12.exact > bits10.exact
+            && bits10.exact > bits8.exact,
+        "{bits10:?}"
+    );
     assert!(bits8.exact < 10.0, "{bits8:?}");
-    assert!(full.rows_per_hit < bits12.rows_per_hit && bits12.rows_per_hit < bits10.rows_per_hit, "{bits12:?}");
+    assert!(
+        full.rows_per_hit < bits12.rows_per_hit && bits12.rows_per_hit < bits10.rows_per_hit,
+        "{bits12:?}"
+    );
     assert!(bits10.rows_per_hit < bits8.rows_per_hit, "{bits8:?}");
     // They blur little for a reader who may try names.
     assert!((full.searching - 100.0).abs() < 1e-9 && (prefixes.searching - 100.0).abs() < 1e-9);
-    assert!(bits12.searching > bits10.searching && bits10.searching > bits8.searching, "{bits12:?} {bits10:?}");
+    assert!(
+        bits12.searching > bits10.searching && bits10.searching > bits8.searching,
+        "{bits12:?} {bits10:?}"
+    );
     assert!(bits8.searching > 35.0, "{bits8:?}");
     // Ranks of few values are far apart.
     assert!(few.exact > 2.0 * full.exact, "{few:?}");

@@ -73,7 +73,9 @@ pub fn print_line(text: fmt::Arguments<'_>) {
 /// Prints a line to standard error. [`errln!`](crate::errln) calls this. Control characters are escaped but for line breaks and
 /// tabs: the text can be another program's, such as an engine's error, and must not control the terminal.
 pub fn print_error_line(text: fmt::Arguments<'_>) {
-    let _ = io::stderr().lock().write_all(format!("{}\n", printable(&text.to_string())).as_bytes());
+    let _ = io::stderr()
+        .lock()
+        .write_all(format!("{}\n", printable(&text.to_string())).as_bytes());
 }
 
 /// Returns true if a terminal shows a character and does not obey it. Line breaks and tabs count as shown.
@@ -136,7 +138,9 @@ pub fn run(name: &str, program: impl FnOnce() -> ExitCode) -> ExitCode {
 pub fn is_closed_output(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        let broken = error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+        let broken = error
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
         if broken {
             return has_no_reader();
         }
@@ -149,8 +153,14 @@ pub fn is_closed_output(error: &(dyn Error + 'static)) -> bool {
 fn has_no_reader() -> bool {
     let stdout = io::stdout();
     let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut polled, Some(&at_once)).is_ok()
+        && polled[0]
+            .revents()
+            .intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 #[cfg(test)]
@@ -172,10 +182,17 @@ mod tests {
 
     #[test]
     fn statuses_of_a_program_and_of_failed_output() {
-        let failing = |kind: io::ErrorKind| -> ExitCode { resume_unwind(Box::new(OutputFailed(kind.into()))) };
-        let is = |found: ExitCode, status: u8| format!("{found:?}") == format!("{:?}", ExitCode::from(status));
+        let failing = |kind: io::ErrorKind| -> ExitCode {
+            resume_unwind(Box::new(OutputFailed(kind.into())))
+        };
+        let is = |found: ExitCode, status: u8| {
+            format!("{found:?}") == format!("{:?}", ExitCode::from(status))
+        };
         assert!(is(run("test", || ExitCode::from(7)), 7));
-        assert!(is(run("test", || failing(io::ErrorKind::BrokenPipe)), STATUS_CLOSED));
+        assert!(is(
+            run("test", || failing(io::ErrorKind::BrokenPipe)),
+            STATUS_CLOSED
+        ));
         assert!(is(run("test", || failing(io::ErrorKind::StorageFull)), 1));
     }
 

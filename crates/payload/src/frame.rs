@@ -31,7 +31,15 @@ impl Frame {
             Token::Array(len) => (len, false),
             _ => (0, false),
         };
-        Self { states, start, key_start: start, remaining: token.children(), len, is_map, is_whole }
+        Self {
+            states,
+            start,
+            key_start: start,
+            remaining: token.children(),
+            len,
+            is_map,
+            is_whole,
+        }
     }
 
     /// Returns the index of the value being processed; `None` in a map.
@@ -44,6 +52,10 @@ impl Frame {
 
     /// Returns the token of the header.
     pub(crate) const fn token(&self) -> Token<'static> {
-        if self.is_map { Token::Map(self.len) } else { Token::Array(self.len) }
+        if self.is_map {
+            Token::Map(self.len)
+        } else {
+            Token::Array(self.len)
+        }
     }
 }

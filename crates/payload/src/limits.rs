@@ -13,7 +13,10 @@ pub struct WalkLimits {
 
 impl Default for WalkLimits {
     fn default() -> Self {
-        Self { depth_max: 128, out_bytes_max: 64 << 20 }
+        Self {
+            depth_max: 128,
+            out_bytes_max: 64 << 20,
+        }
     }
 }
 
@@ -31,12 +34,18 @@ pub struct Budget {
 
 impl Budget {
     /// No limit: runs to the end of the document.
-    pub const UNLIMITED: Self = Self { fields_max: usize::MAX, bytes_max: usize::MAX };
+    pub const UNLIMITED: Self = Self {
+        fields_max: usize::MAX,
+        bytes_max: usize::MAX,
+    };
 
     /// Allows `fields_max` fields, or the number of input bytes that takes a similar time: 512 per field. Sealing a
     /// field takes about as long as walking over 32 small tokens.
     pub const fn fields(fields_max: usize) -> Self {
-        Self { fields_max, bytes_max: fields_max.saturating_mul(512) }
+        Self {
+            fields_max,
+            bytes_max: fields_max.saturating_mul(512),
+        }
     }
 }
 

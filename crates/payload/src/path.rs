@@ -30,7 +30,10 @@ impl Path<'_> {
     /// Returns at most the first `bytes_max` bytes of the text, cut between characters. The part of the path after the
     /// prefix is not read.
     pub fn prefix(&self, bytes_max: usize) -> String {
-        let mut prefix = Prefix { text: String::new(), bytes_max };
+        let mut prefix = Prefix {
+            text: String::new(),
+            bytes_max,
+        };
         // An error means that the prefix is full.
         let _ = self.write(&mut prefix, bytes_max);
         prefix.text
@@ -39,10 +42,12 @@ impl Path<'_> {
     /// Writes the path. Reads only as much of each string key as `key_bytes_max` bytes of text need.
     fn write(&self, f: &mut impl Write, key_bytes_max: usize) -> fmt::Result {
         f.write_char('$')?;
-        self.frames.iter().try_for_each(|frame| match frame.index() {
-            Some(index) => write!(f, "[{index}]"),
-            None => write_key(f, self.input, frame.key_start, key_bytes_max),
-        })
+        self.frames
+            .iter()
+            .try_for_each(|frame| match frame.index() {
+                Some(index) => write!(f, "[{index}]"),
+                None => write_key(f, self.input, frame.key_start, key_bytes_max),
+            })
     }
 }
 
@@ -71,7 +76,12 @@ impl Write for Prefix {
     }
 }
 
-fn write_key(f: &mut impl Write, input: &[u8], key_start: usize, key_bytes_max: usize) -> fmt::Result {
+fn write_key(
+    f: &mut impl Write,
+    input: &[u8],
+    key_start: usize,
+    key_bytes_max: usize,
+) -> fmt::Result {
     let mut reader = TokenReader::at(input, key_start);
     match reader.token() {
         // Reads up to four bytes more than needed, because the cut can split a character. The replacement character
@@ -85,12 +95,18 @@ fn write_key(f: &mut impl Write, input: &[u8], key_start: usize, key_bytes_max: 
         Ok(Token::Bool(key)) => write!(f, "[key:{key}]"),
         Ok(Token::Nil) => f.write_str("[key:nil]"),
         _ => {
-            let raw = TokenReader::at(input, key_start).value().unwrap_or_default();
+            let raw = TokenReader::at(input, key_start)
+                .value()
+                .unwrap_or_default();
             f.write_str("[key:0x")?;
             for byte in raw.iter().take(HEX_KEY_BYTES_MAX) {
                 write!(f, "{byte:02x}")?;
             }
-            f.write_str(if raw.len() > HEX_KEY_BYTES_MAX { "...]" } else { "]" })
+            f.write_str(if raw.len() > HEX_KEY_BYTES_MAX {
+                "...]"
+            } else {
+                "]"
+            })
         }
     }
 }
@@ -144,21 +160,40 @@ mod tests {
                 Err(())
             }
             fn failed(&mut self, path: &Path<'_>, (): ()) -> Result<(), ()> {
-                self.0.push((path.to_string(), (0..90).map(|max| path.prefix(max)).collect()));
+                self.0.push((
+                    path.to_string(),
+                    (0..90).map(|max| path.prefix(max)).collect(),
+                ));
                 Ok(())
             }
         }
-        for key in ["plain", "it's \u{1f511} \u{1}", &"\u{e9}".repeat(60), &"x".repeat(5_000), &"'".repeat(70)] {
+        for key in [
+            "plain",
+            "it's \u{1f511} \u{1}",
+            &"\u{e9}".repeat(60),
+            &"x".repeat(5_000),
+            &"'".repeat(70),
+        ] {
             let mut input = vec![0x81];
             write::str(&mut input, key);
             input.extend_from_slice(&[0x91, 0x07]);
             let mut paths = Paths(Vec::new());
-            Walk::new(Arc::new(Selection::everything()), Containers::Whole, WalkLimits::default())
-                .advance(&input, &mut Vec::new(), &mut paths, Budget::UNLIMITED)
-                .unwrap();
-            let [(text, prefixes)] = &paths.0[..] else { panic!("expected one failed field") };
+            Walk::new(
+                Arc::new(Selection::everything()),
+                Containers::Whole,
+                WalkLimits::default(),
+            )
+            .advance(&input, &mut Vec::new(), &mut paths, Budget::UNLIMITED)
+            .unwrap();
+            let [(text, prefixes)] = &paths.0[..] else {
+                panic!("expected one failed field")
+            };
             for (max, prefix) in prefixes.iter().enumerate() {
-                assert_eq!(prefix, &text[..text.floor_char_boundary(max)], "{key:.20} {max}");
+                assert_eq!(
+                    prefix,
+                    &text[..text.floor_char_boundary(max)],
+                    "{key:.20} {max}"
+                );
             }
         }
     }
@@ -188,7 +223,10 @@ mod tests {
         check(&[0xca, 0, 0, 0, 0], "$[key:0xca00000000]");
         check(&[0xc4, 0], "$[key:0xc400]");
         check(&[0x81, 0xc0, 0x90], "$[key:0x81c090]");
-        check(&[&[0xc4, 40][..], &[0xab; 40]].concat(), &format!("$[key:0xc428{}...]", "ab".repeat(30)));
+        check(
+            &[&[0xc4, 40][..], &[0xab; 40]].concat(),
+            &format!("$[key:0xc428{}...]", "ab".repeat(30)),
+        );
     }
 
     proptest! {

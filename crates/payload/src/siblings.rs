@@ -17,19 +17,28 @@ impl<'a> Path<'a> {
     /// Returns the innermost map that contains the value; `None` if only arrays contain it.
     pub fn enclosing_map(&self) -> Option<EnclosingMap<'a>> {
         let frame = self.frames.iter().rfind(|frame| frame.is_map)?;
-        Some(EnclosingMap { input: self.input, start: frame.start, key_start: frame.key_start })
+        Some(EnclosingMap {
+            input: self.input,
+            start: frame.start,
+            key_start: frame.key_start,
+        })
     }
 }
 
 impl Path<'_> {
     /// Returns the offset of the outermost map that contains the value; `None` if only arrays contain it.
     pub fn outermost_map(&self) -> Option<usize> {
-        self.frames.iter().find(|frame| frame.is_map).map(|frame| frame.start)
+        self.frames
+            .iter()
+            .find(|frame| frame.is_map)
+            .map(|frame| frame.start)
     }
 
     /// Returns true if the container that starts at an offset contains the value.
     pub fn is_within(&self, start: usize) -> bool {
-        self.frames.binary_search_by_key(&start, |frame| frame.start).is_ok()
+        self.frames
+            .binary_search_by_key(&start, |frame| frame.start)
+            .is_ok()
     }
 }
 
@@ -109,7 +118,9 @@ impl SiblingScan {
 
     /// Returns true if the scan is inside the container that starts at an offset.
     pub fn is_within(&self, start: usize) -> bool {
-        self.frames.binary_search_by_key(&start, |frame| frame.start).is_ok()
+        self.frames
+            .binary_search_by_key(&start, |frame| frame.start)
+            .is_ok()
     }
 
     /// Continues with the value at an offset.
@@ -145,19 +156,32 @@ impl SiblingScan {
         let is_map = matches!(token, Token::Map(_));
         let is_container = is_map || matches!(token, Token::Array(_));
         if is_container {
-            self.frames.push(ScanFrame { start, remaining: token.children(), is_map });
+            self.frames.push(ScanFrame {
+                start,
+                remaining: token.children(),
+                is_map,
+            });
         } else if self.frames.is_empty() {
             self.is_over = true;
         }
 
         if is_key {
-            self.key = if let Token::Str(key) = token { number(key) } else { None };
+            self.key = if let Token::Str(key) = token {
+                number(key)
+            } else {
+                None
+            };
             return ScanStep::Other;
         }
         match (map, self.key.take()) {
             (Some(map), Some(key)) => {
                 let end = (!is_container).then_some(self.position);
-                ScanStep::Found(FoundSibling { map, key, start, end })
+                ScanStep::Found(FoundSibling {
+                    map,
+                    key,
+                    start,
+                    end,
+                })
             }
             _ => ScanStep::Other,
         }
@@ -177,7 +201,12 @@ mod tests {
         let mut scan = SiblingScan::default();
         let (mut found, mut tokens) = (Vec::new(), 0);
         loop {
-            let number = |key: &[u8]| [&b"id"[..], b"x"].iter().position(|other| *other == key).map(|at| at as u32);
+            let number = |key: &[u8]| {
+                [&b"id"[..], b"x"]
+                    .iter()
+                    .position(|other| *other == key)
+                    .map(|at| at as u32)
+            };
             match scan.step(input, number) {
                 ScanStep::Found(sibling) => found.push(sibling),
                 ScanStep::Other => (),
@@ -191,10 +220,18 @@ mod tests {
     #[test]
     fn a_scan_finds_the_keys_of_all_maps() {
         let input = doc(r#"{"x": 1, "in": {"x": {"y": 2}, "id": 9, "list": [3, [4]]}, "id": 7}"#);
-        let at = |text: &[u8]| input.windows(text.len()).position(|part| part == text).expect("is there");
+        let at = |text: &[u8]| {
+            input
+                .windows(text.len())
+                .position(|part| part == text)
+                .expect("is there")
+        };
         let inner = 11;
         let (found, tokens) = scan(&input);
-        let found: Vec<_> = found.iter().map(|found| (found.map, found.key, input[found.start], found.end)).collect();
+        let found: Vec<_> = found
+            .iter()
+            .map(|found| (found.map, found.key, input[found.start], found.end))
+            .collect();
         let deep = at(b"\xdf\0\0\0\x01\xa1y");
         assert_eq!(
             found,
@@ -211,21 +248,43 @@ mod tests {
     #[test]
     fn only_keys_that_are_strings_count() {
         // {bin "id": 1, ["id", {"id": 4}]: 2, "a": 5, "id": 3}
-        let key = [&[0x92, 0xa2, b'i', b'd', 0x81, 0xa2, b'i', b'd', 4][..], &[2]].concat();
-        let input = [&[0x84, 0xc4, 2, b'i', b'd', 1][..], &key, &[0xa1, b'a', 5], &[0xa2, b'i', b'd', 3]].concat();
+        let key = [
+            &[0x92, 0xa2, b'i', b'd', 0x81, 0xa2, b'i', b'd', 4][..],
+            &[2],
+        ]
+        .concat();
+        let input = [
+            &[0x84, 0xc4, 2, b'i', b'd', 1][..],
+            &key,
+            &[0xa1, b'a', 5],
+            &[0xa2, b'i', b'd', 3],
+        ]
+        .concat();
         let (found, _) = scan(&input);
-        let found: Vec<_> = found.iter().map(|found| (found.map, input[found.start])).collect();
-        assert_eq!(found, [(10, 4), (0, 3)], "one of the map within the key, and one of the outer map");
+        let found: Vec<_> = found
+            .iter()
+            .map(|found| (found.map, input[found.start]))
+            .collect();
+        assert_eq!(
+            found,
+            [(10, 4), (0, 3)],
+            "one of the map within the key, and one of the outer map"
+        );
     }
 
     #[test]
     fn a_scan_ends_where_the_bytes_break_off() {
-        for broken in
-            [&[0x82, 0xa1, b'x', 1][..], &[0x82, 0xa1, b'x', 1, 0xc1], &[0xdf, 255, 255, 255, 255, 0xa1, b'x', 1]]
-        {
+        for broken in [
+            &[0x82, 0xa1, b'x', 1][..],
+            &[0x82, 0xa1, b'x', 1, 0xc1],
+            &[0xdf, 255, 255, 255, 255, 0xa1, b'x', 1],
+        ] {
             assert_eq!(scan(broken).0.len(), 1, "{broken:02x?}");
         }
-        assert_eq!((scan(&[]), scan(&[7]), scan(&[0x80, 1])), ((vec![], 0), (vec![], 1), (vec![], 1)));
+        assert_eq!(
+            (scan(&[]), scan(&[7]), scan(&[0x80, 1])),
+            ((vec![], 0), (vec![], 1), (vec![], 1))
+        );
     }
 
     /// The path of a field, the start of its outermost map, and the starts of its enclosing map and that map's key.
@@ -241,10 +300,13 @@ mod tests {
         fn field(&mut self, field: Field<'_>, _: &mut Vec<u8>) -> Result<Outcome, ()> {
             let map = field.path.enclosing_map();
             if let Some(map) = &map {
-                assert!(field.path.is_within(map.start()) && !field.path.is_within(map.key_start()));
+                assert!(
+                    field.path.is_within(map.start()) && !field.path.is_within(map.key_start())
+                );
             }
             let map = map.map(|map| (map.start(), map.key_start()));
-            self.0.push((field.path.to_string(), field.path.outermost_map(), map));
+            self.0
+                .push((field.path.to_string(), field.path.outermost_map(), map));
             Ok(Outcome::Keep)
         }
 
@@ -257,10 +319,21 @@ mod tests {
     fn the_nearest_and_the_outermost_map_are_known() {
         let input = doc(r#"[1, {"a": [{"b": 2}, 3]}]"#);
         let mut around = Around::default();
-        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Descend, WalkLimits::default());
-        walk.advance(&input, &mut Vec::new(), &mut around, Budget::UNLIMITED).expect("walks");
-        let expected =
-            [("$[0]", None, None), ("$[1].a[0].b", Some(6), Some((18, 23))), ("$[1].a[1]", Some(6), Some((6, 11)))];
-        assert_eq!(around.0, expected.map(|(path, outer, map)| (path.to_owned(), outer, map)));
+        let mut walk = Walk::new(
+            Arc::new(Selection::everything()),
+            Containers::Descend,
+            WalkLimits::default(),
+        );
+        walk.advance(&input, &mut Vec::new(), &mut around, Budget::UNLIMITED)
+            .expect("walks");
+        let expected = [
+            ("$[0]", None, None),
+            ("$[1].a[0].b", Some(6), Some((18, 23))),
+            ("$[1].a[1]", Some(6), Some((6, 11))),
+        ];
+        assert_eq!(
+            around.0,
+            expected.map(|(path, outer, map)| (path.to_owned(), outer, map))
+        );
     }
 }

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use sealwire_msgpack::write;
 
-use crate::{Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkError, WalkLimits};
+use crate::{
+    Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkError,
+    WalkLimits,
+};
 
 /// Lists the paths of all fields. Fails every field, and then keeps it unchanged.
 #[derive(Default)]
@@ -70,17 +73,29 @@ pub(crate) fn walk<T: Transform>(
 /// Returns the positions of the paths of a selection that match nothing in a document.
 pub(crate) fn unmatched(selection: Selection, containers: Containers, input: &[u8]) -> Vec<u32> {
     let mut walk = Walk::new(Arc::new(selection), containers, WalkLimits::default());
-    while let Progress::More =
-        walk.advance(input, &mut Vec::new(), &mut Paths::default(), Budget::fields(1)).expect("test document walks")
-    {
-    }
+    while let Progress::More = walk
+        .advance(
+            input,
+            &mut Vec::new(),
+            &mut Paths::default(),
+            Budget::fields(1),
+        )
+        .expect("test document walks")
+    {}
     walk.unmatched()
 }
 
 pub(crate) fn fields(selection: Selection, containers: Containers, input: &[u8]) -> Vec<String> {
     let mut paths = Paths::default();
-    let (out, consumed) = walk(selection, containers, WalkLimits::default(), Budget::UNLIMITED, input, &mut paths)
-        .expect("test document walks");
+    let (out, consumed) = walk(
+        selection,
+        containers,
+        WalkLimits::default(),
+        Budget::UNLIMITED,
+        input,
+        &mut paths,
+    )
+    .expect("test document walks");
     assert_eq!(out, input);
     assert_eq!(consumed, input.len());
     paths.0

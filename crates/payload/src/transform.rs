@@ -62,13 +62,19 @@ impl ExtraWork {
     /// Returns the work of both.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
-        Self { fields: self.fields.saturating_add(other.fields), bytes: self.bytes.saturating_add(other.bytes) }
+        Self {
+            fields: self.fields.saturating_add(other.fields),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
     }
 
     /// Returns the work since `before`.
     #[must_use]
     pub const fn since(self, before: Self) -> Self {
-        Self { fields: self.fields.saturating_sub(before.fields), bytes: self.bytes.saturating_sub(before.bytes) }
+        Self {
+            fields: self.fields.saturating_sub(before.fields),
+            bytes: self.bytes.saturating_sub(before.bytes),
+        }
     }
 }
 

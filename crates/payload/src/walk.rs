@@ -127,7 +127,10 @@ impl Walk {
     /// Makes the walk copy nothing to the output: for transforms that only read fields, and keep them.
     #[must_use]
     pub fn without_output(self) -> Self {
-        Self { discards: true, ..self }
+        Self {
+            discards: true,
+            ..self
+        }
     }
 
     /// Returns the number of fields passed to the transform so far, including failed and unchanged fields.
@@ -153,7 +156,10 @@ impl Walk {
 
     /// Returns the location of the value that the walk is at.
     pub fn path<'a>(&'a self, input: &'a [u8]) -> Path<'a> {
-        Path { frames: &self.frames, input }
+        Path {
+            frames: &self.frames,
+            input,
+        }
     }
 
     /// Continues the walk for one `budget`. `input` must be identical on every call, and can continue after the
@@ -200,7 +206,9 @@ impl Walk {
             let before = self.position;
             let fields = self.fields;
             if !self.step(pass)? {
-                return Ok(Progress::Done { consumed: self.position });
+                return Ok(Progress::Done {
+                    consumed: self.position,
+                });
             }
             let bytes = self.position - before;
             let cost = bytes.max(TOKEN_BYTES_MIN);
@@ -225,7 +233,10 @@ impl Walk {
     /// Processes the token of one value, together with its key if the key is a scalar, or leaves one container. Returns
     /// `false` at the end.
     #[inline]
-    fn step<T: Transform>(&mut self, pass: &mut WalkPass<'_, T>) -> Result<bool, WalkError<T::Error>> {
+    fn step<T: Transform>(
+        &mut self,
+        pass: &mut WalkPass<'_, T>,
+    ) -> Result<bool, WalkError<T::Error>> {
         let Some(frame) = self.frames.last_mut() else {
             if self.root_started {
                 return Ok(false);
@@ -265,24 +276,40 @@ impl Walk {
     }
 
     #[inline]
-    fn value<T: Transform>(&mut self, pass: &mut WalkPass<'_, T>, states: States) -> Result<(), WalkError<T::Error>> {
+    fn value<T: Transform>(
+        &mut self,
+        pass: &mut WalkPass<'_, T>,
+        states: States,
+    ) -> Result<(), WalkError<T::Error>> {
         let start = self.position;
         let token = read(pass.input, &mut self.position)?;
         self.met |= states;
         match token {
             Token::Array(_) | Token::Map(_) => self.enter(token, start, states),
             Token::Nil => Ok(()),
-            _ if states & EVERYTHING != 0 || self.selection.accepts(states) => self.field(pass, token, start, states),
+            _ if states & EVERYTHING != 0 || self.selection.accepts(states) => {
+                self.field(pass, token, start, states)
+            }
             _ => Ok(()),
         }
     }
 
     /// Enters a container whose header was just read.
-    fn enter<E>(&mut self, token: Token<'_>, start: usize, states: States) -> Result<(), WalkError<E>> {
+    fn enter<E>(
+        &mut self,
+        token: Token<'_>,
+        start: usize,
+        states: States,
+    ) -> Result<(), WalkError<E>> {
         if self.frames.len() >= self.limits.depth_max {
-            return Err(WalkError::TooDeep { at: start, depth_max: self.limits.depth_max });
+            return Err(WalkError::TooDeep {
+                at: start,
+                depth_max: self.limits.depth_max,
+            });
         }
-        let is_selected = states & EVERYTHING == 0 && !self.selection.is_ranked() && self.selection.accepts(states);
+        let is_selected = states & EVERYTHING == 0
+            && !self.selection.is_ranked()
+            && self.selection.accepts(states);
         let is_whole = is_selected && self.containers == Containers::Whole;
         if is_selected {
             self.within |= states;
@@ -300,7 +327,10 @@ impl Walk {
     }
 
     /// Leaves the innermost container, and passes it to the transform if it is one field.
-    fn leave<T: Transform>(&mut self, pass: &mut WalkPass<'_, T>) -> Result<(), WalkError<T::Error>> {
+    fn leave<T: Transform>(
+        &mut self,
+        pass: &mut WalkPass<'_, T>,
+    ) -> Result<(), WalkError<T::Error>> {
         let Some(frame) = self.frames.pop() else {
             return Ok(());
         };
@@ -324,12 +354,33 @@ impl Walk {
         self.fields += 1;
         let out_len = pass.out.len();
         let raw = pass.input.get(start..self.position).unwrap_or_default();
-        let path = Path { frames: &self.frames, input: pass.input };
+        let path = Path {
+            frames: &self.frames,
+            input: pass.input,
+        };
         let selection = &*self.selection;
         if pass.is_near_limit(raw.len()) {
-            return pass.field_apart(Field { token, raw, path, selection, states }, self.position);
+            return pass.field_apart(
+                Field {
+                    token,
+                    raw,
+                    path,
+                    selection,
+                    states,
+                },
+                self.position,
+            );
         }
-        match pass.transform.field(Field { token, raw, path, selection, states }, pass.out) {
+        match pass.transform.field(
+            Field {
+                token,
+                raw,
+                path,
+                selection,
+                states,
+            },
+            pass.out,
+        ) {
             Ok(Outcome::Replaced) => {
                 pass.copied_to = self.position;
                 pass.check_out_len()
@@ -340,7 +391,9 @@ impl Walk {
             }
             Err(error) => {
                 pass.out.truncate(out_len);
-                pass.transform.failed(&path, error).map_err(WalkError::Transform)
+                pass.transform
+                    .failed(&path, error)
+                    .map_err(WalkError::Transform)
             }
         }
     }
@@ -365,7 +418,10 @@ impl<T: Transform> WalkPass<'_, T> {
     /// Returns true if a field of so many bytes could take the output beyond its limit.
     #[inline]
     fn is_near_limit(&self, field_bytes: usize) -> bool {
-        self.out_len_max.saturating_sub(self.out.len()) < field_bytes.saturating_mul(2).saturating_add(FIELD_ROOM_BYTES)
+        self.out_len_max.saturating_sub(self.out.len())
+            < field_bytes
+                .saturating_mul(2)
+                .saturating_add(FIELD_ROOM_BYTES)
     }
 
     /// Passes a field that ends at `end` to the transform with an output of its own, and copies that if it fits. So the
@@ -387,7 +443,10 @@ impl<T: Transform> WalkPass<'_, T> {
                 Ok(())
             }
             Ok(Outcome::Keep) => Ok(()),
-            Err(error) => self.transform.failed(&path, error).map_err(WalkError::Transform),
+            Err(error) => self
+                .transform
+                .failed(&path, error)
+                .map_err(WalkError::Transform),
         }
     }
 
@@ -401,14 +460,19 @@ impl<T: Transform> WalkPass<'_, T> {
 
     #[cold]
     fn out_too_large(&self) -> WalkError<T::Error> {
-        WalkError::OutTooLarge { out_bytes_max: self.out_bytes_max }
+        WalkError::OutTooLarge {
+            out_bytes_max: self.out_bytes_max,
+        }
     }
 }
 
 /// Reads the token at `position` and advances to its end. Validates that strings are UTF-8.
 #[inline(always)] // As the token itself.
 fn read<'a, E>(input: &'a [u8], position: &mut usize) -> Result<Token<'a>, WalkError<E>> {
-    let malformed = |source| WalkError::Malformed { at: *position, source };
+    let malformed = |source| WalkError::Malformed {
+        at: *position,
+        source,
+    };
     let mut reader = TokenReader::at(input, *position);
     let token = reader.token().map_err(malformed)?;
     if let Token::Str(bytes) = token
@@ -437,8 +501,20 @@ mod tests {
 
     /// Returns the output of [`Wrap`] over every leaf. Asserts that one run and single steps give the same output.
     fn wrapped(input: &[u8], limits: WalkLimits) -> Result<Vec<u8>, WalkError<String>> {
-        let steps = Budget { fields_max: 0, bytes_max: 0 };
-        let run = |budget| walk(Selection::everything(), Containers::Whole, limits, budget, input, &mut Wrap);
+        let steps = Budget {
+            fields_max: 0,
+            bytes_max: 0,
+        };
+        let run = |budget| {
+            walk(
+                Selection::everything(),
+                Containers::Whole,
+                limits,
+                budget,
+                input,
+                &mut Wrap,
+            )
+        };
         let outcome = run(WIDE);
         assert_eq!(outcome, run(steps), "{input:02x?}");
         outcome.map(|(out, _)| out)
@@ -449,7 +525,10 @@ mod tests {
         // An array16 of two, the second an empty map32: both headers longer than they need to be.
         let input = [0xdc, 0, 2, 0x05, 0xdf, 0, 0, 0, 0];
         let expected = [0xdc, 0, 2, 0xc4, 1, 0x05, 0xdf, 0, 0, 0, 0];
-        assert_eq!(wrapped(&input, WalkLimits::default()), Ok(expected.to_vec()));
+        assert_eq!(
+            wrapped(&input, WalkLimits::default()),
+            Ok(expected.to_vec())
+        );
     }
 
     #[test]
@@ -457,7 +536,14 @@ mod tests {
         for input in [&[0x07, 0xc1][..], &[0x90, 0xc1], &[0xc0, 0xff, 0xff]] {
             let mut paths = Paths::default();
             let selection = Selection::everything();
-            let outcome = walk(selection, Containers::Whole, WalkLimits::default(), WIDE, input, &mut paths);
+            let outcome = walk(
+                selection,
+                Containers::Whole,
+                WalkLimits::default(),
+                WIDE,
+                input,
+                &mut paths,
+            );
             assert_eq!(outcome, Ok((input[..1].to_vec(), 1)));
         }
     }
@@ -465,24 +551,46 @@ mod tests {
     #[test]
     fn a_walk_without_output_reads_the_same_fields() {
         let input = [0x93, 0x01, 0x92, 0x02, 0xa1, b'x', 0x03];
-        let limits = WalkLimits { out_bytes_max: 0, ..WalkLimits::default() };
-        let mut whole = Walk::new(Arc::new(Selection::everything()), Containers::Whole, limits).without_output();
+        let limits = WalkLimits {
+            out_bytes_max: 0,
+            ..WalkLimits::default()
+        };
+        let mut whole = Walk::new(Arc::new(Selection::everything()), Containers::Whole, limits)
+            .without_output();
         let mut seen = Paths::default();
         let mut out = Vec::new();
-        assert_eq!(whole.advance(&input, &mut out, &mut seen, Budget::fields(2)), Ok(Progress::More));
+        assert_eq!(
+            whole.advance(&input, &mut out, &mut seen, Budget::fields(2)),
+            Ok(Progress::More)
+        );
         // A clone goes on from the same place.
         let (mut rest, mut seen_by_rest) = (whole.clone(), Paths::default());
-        assert_eq!(rest.advance(&input, &mut out, &mut seen_by_rest, WIDE), Ok(Progress::Done { consumed: 7 }));
+        assert_eq!(
+            rest.advance(&input, &mut out, &mut seen_by_rest, WIDE),
+            Ok(Progress::Done { consumed: 7 })
+        );
         assert_eq!(
             (seen.0.len(), seen_by_rest.0, whole.fields(), rest.fields()),
-            (2, vec!["$[1][1]", "$[2]"].into_iter().map(str::to_owned).collect(), 2, 4)
+            (
+                2,
+                vec!["$[1][1]", "$[2]"]
+                    .into_iter()
+                    .map(str::to_owned)
+                    .collect(),
+                2,
+                4
+            )
         );
         assert!(out.is_empty());
     }
 
     #[test]
     fn a_finished_walk_stays_finished() {
-        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, WalkLimits::default());
+        let mut walk = Walk::new(
+            Arc::new(Selection::everything()),
+            Containers::Whole,
+            WalkLimits::default(),
+        );
         let mut out = Vec::new();
         for _ in 0..3 {
             let progress = walk.advance(&[0x91, 0x07], &mut out, &mut Wrap, WIDE);
@@ -510,7 +618,11 @@ mod tests {
         }
 
         fn failed(&mut self, path: &Path<'_>, error: String) -> Result<(), String> {
-            if self.goes_on { Ok(()) } else { Err(format!("{error} at {path}")) }
+            if self.goes_on {
+                Ok(())
+            } else {
+                Err(format!("{error} at {path}"))
+            }
         }
     }
 
@@ -520,7 +632,14 @@ mod tests {
         let run = |goes_on, budget| {
             let mut mixed = Mixed { goes_on };
             let selection = Selection::everything();
-            walk(selection, Containers::Whole, WalkLimits::default(), budget, &input, &mut mixed)
+            walk(
+                selection,
+                Containers::Whole,
+                WalkLimits::default(),
+                budget,
+                &input,
+                &mut mixed,
+            )
         };
         for fields_max in [1, 2, 3, 100] {
             let (out, _) = run(true, Budget::fields(fields_max)).expect("goes on");
@@ -535,9 +654,12 @@ mod tests {
         let input = doc(r#"{"a": 1, "b": [1, {"c": [2, 3]}], "d": [], "e": "x"}"#);
         let paths = ["$.b", "$.d", "$..c"];
         let mut expected = vec![0xdf, 0, 0, 0, 4];
-        for (key, value, is_field) in
-            [("a", "1", false), ("b", r#"[1, {"c": [2, 3]}]"#, true), ("d", "[]", true), ("e", r#""x""#, false)]
-        {
+        for (key, value, is_field) in [
+            ("a", "1", false),
+            ("b", r#"[1, {"c": [2, 3]}]"#, true),
+            ("d", "[]", true),
+            ("e", r#""x""#, false),
+        ] {
             write::str(&mut expected, key);
             if is_field {
                 write::bin(&mut expected, &doc(value));
@@ -547,9 +669,19 @@ mod tests {
         }
         for bytes_max in [0, 1, 16, 17, 40, 100, usize::MAX] {
             for fields_max in [0, 1, 2, usize::MAX] {
-                let budget = Budget { fields_max, bytes_max };
+                let budget = Budget {
+                    fields_max,
+                    bytes_max,
+                };
                 let selection = Selection::parse(paths).expect("paths parse");
-                let outcome = walk(selection, Containers::Whole, WalkLimits::default(), budget, &input, &mut Wrap);
+                let outcome = walk(
+                    selection,
+                    Containers::Whole,
+                    WalkLimits::default(),
+                    budget,
+                    &input,
+                    &mut Wrap,
+                );
                 assert_eq!(outcome, Ok((expected.clone(), input.len())), "{budget:?}");
             }
         }
@@ -558,7 +690,11 @@ mod tests {
     #[test]
     fn malformed_input_is_refused_where_it_begins() {
         let check = |input: &[u8], at, source| {
-            assert_eq!(wrapped(input, WalkLimits::default()), Err(WalkError::Malformed { at, source }), "{input:02x?}");
+            assert_eq!(
+                wrapped(input, WalkLimits::default()),
+                Err(WalkError::Malformed { at, source }),
+                "{input:02x?}"
+            );
         };
         check(&[], 0, Malformed::Truncated);
         check(&[0xc1], 0, Malformed::ReservedMarker);
@@ -566,7 +702,11 @@ mod tests {
         check(&[0x92, 0x01, 0xc1], 2, Malformed::ReservedMarker);
         check(&[0x92, 0x01, 0xa2, b'a'], 2, Malformed::Truncated);
         check(&[0xdd, 255, 255, 255, 255, 0xc0], 6, Malformed::Truncated);
-        check(&[0xdf, 255, 255, 255, 255, 0xc0, 0xc0], 7, Malformed::Truncated);
+        check(
+            &[0xdf, 255, 255, 255, 255, 0xc0, 0xc0],
+            7,
+            Malformed::Truncated,
+        );
         check(&[0x81, 0xa1, b'a'], 3, Malformed::Truncated);
         check(&[0x91, 0xa1, 0xff], 1, Malformed::NotUtf8);
         check(&[0x81, 0xa1, 0xff, 0x01], 1, Malformed::NotUtf8);
@@ -576,9 +716,19 @@ mod tests {
 
     #[test]
     fn strings_are_checked_where_nothing_is_selected_too() {
-        for (input, at) in [(&[0x92, 0x01, 0xa1, 0xff][..], 2), (&[0x81, 0xa1, 0xc0, 0x01], 1)] {
+        for (input, at) in [
+            (&[0x92, 0x01, 0xa1, 0xff][..], 2),
+            (&[0x81, 0xa1, 0xc0, 0x01], 1),
+        ] {
             for (path, containers) in [("$.x", Containers::Descend), ("$", Containers::Whole)] {
-                let outcome = walk(selection(path), containers, WalkLimits::default(), WIDE, input, &mut Wrap);
+                let outcome = walk(
+                    selection(path),
+                    containers,
+                    WalkLimits::default(),
+                    WIDE,
+                    input,
+                    &mut Wrap,
+                );
                 let source = Malformed::NotUtf8;
                 assert_eq!(outcome, Err(WalkError::Malformed { at, source }), "{path}");
             }
@@ -588,17 +738,45 @@ mod tests {
     #[test]
     fn nesting_ends_at_its_limit() {
         let nested = |depth| [vec![0x91; depth], vec![0x01]].concat();
-        let limits = WalkLimits { depth_max: 3, ..WalkLimits::default() };
+        let limits = WalkLimits {
+            depth_max: 3,
+            ..WalkLimits::default()
+        };
         let too_deep = |at, depth_max| Err(WalkError::TooDeep { at, depth_max });
         assert!(wrapped(&nested(3), limits).is_ok());
         assert_eq!(wrapped(&nested(4), limits), too_deep(3, 3));
         // The limit also holds inside a key, and inside a container selected whole.
-        assert_eq!(wrapped(&[0x81, 0x91, 0x91, 0x91, 1, 2], limits), too_deep(3, 3));
-        let outcome = walk(selection("$"), Containers::Whole, limits, WIDE, &nested(4), &mut Wrap);
+        assert_eq!(
+            wrapped(&[0x81, 0x91, 0x91, 0x91, 1, 2], limits),
+            too_deep(3, 3)
+        );
+        let outcome = walk(
+            selection("$"),
+            Containers::Whole,
+            limits,
+            WIDE,
+            &nested(4),
+            &mut Wrap,
+        );
         assert_eq!(outcome.map(|(out, _)| out), too_deep(3, 3));
-        assert_eq!(wrapped(&nested(10_000), WalkLimits::default()), too_deep(128, 128));
-        assert_eq!(wrapped(&[0x90], WalkLimits { depth_max: 0, ..limits }), too_deep(0, 0));
-        let deep = WalkLimits { depth_max: 10_000, ..WalkLimits::default() };
+        assert_eq!(
+            wrapped(&nested(10_000), WalkLimits::default()),
+            too_deep(128, 128)
+        );
+        assert_eq!(
+            wrapped(
+                &[0x90],
+                WalkLimits {
+                    depth_max: 0,
+                    ..limits
+                }
+            ),
+            too_deep(0, 0)
+        );
+        let deep = WalkLimits {
+            depth_max: 10_000,
+            ..WalkLimits::default()
+        };
         assert!(wrapped(&nested(10_000), deep).is_ok());
     }
 
@@ -607,7 +785,13 @@ mod tests {
         let input = doc(r#"[1, "abc", [2]]"#);
         let whole = wrapped(&input, WalkLimits::default()).expect("walks");
         for out_bytes_max in 0..whole.len() + 2 {
-            let outcome = wrapped(&input, WalkLimits { out_bytes_max, ..WalkLimits::default() });
+            let outcome = wrapped(
+                &input,
+                WalkLimits {
+                    out_bytes_max,
+                    ..WalkLimits::default()
+                },
+            );
             if out_bytes_max < whole.len() {
                 assert_eq!(outcome, Err(WalkError::OutTooLarge { out_bytes_max }));
             } else {
@@ -618,12 +802,24 @@ mod tests {
 
     #[test]
     fn output_takes_no_memory_beyond_its_limit() {
-        let input = doc(&format!("[{}]", vec![format!("{:?}", "x".repeat(100)); 2_000].join(",")));
+        let input = doc(&format!(
+            "[{}]",
+            vec![format!("{:?}", "x".repeat(100)); 2_000].join(",")
+        ));
         let whole = wrapped(&input, WalkLimits::default()).expect("walks");
-        for (out_bytes_max, fits) in [(whole.len(), true), (whole.len() - 1, false), (150_001, false), (70, false)] {
+        for (out_bytes_max, fits) in [
+            (whole.len(), true),
+            (whole.len() - 1, false),
+            (150_001, false),
+            (70, false),
+        ] {
             for budget in [WIDE, Budget::fields(7)] {
-                let limits = WalkLimits { out_bytes_max, ..WalkLimits::default() };
-                let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, limits);
+                let limits = WalkLimits {
+                    out_bytes_max,
+                    ..WalkLimits::default()
+                };
+                let mut walk =
+                    Walk::new(Arc::new(Selection::everything()), Containers::Whole, limits);
                 let mut out = Vec::with_capacity(out_bytes_max);
                 let room = out.capacity();
                 let outcome = loop {
@@ -644,7 +840,10 @@ mod tests {
         let input = doc(r#"[1, "abc", [2]]"#);
         let whole = wrapped(&input, WalkLimits::default()).expect("walks");
         for (out_bytes_max, fits) in [(whole.len(), true), (whole.len() - 1, false)] {
-            let limits = WalkLimits { out_bytes_max, ..WalkLimits::default() };
+            let limits = WalkLimits {
+                out_bytes_max,
+                ..WalkLimits::default()
+            };
             let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, limits);
             let (mut out, mut drained) = (b"prefix".to_vec(), Vec::new());
             let outcome = loop {
@@ -687,21 +886,40 @@ mod tests {
     fn fields_near_the_limit_end_complete() {
         let input = doc(r#"[1, {"x": 2, "y": [3, 4]}, null, 5]"#);
         let run = |limits| {
-            walk(Selection::everything(), Containers::Whole, limits, WIDE, &input, &mut Later::default())
-                .map(|(out, _)| out)
+            walk(
+                Selection::everything(),
+                Containers::Whole,
+                limits,
+                WIDE,
+                &input,
+                &mut Later::default(),
+            )
+            .map(|(out, _)| out)
         };
         let whole = run(WalkLimits::default()).expect("walks");
-        assert_eq!(run(WalkLimits { out_bytes_max: whole.len(), ..WalkLimits::default() }), Ok(whole));
+        assert_eq!(
+            run(WalkLimits {
+                out_bytes_max: whole.len(),
+                ..WalkLimits::default()
+            }),
+            Ok(whole)
+        );
     }
 
     #[test]
     fn every_slice_ends_complete() {
         let input = doc(r#"[1, {"x": 2, "y": [3, 4]}, null, 5]"#);
         for fields_max in [1, 2, 3, 100] {
-            let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, WalkLimits::default());
+            let mut walk = Walk::new(
+                Arc::new(Selection::everything()),
+                Containers::Whole,
+                WalkLimits::default(),
+            );
             let (mut out, mut later) = (Vec::new(), Later::default());
             loop {
-                let progress = walk.advance(&input, &mut out, &mut later, Budget::fields(fields_max)).expect("walks");
+                let progress = walk
+                    .advance(&input, &mut out, &mut later, Budget::fields(fields_max))
+                    .expect("walks");
                 assert!(!out.contains(&b'?'), "{fields_max}");
                 if progress != Progress::More {
                     break;
@@ -735,27 +953,50 @@ mod tests {
     fn a_slow_field_ends_its_slice() {
         // A nil follows each field; nil is not a field.
         let input = [&[0x9c][..], &[0x01, 0xc0].repeat(6)].concat();
-        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, WalkLimits::default());
+        let mut walk = Walk::new(
+            Arc::new(Selection::everything()),
+            Containers::Whole,
+            WalkLimits::default(),
+        );
         let (mut out, mut slow) = (Vec::new(), Slow(0));
         let mut fields = || {
-            let progress = walk.advance(&input, &mut out, &mut slow, WIDE).expect("walks");
+            let progress = walk
+                .advance(&input, &mut out, &mut slow, WIDE)
+                .expect("walks");
             (walk.fields(), progress)
         };
         assert_eq!(fields(), (3, Progress::More));
         assert_eq!(fields(), (6, Progress::More));
-        assert_eq!(fields(), (6, Progress::Done { consumed: input.len() }));
+        assert_eq!(
+            fields(),
+            (
+                6,
+                Progress::Done {
+                    consumed: input.len()
+                }
+            )
+        );
     }
 
     #[test]
     fn a_slice_ends_within_its_budget() {
         // 10,000 one-byte values, none selected: each counts 16 bytes.
         let input = [&[0xdc, 0x27, 0x10][..], &[0x01; 10_000]].concat();
-        let budget = Budget { fields_max: usize::MAX, bytes_max: 1600 };
-        let mut walk = Walk::new(Arc::new(selection("$.x")), Containers::Whole, WalkLimits::default());
+        let budget = Budget {
+            fields_max: usize::MAX,
+            bytes_max: 1600,
+        };
+        let mut walk = Walk::new(
+            Arc::new(selection("$.x")),
+            Containers::Whole,
+            WalkLimits::default(),
+        );
         let (mut out, mut slices) = (Vec::new(), 1);
         loop {
             let before = walk.position();
-            let progress = walk.advance(&input, &mut out, &mut Wrap, budget).expect("walks");
+            let progress = walk
+                .advance(&input, &mut out, &mut Wrap, budget)
+                .expect("walks");
             assert!(walk.position() - before <= 102);
             // Kept bytes are written at once: the output is never behind by more than a slice.
             assert_eq!(out.len(), walk.position());
@@ -767,7 +1008,11 @@ mod tests {
         assert_eq!(slices, 101);
         assert_eq!(walk.fields(), 0);
 
-        let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, WalkLimits::default());
+        let mut walk = Walk::new(
+            Arc::new(Selection::everything()),
+            Containers::Whole,
+            WalkLimits::default(),
+        );
         for fields in 1..=20 {
             let progress = walk.advance(&input, &mut out, &mut Wrap, Budget::fields(1));
             assert_eq!(progress, Ok(Progress::More));

@@ -14,7 +14,9 @@ mod tests;
 
 pub use error::{KeysError, SealError};
 pub use seal::{SealOptions, Sealed};
-pub use text::{Expected, LIFETIME, PublicKeys, Signed, TEXT_BYTES_MAX, publish, signer_from_base64};
+pub use text::{
+    Expected, LIFETIME, PublicKeys, Signed, TEXT_BYTES_MAX, publish, signer_from_base64,
+};
 
 /// Items of the crypto crate that callers of this crate need.
 pub use sealwire_crypto::{EncapsulationPlace, Encoding, KeyScope, Suite, VerifyingKey};

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use sealwire_crypto::{Datatype, EncapsulationPlace, Encoding, Error, KeyScope, Sealer, Suite};
 use sealwire_msgpack::{Token, write};
-use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkLimits};
+use sealwire_payload::{
+    Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkLimits,
+};
 
 use crate::error::SealError;
 use crate::text::PublicKeys;
@@ -62,16 +64,26 @@ impl PublicKeys {
     /// # Errors
     /// [`SealError`].
     pub fn seal(&self, document: &[u8], options: &SealOptions<'_>) -> Result<Sealed, SealError> {
-        let SealOptions { select, context, encoding, key_scope, suite, encapsulation } = *options;
+        let SealOptions {
+            select,
+            context,
+            encoding,
+            key_scope,
+            suite,
+            encapsulation,
+        } = *options;
         if context.starts_with(CONTEXT_RESERVED) {
             return Err(SealError::ContextReserved);
         }
         if context.len() > CONTEXT_BYTES_MAX {
-            return Err(SealError::Context { max: CONTEXT_BYTES_MAX });
+            return Err(SealError::Context {
+                max: CONTEXT_BYTES_MAX,
+            });
         }
         let selection = match select {
             None => Selection::everything(),
-            Some(paths) => Selection::parse(paths.iter().copied()).map_err(|e| SealError::Path(e.to_string()))?,
+            Some(paths) => Selection::parse(paths.iter().copied())
+                .map_err(|e| SealError::Path(e.to_string()))?,
         };
         let recipient = self.recipient(suite).ok_or(SealError::NoKey)?;
         if encapsulation == EncapsulationPlace::Apart {
@@ -82,9 +94,19 @@ impl PublicKeys {
                 return Err(SealError::Apart("each field has its own"));
             }
         }
-        let sealer = Sealer::new(&self.app, Arc::clone(recipient), key_scope, encoding, context).map_err(failed)?;
+        let sealer = Sealer::new(
+            &self.app,
+            Arc::clone(recipient),
+            key_scope,
+            encoding,
+            context,
+        )
+        .map_err(failed)?;
         let mut fields = SealFields(sealer.placing(encapsulation));
-        let limits = WalkLimits { out_bytes_max: usize::MAX, ..WalkLimits::default() };
+        let limits = WalkLimits {
+            out_bytes_max: usize::MAX,
+            ..WalkLimits::default()
+        };
         let mut walk = Walk::new(Arc::new(selection), Containers::Whole, limits);
         let mut out = Vec::new();
         let walked = walk.advance(document, &mut out, &mut fields, Budget::UNLIMITED);
@@ -94,7 +116,9 @@ impl PublicKeys {
                 encapsulations: fields.0.take_encapsulations(),
                 unmatched: walk.unmatched(),
             }),
-            Ok(_) => Err(SealError::Document("not exactly one MessagePack value".into())),
+            Ok(_) => Err(SealError::Document(
+                "not exactly one MessagePack value".into(),
+            )),
             Err(sealwire_payload::WalkError::Transform(error)) => Err(failed(error)),
             Err(error) => Err(SealError::Document(error.to_string())),
         }

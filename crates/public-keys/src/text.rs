@@ -6,8 +6,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sealwire_crypto::{
-    AppId, AppKeys, HybridPublicKey, KeyId, KeyMaterial, KeyState, KeyVersion, PublicKey, SIGNATURE_BYTES, SigningKey,
-    Suite, VerifyingKey,
+    AppId, AppKeys, HybridPublicKey, KeyId, KeyMaterial, KeyState, KeyVersion, PublicKey,
+    SIGNATURE_BYTES, SigningKey, Suite, VerifyingKey,
 };
 use serde::{Deserialize, Serialize};
 
@@ -64,10 +64,19 @@ struct KeyText {
 /// Returns the signed text of an app's newest published key of each suite, or `None` if the app has none. Expands hybrid
 /// keys that were not used before.
 #[must_use]
-pub fn publish(keys: &AppKeys, signer: &SigningKey, generation: u64, now_unix_s: u64) -> Option<Signed> {
+pub fn publish(
+    keys: &AppKeys,
+    signer: &SigningKey,
+    generation: u64,
+    now_unix_s: u64,
+) -> Option<Signed> {
     let app = keys.app().as_str();
-    let newest = Suite::PUBLISHED.into_iter().filter_map(|suite| keys.newest_outside(suite));
-    let keys: Vec<_> = newest.filter_map(|version| KeyText::of(app, version)).collect();
+    let newest = Suite::PUBLISHED
+        .into_iter()
+        .filter_map(|suite| keys.newest_outside(suite));
+    let keys: Vec<_> = newest
+        .filter_map(|version| KeyText::of(app, version))
+        .collect();
     if keys.is_empty() {
         return None;
     }
@@ -81,7 +90,11 @@ pub fn publish(keys: &AppKeys, signer: &SigningKey, generation: u64, now_unix_s:
     };
     let keys = serde_json::to_string(&text).ok()?;
     let signature = signer.sign(LABEL, keys.as_bytes());
-    Some(Signed { keys, signature, signer: *signer.verifying_key() })
+    Some(Signed {
+        keys,
+        signature,
+        signer: *signer.verifying_key(),
+    })
 }
 
 impl KeyText {
@@ -127,15 +140,26 @@ impl Signed {
     /// # Errors
     /// [`KeysError::Malformed`].
     pub fn from_base64(keys: String, signature: &str, signer: &str) -> Result<Self, KeysError> {
-        let signature = STANDARD.decode(signature).ok().and_then(|bytes| bytes.try_into().ok());
-        let signature = signature.ok_or_else(|| malformed("the signature is not 64 bytes in base64"))?;
-        Ok(Self { keys, signature, signer: signer_from_base64(signer)? })
+        let signature = STANDARD
+            .decode(signature)
+            .ok()
+            .and_then(|bytes| bytes.try_into().ok());
+        let signature =
+            signature.ok_or_else(|| malformed("the signature is not 64 bytes in base64"))?;
+        Ok(Self {
+            keys,
+            signature,
+            signer: signer_from_base64(signer)?,
+        })
     }
 
     /// Returns the signature and the signer as strings of a response.
     #[must_use]
     pub fn to_base64(&self) -> (String, String) {
-        (STANDARD.encode(self.signature), STANDARD.encode(self.signer.as_bytes()))
+        (
+            STANDARD.encode(self.signature),
+            STANDARD.encode(self.signer.as_bytes()),
+        )
     }
 
     /// Checks the signature with the expected signer, whatever signer the response names, then what the text says.
@@ -147,14 +171,19 @@ impl Signed {
         if self.keys.len() > TEXT_BYTES_MAX {
             return Err(malformed("it is too long"));
         }
-        let verified = expected.signer.verify(LABEL, self.keys.as_bytes(), &self.signature);
+        let verified = expected
+            .signer
+            .verify(LABEL, self.keys.as_bytes(), &self.signature);
         verified.map_err(|_| KeysError::Signature)?;
         let keys = PublicKeys::parse(&self.keys)?;
         if keys.app.as_str() != expected.app {
             return Err(KeysError::OtherApp(keys.app.as_str().into()));
         }
         if keys.generation < expected.min_generation {
-            return Err(KeysError::Old { have: keys.generation, least: expected.min_generation });
+            return Err(KeysError::Old {
+                have: keys.generation,
+                least: expected.min_generation,
+            });
         }
         match expected.now_unix_s.checked_sub(keys.expires_unix_s) {
             Some(seconds) => Err(KeysError::Expired { seconds }),
@@ -168,8 +197,13 @@ impl Signed {
 /// # Errors
 /// [`KeysError::Malformed`].
 pub fn signer_from_base64(text: &str) -> Result<VerifyingKey, KeysError> {
-    let bytes = STANDARD.decode(text.trim()).ok().and_then(|bytes| bytes.try_into().ok());
-    bytes.map(VerifyingKey::from_bytes).ok_or_else(|| malformed("the signer is not 32 bytes in base64"))
+    let bytes = STANDARD
+        .decode(text.trim())
+        .ok()
+        .and_then(|bytes| bytes.try_into().ok());
+    bytes
+        .map(VerifyingKey::from_bytes)
+        .ok_or_else(|| malformed("the signer is not 32 bytes in base64"))
 }
 
 impl PublicKeys {
@@ -195,8 +229,17 @@ impl PublicKeys {
         if versions.is_empty() {
             return Err(KeysError::NoKey);
         }
-        let Text { generation, expires_unix_s, .. } = text;
-        Ok(Self { app, generation, expires_unix_s, versions })
+        let Text {
+            generation,
+            expires_unix_s,
+            ..
+        } = text;
+        Ok(Self {
+            app,
+            generation,
+            expires_unix_s,
+            versions,
+        })
     }
 
     /// Returns the app.
@@ -220,13 +263,17 @@ impl PublicKeys {
     /// Returns the key of a suite to which documents are sealed; without a suite, the default key. `None` if there is no key
     /// of the suite.
     pub(crate) fn recipient(&self, suite: Option<Suite>) -> Option<&Arc<KeyVersion>> {
-        self.versions.iter().find(|version| suite.is_none_or(|suite| version.suite() == suite))
+        self.versions
+            .iter()
+            .find(|version| suite.is_none_or(|suite| version.suite() == suite))
     }
 
     /// Returns the suite and id of each key, the default key first. The default suite is p256 if the app publishes a key of
     /// it.
     pub fn keys(&self) -> impl Iterator<Item = (Suite, KeyId)> {
-        self.versions.iter().map(|version| (version.suite(), version.id))
+        self.versions
+            .iter()
+            .map(|version| (version.suite(), version.id))
     }
 
     /// Returns the id of the default key.
@@ -240,12 +287,20 @@ impl KeyText {
     fn version(&self, suite: Suite) -> Result<KeyVersion, KeysError> {
         let bytes = STANDARD.decode(&self.public_key).map_err(malformed)?;
         let key: KeyMaterial = match suite.curve() {
-            Some(curve) => PublicKey::from_sec1(curve, &bytes).map_err(malformed)?.into(),
-            None => HybridPublicKey::from_bytes(&bytes).map_err(malformed)?.into(),
+            Some(curve) => PublicKey::from_sec1(curve, &bytes)
+                .map_err(malformed)?
+                .into(),
+            None => HybridPublicKey::from_bytes(&bytes)
+                .map_err(malformed)?
+                .into(),
         };
         let id: KeyId = self.key_id.parse().map_err(malformed)?;
         let version = KeyVersion::new(1, KeyState::Active, key);
-        if version.id == id { Ok(version) } else { Err(KeysError::KeyId(id)) }
+        if version.id == id {
+            Ok(version)
+        } else {
+            Err(KeysError::KeyId(id))
+        }
     }
 }
 

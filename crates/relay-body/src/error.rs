@@ -42,7 +42,9 @@ impl BodyError {
     /// A fixed text, without offset.
     pub const fn text(&self) -> &'static str {
         match self {
-            Self::Malformed { reason, .. } | Self::Value { reason, .. } | Self::Unsupported(reason) => reason,
+            Self::Malformed { reason, .. }
+            | Self::Value { reason, .. }
+            | Self::Unsupported(reason) => reason,
             Self::TooLarge { limit, .. } => limit,
             Self::Missing { .. } => "a required value is missing",
         }

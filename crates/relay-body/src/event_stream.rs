@@ -32,7 +32,16 @@ impl EventScanner {
     pub(crate) fn new(rules: Arc<RuleSet>, limits: Limits) -> Self {
         let found = vec![false; rules.len()];
         let scanner = JsonScanner::new(Arc::clone(&rules), limits);
-        Self { rules, limits, scanner, held: BytesMut::new(), line: 0, after_cr: false, is_first: true, found }
+        Self {
+            rules,
+            limits,
+            scanner,
+            held: BytesMut::new(),
+            line: 0,
+            after_cr: false,
+            is_first: true,
+            found,
+        }
     }
 
     pub(crate) fn push(&mut self, input: &Bytes, out: &mut Vec<Piece>) -> Result<(), BodyError> {
@@ -49,7 +58,9 @@ impl EventScanner {
                 rest = &rest[1..];
                 continue;
             }
-            let Some(end) = memchr::memchr2(b'\n', b'\r', rest) else { return self.take(rest) };
+            let Some(end) = memchr::memchr2(b'\n', b'\r', rest) else {
+                return self.take(rest);
+            };
             self.take(&rest[..=end])?;
             self.after_cr = rest[end] == b'\r';
             self.end_line(out)?;
@@ -61,7 +72,10 @@ impl EventScanner {
     pub(crate) fn finish(&mut self, out: &mut Vec<Piece>) -> Result<(), BodyError> {
         let event = self.held.split().freeze();
         if self.limits.may_be_cut && !event.is_empty() {
-            return Err(BodyError::Malformed { at: 0, reason: "an event without its blank line" });
+            return Err(BodyError::Malformed {
+                at: 0,
+                reason: "an event without its blank line",
+            });
         }
         self.event(&event, out)?;
         check_required(&self.rules, &self.found)
@@ -70,7 +84,10 @@ impl EventScanner {
     fn take(&mut self, bytes: &[u8]) -> Result<(), BodyError> {
         self.held.extend_from_slice(bytes);
         if self.held.len() > self.limits.record_bytes_max {
-            return Err(BodyError::TooLarge { limit: "event", max: self.limits.record_bytes_max as u64 });
+            return Err(BodyError::TooLarge {
+                limit: "event",
+                max: self.limits.record_bytes_max as u64,
+            });
         }
         Ok(())
     }
@@ -99,7 +116,11 @@ impl EventScanner {
         let before = out.len();
         match edit(event, &data, &mut self.scanner, out) {
             // The rules are for the stream, not for each event.
-            Ok(()) => self.found.iter_mut().zip(self.scanner.found()).for_each(|(found, here)| *found |= here),
+            Ok(()) => self
+                .found
+                .iter_mut()
+                .zip(self.scanner.found())
+                .for_each(|(found, here)| *found |= here),
             Err(BodyError::Malformed { .. }) if self.limits.pass_unparsed => {
                 out.truncate(before);
                 out.push(Piece::Literal(event.clone()));
@@ -130,11 +151,17 @@ fn edit(
             if matches!(pieces.last(), Some(Piece::Literal(joint)) if joint == "\n") {
                 pieces.pop();
             }
-            let covered: usize = pieces[before..].iter().map(|piece| piece.source().len()).sum();
+            let covered: usize = pieces[before..]
+                .iter()
+                .map(|piece| piece.source().len())
+                .sum();
             if covered != range.len() {
                 // A container that goes over several lines cannot be cut out of them.
                 let rule = scanner.captured_rule().unwrap_or(0);
-                return Err(BodyError::Value { rule, reason: "a selected value goes over several lines of an event" });
+                return Err(BodyError::Value {
+                    rule,
+                    reason: "a selected value goes over several lines of an event",
+                });
             }
         }
         done = range.end;
@@ -149,7 +176,10 @@ fn edit(
 /// Returns true if the data of an event is a sign of life, which has no text, or the text that ends a stream of several
 /// interfaces of language models.
 fn holds_no_value(event: &[u8], data: &[Range<usize>]) -> bool {
-    let mut texts = data.iter().map(|range| event[range.clone()].trim_ascii()).filter(|text| !text.is_empty());
+    let mut texts = data
+        .iter()
+        .map(|range| event[range.clone()].trim_ascii())
+        .filter(|text| !text.is_empty());
     match (texts.next(), texts.next()) {
         (None, _) => true,
         (Some(text), None) => text == b"[DONE]",
@@ -160,7 +190,11 @@ fn holds_no_value(event: &[u8], data: &[Range<usize>]) -> bool {
 /// Ranges of the values of `data` fields.
 fn data_of(event: &[u8], is_first: bool) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
-    let mut at = if is_first && event.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+    let mut at = if is_first && event.starts_with(b"\xef\xbb\xbf") {
+        3
+    } else {
+        0
+    };
     while at < event.len() {
         let end = memchr::memchr2(b'\n', b'\r', &event[at..]).map_or(event.len(), |end| at + end);
         if let Some(value) = event[at..end].strip_prefix(b"data:") {

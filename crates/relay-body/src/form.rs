@@ -35,7 +35,13 @@ enum State {
 impl FormScanner {
     pub(crate) fn new(rules: Arc<RuleSet>, limits: Limits) -> Self {
         let found = vec![false; rules.len()];
-        Self { rules, limits, state: State::Name, held: Vec::new(), found }
+        Self {
+            rules,
+            limits,
+            state: State::Name,
+            held: Vec::new(),
+            found,
+        }
     }
 
     pub(crate) fn push(&mut self, input: &Bytes, out: &mut Vec<Piece>) -> Result<(), BodyError> {
@@ -44,7 +50,10 @@ impl FormScanner {
             let rest = &input[at..];
             // Some readers also split at `;`. Browsers escape it.
             if at == 0 && memchr::memchr(b';', rest).is_some() {
-                return Err(BodyError::Malformed { at: 0, reason: "a form with a semicolon" });
+                return Err(BodyError::Malformed {
+                    at: 0,
+                    reason: "a form with a semicolon",
+                });
             }
             let end = match self.state {
                 State::Name => memchr::memchr2(b'=', b'&', rest),
@@ -57,7 +66,9 @@ impl FormScanner {
                     self.hold(&part, "field name", self.limits.key_bytes_max)?;
                     out.push(Piece::Literal(part));
                 }
-                State::Value(Some(_)) => self.hold(&part, "selected value", self.limits.value_bytes_max)?,
+                State::Value(Some(_)) => {
+                    self.hold(&part, "selected value", self.limits.value_bytes_max)?
+                }
                 State::Value(None) => out.push(Piece::Literal(part)),
             }
             let Some(end) = end else { return Ok(()) };
@@ -78,7 +89,10 @@ impl FormScanner {
 
     fn hold(&mut self, part: &[u8], limit: &'static str, max: usize) -> Result<(), BodyError> {
         if self.held.len() + part.len() > max {
-            return Err(BodyError::TooLarge { limit, max: max as u64 });
+            return Err(BodyError::TooLarge {
+                limit,
+                max: max as u64,
+            });
         }
         self.held.extend_from_slice(part);
         Ok(())
@@ -93,8 +107,13 @@ impl FormScanner {
     /// Takes the name that was read.
     fn name(&mut self) -> Result<String, BodyError> {
         let raw = std::mem::take(&mut self.held);
-        let is_plain = raw.iter().all(|byte| *byte > b' ' && !NOT_IN_NAMES.contains(byte));
-        let malformed = BodyError::Malformed { at: 0, reason: "a malformed field name" };
+        let is_plain = raw
+            .iter()
+            .all(|byte| *byte > b' ' && !NOT_IN_NAMES.contains(byte));
+        let malformed = BodyError::Malformed {
+            at: 0,
+            reason: "a malformed field name",
+        };
         decoded(&raw).filter(|_| is_plain).ok_or(malformed)
     }
 
@@ -105,9 +124,14 @@ impl FormScanner {
         };
         let source: Bytes = std::mem::take(&mut self.held).into();
         let Some(rule) = rule else { return Ok(()) };
-        let text = decoded(&source)
-            .ok_or(BodyError::Value { rule, reason: "a selected value is not percent-encoded UTF-8" })?;
-        out.push(Piece::Hole(Hole { source, ..Hole::of_text(rule, &text, Place::Form) }));
+        let text = decoded(&source).ok_or(BodyError::Value {
+            rule,
+            reason: "a selected value is not percent-encoded UTF-8",
+        })?;
+        out.push(Piece::Hole(Hole {
+            source,
+            ..Hole::of_text(rule, &text, Place::Form)
+        }));
         Ok(())
     }
 }
@@ -121,7 +145,10 @@ pub(crate) struct FormGuard {
 
 impl FormGuard {
     pub(crate) const fn new(selected: Arc<NameSet>) -> Self {
-        Self { selected, name: Some(Vec::new()) }
+        Self {
+            selected,
+            name: Some(Vec::new()),
+        }
     }
 
     /// Rejects a body with a field that is selected.
@@ -155,7 +182,10 @@ impl FormGuard {
         // A name of which nearly nothing counts may continue with a selected one.
         let continues = is_cut && self.selected.may_begin(&leniently_decoded(&raw));
         match found.or_else(|| continues.then_some(0)) {
-            Some(rule) => Err(BodyError::Value { rule, reason: "a body that is also a form with a selected field" }),
+            Some(rule) => Err(BodyError::Value {
+                rule,
+                reason: "a body that is also a form with a selected field",
+            }),
             None => Ok(()),
         }
     }
@@ -165,22 +195,35 @@ impl FormGuard {
 /// semicolons, question marks and NUL.
 pub fn name_in_any_reading<T>(raw: &[u8], find: impl Fn(&str) -> Option<T>) -> Option<T> {
     let name = leniently_decoded(raw);
-    let parts = name.split([';', '?']).map(|part| part.split('\0').next().unwrap_or_default());
+    let parts = name
+        .split([';', '?'])
+        .map(|part| part.split('\0').next().unwrap_or_default());
     parts.chain([&*name]).find_map(find)
 }
 
 /// Decodes `+` and percent escapes, and leaves what is malformed.
 fn leniently_decoded(raw: &[u8]) -> String {
-    let spaced: Vec<u8> = raw.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
-    percent_encoding::percent_decode(&spaced).decode_utf8_lossy().into_owned()
+    let spaced: Vec<u8> = raw
+        .iter()
+        .map(|byte| if *byte == b'+' { b' ' } else { *byte })
+        .collect();
+    percent_encoding::percent_decode(&spaced)
+        .decode_utf8_lossy()
+        .into_owned()
 }
 
 /// The first rule that selects a field of that name, and notes all that do. Rejects a name that some readers take for one
 /// of a sealed value, if no rule seals the field.
-pub(crate) fn rule_of(rules: &RuleSet, name: &str, found: &mut [bool]) -> Result<Option<usize>, BodyError> {
+pub(crate) fn rule_of(
+    rules: &RuleSet,
+    name: &str,
+    found: &mut [bool],
+) -> Result<Option<usize>, BodyError> {
     let (mut first, mut is_sealed) = (None, false);
     for (at, rule) in rules.iter().enumerate() {
-        let selects = |selection: &Selection| selection.selects(selection.at(selection.root(), name.as_bytes()));
+        let selects = |selection: &Selection| {
+            selection.selects(selection.at(selection.root(), name.as_bytes()))
+        };
         if rule.selection.as_deref().is_some_and(selects) {
             found[at] = true;
             first = first.or(Some(at));
@@ -191,14 +234,25 @@ pub(crate) fn rule_of(rules: &RuleSet, name: &str, found: &mut [bool]) -> Result
         return Ok(first);
     }
     // A rule that names a field in this format decides on it, if the one that seals it is for another format.
-    let root = |rule: usize| rules[rule].selection.as_ref().map_or(Position::NOWHERE, |selection| selection.root());
+    let root = |rule: usize| {
+        rules[rule]
+            .selection
+            .as_ref()
+            .map_or(Position::NOWHERE, |selection| selection.root())
+    };
     let is_named = first.is_some_and(|rule| rules.names_key(rule, root(rule), name.as_bytes()));
     let is_misread = |rule: &usize| !is_named || rules[*rule].selection.is_some();
     if let Some(rule) = rules.guard().rules_of(name).into_iter().find(is_misread) {
-        return Err(BodyError::Value { rule, reason: name::ALIAS });
+        return Err(BodyError::Value {
+            rule,
+            reason: name::ALIAS,
+        });
     }
     if !is_named && rules.guard().is_unclear(name) {
-        return Err(BodyError::Value { rule: 0, reason: name::UNCLEAR });
+        return Err(BodyError::Value {
+            rule: 0,
+            reason: name::UNCLEAR,
+        });
     }
     Ok(first)
 }

@@ -47,7 +47,10 @@ impl Format {
             let (name, value) = parameter?;
             if name.eq_ignore_ascii_case("charset") {
                 charsets += 1;
-                if !["utf-8", "utf8", "us-ascii"].iter().any(|known| value.eq_ignore_ascii_case(known)) {
+                if !["utf-8", "utf8", "us-ascii"]
+                    .iter()
+                    .any(|known| value.eq_ignore_ascii_case(known))
+                {
                     return Err(BodyError::Unsupported("a charset other than UTF-8"));
                 }
             } else if name.eq_ignore_ascii_case("boundary") {
@@ -61,23 +64,30 @@ impl Format {
             }
         }
         if charsets > 1 || boundaries > 1 {
-            return Err(BodyError::Unsupported("a content type with a parameter twice"));
+            return Err(BodyError::Unsupported(
+                "a content type with a parameter twice",
+            ));
         }
         match media_type.as_str() {
             "application/json" | "text/json" => Ok(Self::Json),
-            "application/x-ndjson" | "application/ndjson" | "application/jsonl" | "application/json-lines" => {
-                Ok(Self::JsonLines)
-            }
+            "application/x-ndjson"
+            | "application/ndjson"
+            | "application/jsonl"
+            | "application/json-lines" => Ok(Self::JsonLines),
             "application/x-www-form-urlencoded" => Ok(Self::Form),
             "text/event-stream" => Ok(Self::EventStream),
             "multipart/form-data" => {
                 let boundary = boundary.filter(|boundary| is_boundary(boundary));
-                let boundary = boundary.ok_or(BodyError::Unsupported("a multipart body without a valid boundary"))?;
-                Ok(Self::Multipart { boundary: boundary.into() })
+                let boundary = boundary.ok_or(BodyError::Unsupported(
+                    "a multipart body without a valid boundary",
+                ))?;
+                Ok(Self::Multipart {
+                    boundary: boundary.into(),
+                })
             }
-            other if names_paths_in_values(other) => {
-                Err(BodyError::Unsupported("a patch, whose values have their paths as data"))
-            }
+            other if names_paths_in_values(other) => Err(BodyError::Unsupported(
+                "a patch, whose values have their paths as data",
+            )),
             other if other.ends_with("+json") => Ok(Self::Json),
             _ => Err(BodyError::Unsupported("a content type that cannot be read")),
         }
@@ -88,8 +98,12 @@ impl Format {
 /// A merge patch has the form of its document (RFC 7396).
 fn names_paths_in_values(media_type: &str) -> bool {
     const WORDS: [&str; 6] = ["etch", "jsonpatch", "jsonpath", "patch", "path", "scim"];
-    let Some(name) = media_type.strip_suffix("+json") else { return false };
-    name.split(['/', '-', '.', '_', '+']).any(|word| WORDS.contains(&word)) && !name.ends_with("merge-patch")
+    let Some(name) = media_type.strip_suffix("+json") else {
+        return false;
+    };
+    name.split(['/', '-', '.', '_', '+'])
+        .any(|word| WORDS.contains(&word))
+        && !name.ends_with("merge-patch")
 }
 
 fn is_file_name(name: &str) -> bool {
@@ -104,7 +118,10 @@ fn is_boundary(text: &str) -> bool {
 
 /// A token (RFC 9110, section 5.6.2) without the apostrophe, which PHP takes for a quotation mark.
 fn is_token(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"'(),/:;<=>?@[\\]{}".contains(&byte))
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !b"\"'(),/:;<=>?@[\\]{}".contains(&byte))
 }
 
 /// A charset, a language and an escaped text, with an apostrophe between them (RFC 8187).
@@ -135,13 +152,17 @@ impl<'a> Parameters<'a> {
             return None;
         }
         let malformed = BodyError::Unsupported("a malformed header parameter");
-        let Some(rest) = rest.strip_prefix(';') else { return Some(Err(malformed)) };
+        let Some(rest) = rest.strip_prefix(';') else {
+            return Some(Err(malformed));
+        };
         let rest = rest.trim_start_matches(BLANKS);
         if rest.is_empty() {
             self.0 = rest;
             return None;
         }
-        let Some((name, value)) = rest.split_once('=') else { return Some(Err(malformed)) };
+        let Some((name, value)) = rest.split_once('=') else {
+            return Some(Err(malformed));
+        };
         // Some readers join `name*0` and `name*1`, or prefer `name*` (RFC 2231), so those can be read in two ways.
         if !is_token(name) || (name.contains('*') && !name.eq_ignore_ascii_case("filename*")) {
             return Some(Err(malformed));
@@ -150,7 +171,8 @@ impl<'a> Parameters<'a> {
             Some(quoted) => match quoted.split_once('"') {
                 // Readers that split at `;` first would see another parameter.
                 Some((value, rest))
-                    if !value.contains(['\\', ';']) || (is_file_name(name) && !value.ends_with('\\')) =>
+                    if !value.contains(['\\', ';'])
+                        || (is_file_name(name) && !value.ends_with('\\')) =>
                 {
                     (value, rest)
                 }
@@ -159,7 +181,8 @@ impl<'a> Parameters<'a> {
             None => match value.split_at(value.find([';', ' ', '\t']).unwrap_or(value.len())) {
                 // Some readers take an asterisk for the begin of an encoding.
                 (value, rest)
-                    if (is_token(value) && !value.contains('*')) || (name.contains('*') && is_extended(value)) =>
+                    if (is_token(value) && !value.contains('*'))
+                        || (name.contains('*') && is_extended(value)) =>
                 {
                     (value, rest)
                 }

@@ -86,23 +86,38 @@ fn is_number(name: &[u8]) -> bool {
 
 impl Default for Guard {
     fn default() -> Self {
-        Self { paths: Vec::new(), names: NameSet::new(true), selected: HashSet::new(), accepted: HashSet::new() }
+        Self {
+            paths: Vec::new(),
+            names: NameSet::new(true),
+            selected: HashSet::new(),
+            accepted: HashSet::new(),
+        }
     }
 }
 
 impl Guard {
     /// Creates a guard for the rules that seal. `None` if a rule has too many names.
     pub fn new(sealed: &[SealedValues<'_>], accepted: &[Box<str>]) -> Option<Self> {
-        let mut guard = Self { accepted: accepted.iter().cloned().collect(), ..Self::default() };
+        let mut guard = Self {
+            accepted: accepted.iter().cloned().collect(),
+            ..Self::default()
+        };
         for values in sealed {
             let rule = values.rule;
             let mut foreign = Vec::new();
             if let Some(selection) = values.body {
                 let names_of = Some(guard.paths.len());
-                guard.paths.push(GuardedPaths { rule, paths: in_form(selection), is_foreign: false, names_of: None });
+                guard.paths.push(GuardedPaths {
+                    rule,
+                    paths: in_form(selection),
+                    is_foreign: false,
+                    names_of: None,
+                });
                 let mut alone = Vec::new();
                 for names in selection.name_paths(NAMES_MAX)? {
-                    guard.selected.extend(names.iter().map(|name| Box::from(*name)));
+                    guard
+                        .selected
+                        .extend(names.iter().map(|name| Box::from(*name)));
                     guard.names.insert_levels(&names, rule);
                     foreign.extend(path_of_levels(&names));
                     alone.extend((!names.is_empty()).then(|| path(&names)));
@@ -138,14 +153,21 @@ impl Guard {
     /// Returns true for another spelling of a name on the way to a value.
     pub fn is_other_spelling(&self, name: &str) -> bool {
         let form = normal_form(name);
-        let is_like = self.selected.iter().any(|selected| normal_form(selected) == form);
+        let is_like = self
+            .selected
+            .iter()
+            .any(|selected| normal_form(selected) == form);
         !self.is_selected(name) && (is_like || self.takes(name))
     }
 
     /// Returns true if some reader finds a value under a name of a form, of a part or of a query, whether accepted or not.
     pub fn takes(&self, name: &str) -> bool {
         let levels: Vec<_> = name.split(BREAKS).map(normal_form).collect();
-        let has_levels = name.contains(BREAKS) && self.paths.iter().any(|guarded| reaches(&guarded.paths, &levels));
+        let has_levels = name.contains(BREAKS)
+            && self
+                .paths
+                .iter()
+                .any(|guarded| reaches(&guarded.paths, &levels));
         self.names.takes(name) || has_levels
     }
 
@@ -159,7 +181,10 @@ impl Guard {
         each_reading_of_levels(name, |text| {
             if text.contains(BREAKS) {
                 let levels: Vec<_> = text.split(BREAKS).map(normal_form).collect();
-                let reached = self.paths.iter().filter(|guarded| reaches(&guarded.paths, &levels));
+                let reached = self
+                    .paths
+                    .iter()
+                    .filter(|guarded| reaches(&guarded.paths, &levels));
                 rules.extend(reached.map(|guarded| guarded.rule));
             }
         });
@@ -172,7 +197,12 @@ impl Guard {
     }
 
     /// Adds paths of names alone, each once.
-    fn add_names(&mut self, rule: usize, names_of: Option<usize>, mut paths: Vec<String>) -> Option<()> {
+    fn add_names(
+        &mut self,
+        rule: usize,
+        names_of: Option<usize>,
+        mut paths: Vec<String>,
+    ) -> Option<()> {
         paths.sort();
         paths.dedup();
         self.add_parsed(rule, names_of, &paths)
@@ -184,7 +214,12 @@ impl Guard {
             Ok(selection) if paths.is_empty() => debug_assert!(selection.is_empty()),
             Ok(selection) => {
                 let is_foreign = names_of.is_none();
-                self.paths.push(GuardedPaths { rule, paths: in_form(&selection), is_foreign, names_of });
+                self.paths.push(GuardedPaths {
+                    rule,
+                    paths: in_form(&selection),
+                    is_foreign,
+                    names_of,
+                });
             }
             Err(_) if paths.len() < 2 => return None,
             Err(_) => {
@@ -207,7 +242,11 @@ fn reaches<T: Deref<Target = str>>(paths: &Selection, levels: &[T]) -> bool {
     for level in levels {
         let next = paths.at(position, level.as_bytes());
         // `[]` is the next element, and an empty level also stands behind each bracket that closes.
-        position = if level.is_empty() { position.union(next).union(paths.at_element(position, 0)) } else { next };
+        position = if level.is_empty() {
+            position.union(next).union(paths.at_element(position, 0))
+        } else {
+            next
+        };
         if paths.selects(position) || position.is_nowhere() {
             return !position.is_nowhere();
         }
@@ -217,7 +256,11 @@ fn reaches<T: Deref<Target = str>>(paths: &Selection, levels: &[T]) -> bool {
 
 /// Position of a key of JSON with these levels, such as `card.number`, for readers that take it for several keys. One that
 /// goes on beneath a selected value is within that.
-pub(crate) fn at_levels<T: Deref<Target = str>>(paths: &Selection, object: Position, levels: &[T]) -> Position {
+pub(crate) fn at_levels<T: Deref<Target = str>>(
+    paths: &Selection,
+    object: Position,
+    levels: &[T],
+) -> Position {
     let mut position = object;
     for level in levels {
         position = paths.at(position, level.as_bytes());
@@ -230,13 +273,18 @@ pub(crate) fn at_levels<T: Deref<Target = str>>(paths: &Selection, object: Posit
 
 /// The path in JSON that frameworks give a name with levels, such as `user[ssn]`.
 fn path_of_levels(names: &[&str]) -> Option<String> {
-    let levels = names.iter().flat_map(|name| name.split(BREAKS)).filter(|level| !level.is_empty());
+    let levels = names
+        .iter()
+        .flat_map(|name| name.split(BREAKS))
+        .filter(|level| !level.is_empty());
     let levels: Vec<&str> = levels.collect();
     (levels.len() > names.len()).then(|| path(&levels))
 }
 
 fn path(names: &[&str]) -> String {
-    names.iter().fold("$".to_owned(), |path, name| path + &quoted(name))
+    names
+        .iter()
+        .fold("$".to_owned(), |path, name| path + &quoted(name))
 }
 
 /// A name as a step of a path.
@@ -254,21 +302,32 @@ pub struct RuleSet {
 impl RuleSet {
     /// Creates a set.
     pub fn new(rules: Vec<BodyRule>, guard: Arc<Guard>) -> Self {
-        Self { rules: rules.into(), guard }
+        Self {
+            rules: rules.into(),
+            guard,
+        }
     }
 
     /// Creates a set of rules that are all of their direction. `None` if a rule has too many names.
     pub fn alone(rules: Vec<BodyRule>) -> Option<Self> {
         let sealed = rules.iter().enumerate().filter(|(_, rule)| rule.seals);
-        let sealed: Vec<SealedValues<'_>> =
-            sealed.map(|(rule, other)| SealedValues { rule, body: other.selection.as_deref(), query: &[] }).collect();
+        let sealed: Vec<SealedValues<'_>> = sealed
+            .map(|(rule, other)| SealedValues {
+                rule,
+                body: other.selection.as_deref(),
+                query: &[],
+            })
+            .collect();
         let guard = Guard::new(&sealed, &[])?;
         Some(Self::new(rules, guard.into()))
     }
 
     /// Returns true if a rule names the value of a key of an object at this position, other than by a wildcard.
     pub(crate) fn names_key(&self, rule: usize, object: Position, key: &[u8]) -> bool {
-        let selection = self.rules.get(rule).and_then(|rule| rule.selection.as_deref());
+        let selection = self
+            .rules
+            .get(rule)
+            .and_then(|rule| rule.selection.as_deref());
         selection.is_some_and(|selection| selection.names_at(object).any(|name| name == key))
     }
 

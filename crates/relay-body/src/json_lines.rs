@@ -19,7 +19,12 @@ pub(crate) struct LinesScanner {
 
 impl LinesScanner {
     pub(crate) fn new(rules: Arc<RuleSet>, limits: Limits) -> Self {
-        Self { limits, scanner: JsonScanner::new(rules, limits), is_blank: true, held: BytesMut::new() }
+        Self {
+            limits,
+            scanner: JsonScanner::new(rules, limits),
+            is_blank: true,
+            held: BytesMut::new(),
+        }
     }
 
     pub(crate) fn push(&mut self, input: &Bytes, out: &mut Vec<Piece>) -> Result<(), BodyError> {
@@ -43,7 +48,10 @@ impl LinesScanner {
             return self.scanner.push(part, out);
         }
         if self.held.len() + part.len() > self.limits.record_bytes_max {
-            return Err(BodyError::TooLarge { limit: "line", max: self.limits.record_bytes_max as u64 });
+            return Err(BodyError::TooLarge {
+                limit: "line",
+                max: self.limits.record_bytes_max as u64,
+            });
         }
         self.held.extend_from_slice(part);
         Ok(())
@@ -62,10 +70,22 @@ impl LinesScanner {
     }
 
     /// Scans a line that is complete. One that is no JSON passes as a literal.
-    fn held_line(&mut self, line: &Bytes, is_blank: bool, out: &mut Vec<Piece>) -> Result<(), BodyError> {
+    fn held_line(
+        &mut self,
+        line: &Bytes,
+        is_blank: bool,
+        out: &mut Vec<Piece>,
+    ) -> Result<(), BodyError> {
         let before = out.len();
-        let mut scan =
-            || if is_blank { Ok(()) } else { self.scanner.push(line, out).and_then(|()| self.scanner.finish(out)) };
+        let mut scan = || {
+            if is_blank {
+                Ok(())
+            } else {
+                self.scanner
+                    .push(line, out)
+                    .and_then(|()| self.scanner.finish(out))
+            }
+        };
         match scan() {
             Ok(()) if !is_blank => Ok(()),
             Ok(()) | Err(BodyError::Malformed { .. }) => {

@@ -141,7 +141,10 @@ impl MultipartScanner {
         }
         self.parts += 1;
         if self.parts > PARTS_MAX {
-            return Err(BodyError::TooLarge { limit: "parts", max: PARTS_MAX as u64 });
+            return Err(BodyError::TooLarge {
+                limit: "parts",
+                max: PARTS_MAX as u64,
+            });
         }
         // The CRLF stays: a header block without headers ends with the next one.
         self.state = State::Header;
@@ -152,12 +155,17 @@ impl MultipartScanner {
         let Some(end) = memmem::find(&self.buffer, b"\r\n\r\n") else {
             // The last bytes can be the begin of the blank line, which does not count.
             let is_too_large = self.buffer.len() >= PART_HEADER_BYTES_MAX + b"\r\n\r\n".len();
-            return if is_too_large { Err(header_too_large()) } else { Ok(false) };
+            return if is_too_large {
+                Err(header_too_large())
+            } else {
+                Ok(false)
+            };
         };
         if end > PART_HEADER_BYTES_MAX {
             return Err(header_too_large());
         }
-        let block = std::str::from_utf8(&self.buffer[..end]).map_err(|_| malformed("a part's header is not UTF-8"))?;
+        let block = std::str::from_utf8(&self.buffer[..end])
+            .map_err(|_| malformed("a part's header is not UTF-8"))?;
         let part = PartHeader::parse(block.strip_prefix("\r\n").unwrap_or(block))?;
         let rule = rule_of(&self.rules, part.name, &mut self.found)?;
         self.announced = part.length;
@@ -173,7 +181,12 @@ impl MultipartScanner {
         Ok(true)
     }
 
-    fn content(&mut self, rule: Option<usize>, is_file: bool, out: &mut Vec<Piece>) -> Result<bool, BodyError> {
+    fn content(
+        &mut self,
+        rule: Option<usize>,
+        is_file: bool,
+        out: &mut Vec<Piece>,
+    ) -> Result<bool, BodyError> {
         let found = memmem::find(&self.buffer, &self.delimiter);
         // Some readers take a boundary at the begin of a part, or after a bare LF, for a delimiter.
         let stray = memmem::find(&self.buffer, &self.delimiter[2..]);
@@ -181,7 +194,8 @@ impl MultipartScanner {
             return Err(malformed("a boundary that begins no line"));
         }
         // Without a delimiter, the last bytes can be the begin of one.
-        let len = found.unwrap_or_else(|| self.buffer.len().saturating_sub(self.delimiter.len() - 1));
+        let len =
+            found.unwrap_or_else(|| self.buffer.len().saturating_sub(self.delimiter.len() - 1));
         self.content_bytes += len as u64;
         match rule {
             None => self.emit(len, out),
@@ -199,7 +213,10 @@ impl MultipartScanner {
             return Ok(false);
         }
         // Some readers take so many bytes, and others look for the boundary.
-        if self.announced.is_some_and(|announced| announced != self.content_bytes) {
+        if self
+            .announced
+            .is_some_and(|announced| announced != self.content_bytes)
+        {
             return Err(malformed("a part whose Content-Length is not its length"));
         }
         if let Some(rule) = rule {
@@ -212,17 +229,28 @@ impl MultipartScanner {
     }
 
     fn hole(&self, rule: usize, is_file: bool, source: Bytes) -> Result<Hole, BodyError> {
-        let place = Place::Part { boundary: self.boundary.clone() };
+        let place = Place::Part {
+            boundary: self.boundary.clone(),
+        };
         match std::str::from_utf8(&source) {
             // A file that was sealed is a text: an envelope. Any other text could be one as well.
-            Ok(text) if !is_file || is_token(text) => {
-                Ok(Hole { source: source.clone(), ..Hole::of_text(rule, text, place) })
-            }
-            Err(_) if !is_file => Err(BodyError::Value { rule, reason: "a selected field is not UTF-8" }),
+            Ok(text) if !is_file || is_token(text) => Ok(Hole {
+                source: source.clone(),
+                ..Hole::of_text(rule, text, place)
+            }),
+            Err(_) if !is_file => Err(BodyError::Value {
+                rule,
+                reason: "a selected field is not UTF-8",
+            }),
             _ => {
                 let mut value = Vec::with_capacity(source.len() + 5);
                 write::bin(&mut value, &source);
-                Ok(Hole { rule, value, source, place })
+                Ok(Hole {
+                    rule,
+                    value,
+                    source,
+                    place,
+                })
             }
         }
     }
@@ -238,7 +266,10 @@ const fn malformed(reason: &'static str) -> BodyError {
 }
 
 const fn header_too_large() -> BodyError {
-    BodyError::TooLarge { limit: "header of a part", max: PART_HEADER_BYTES_MAX as u64 }
+    BodyError::TooLarge {
+        limit: "header of a part",
+        max: PART_HEADER_BYTES_MAX as u64,
+    }
 }
 
 /// Header lines of a part without its length, which a new value does not have. No standard has it there.
@@ -265,18 +296,25 @@ impl<'a> PartHeader<'a> {
         let (mut disposition, mut length) = (None, None);
         let (mut has_type, mut has_encoding) = (false, false);
         for line in block.split("\r\n").filter(|line| !line.is_empty()) {
-            let (name, value) = line.split_once(':').ok_or(malformed("a malformed header of a part"))?;
+            let (name, value) = line
+                .split_once(':')
+                .ok_or(malformed("a malformed header of a part"))?;
             // Some readers end lines at other characters than CRLF.
-            let ends_line = |c: char| (c.is_control() && c != '\t') || matches!(c, '\u{2028}' | '\u{2029}');
+            let ends_line =
+                |c: char| (c.is_control() && c != '\t') || matches!(c, '\u{2028}' | '\u{2029}');
             if name.is_empty()
-                || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+                || !name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
                 || line.contains(ends_line)
             {
                 return Err(malformed("a malformed header of a part"));
             }
             let key = name.to_ascii_lowercase();
             // Some readers look for the text in the whole block.
-            if key != "content-disposition" && line.to_ascii_lowercase().contains("content-disposition") {
+            if key != "content-disposition"
+                && line.to_ascii_lowercase().contains("content-disposition")
+            {
                 return Err(malformed("a part with two Content-Dispositions"));
             }
             match key.as_str() {
@@ -292,26 +330,41 @@ impl<'a> PartHeader<'a> {
                 "content-transfer-encoding" if !has_encoding => {
                     has_encoding = true;
                     // These leave the content as it is.
-                    if !["7bit", "8bit", "binary"].contains(&value.trim().to_ascii_lowercase().as_str()) {
+                    if !["7bit", "8bit", "binary"]
+                        .contains(&value.trim().to_ascii_lowercase().as_str())
+                    {
                         return Err(malformed("a content transfer encoding"));
                     }
                 }
-                "content-disposition" | "content-type" | "content-length" | "content-transfer-encoding" => {
+                "content-disposition"
+                | "content-type"
+                | "content-length"
+                | "content-transfer-encoding" => {
                     return Err(malformed("a header of a part twice"));
                 }
                 _ => {}
             }
         }
-        let (name, is_file) = names(disposition.ok_or(malformed("a part without Content-Disposition"))?)?;
-        Ok(Self { name, is_file, length })
+        let (name, is_file) =
+            names(disposition.ok_or(malformed("a part without Content-Disposition"))?)?;
+        Ok(Self {
+            name,
+            is_file,
+            length,
+        })
     }
 }
 
 /// The value of a part's `Content-Length`: a plain number.
 fn part_length(value: &str) -> Result<u64, BodyError> {
     let value = value.trim();
-    let is_plain = value == "0" || (!value.starts_with('0') && value.bytes().all(|byte| byte.is_ascii_digit()));
-    value.parse().ok().filter(|_| is_plain).ok_or(malformed("a malformed Content-Length of a part"))
+    let is_plain = value == "0"
+        || (!value.starts_with('0') && value.bytes().all(|byte| byte.is_ascii_digit()));
+    value
+        .parse()
+        .ok()
+        .filter(|_| is_plain)
+        .ok_or(malformed("a malformed Content-Length of a part"))
 }
 
 /// Name of a part, and whether it is a file. The name comes first and once, and nothing but names of files follows it, so
@@ -332,12 +385,18 @@ fn names(disposition: &str) -> Result<(&str, bool), BodyError> {
             "name" if name.is_none() => name = Some(value),
             "filename" | "filename*" if name.is_some() && !files.contains(&key) => files.push(key),
             "name" | "name*" => return Err(malformed("a part with two names")),
-            _ => return Err(malformed("a Content-Disposition with more than a name and the name of a file")),
+            _ => {
+                return Err(malformed(
+                    "a Content-Disposition with more than a name and the name of a file",
+                ));
+            }
         }
     }
     let name = name.ok_or(malformed("a part without a name"))?;
     if !is_plain(name) {
-        return Err(malformed("a part whose name has outer blanks, quotes, controls or an encoded word"));
+        return Err(malformed(
+            "a part whose name has outer blanks, quotes, controls or an encoded word",
+        ));
     }
     Ok((name, !files.is_empty()))
 }
@@ -347,7 +406,8 @@ fn has_name(value: &str) -> bool {
     let value = value.to_ascii_lowercase();
     value.match_indices("name").any(|(at, name)| {
         let is_begin = value[..at].ends_with(|c: char| c == ';' || c.is_whitespace());
-        let behind = value[at + name.len()..].trim_start_matches(|c: char| c == '*' || c.is_ascii_digit());
+        let behind =
+            value[at + name.len()..].trim_start_matches(|c: char| c == '*' || c.is_ascii_digit());
         is_begin && behind.trim_start().starts_with('=')
     })
 }
@@ -355,7 +415,9 @@ fn has_name(value: &str) -> bool {
 /// Returns true for a name that all readers take as it is. Browsers escape quotes and line ends of names (WHATWG HTML,
 /// multipart/form-data encoding algorithm), and few readers decode them. RFC 2047 has encoded words, `=?utf-8?q?a?=`.
 fn is_plain(name: &str) -> bool {
-    let has_escape = ["%22", "%0a", "%0d"].iter().any(|escape| name.to_ascii_lowercase().contains(escape));
+    let has_escape = ["%22", "%0a", "%0d"]
+        .iter()
+        .any(|escape| name.to_ascii_lowercase().contains(escape));
     let has_quote = name.contains(|c: char| c.is_control() || matches!(c, '"' | '\'' | '`' | '\\'));
     name.trim() == name && !has_escape && !has_quote && !name.contains("=?")
 }

@@ -22,7 +22,8 @@ const DECODES_MAX: usize = 3;
 pub(crate) const BREAKS: [char; 4] = ['[', ']', '.', '('];
 
 /// Error text for an alias.
-pub const ALIAS: &str = "a name that some readers take for a selected one: send it as the rule spells it";
+pub const ALIAS: &str =
+    "a name that some readers take for a selected one: send it as the rule spells it";
 /// Error text for [`is_unclear`].
 pub const UNCLEAR: &str = "a name with a NUL character, or with bytes that are no character";
 
@@ -35,8 +36,7 @@ pub fn is_unclear(name: &str) -> bool {
 /// Returns the characters of a name that count: without separators, blanks and invisible characters, decomposed, and in
 /// lower case. A number has no leading zeros. A name of separators alone equals only itself.
 pub fn normal_form(name: &str) -> Cow<'_, str> {
-    let is_normal =
-        |byte: &u8| matches!(byte, b'a'..=b'z' | b'1'..=b'9' | b'#' | b'$' | b'%' | b'&' | b'/' | b':' | b'@');
+    let is_normal = |byte: &u8| matches!(byte, b'a'..=b'z' | b'1'..=b'9' | b'#' | b'$' | b'%' | b'&' | b'/' | b':' | b'@');
     if name.as_bytes().iter().all(is_normal) {
         return Cow::Borrowed(name);
     }
@@ -69,7 +69,9 @@ fn each_reading(name: &str, mut visit: impl FnMut(&str)) -> bool {
         if !decoded.contains('%') {
             return false;
         }
-        let next = percent_decode_str(&decoded).decode_utf8_lossy().into_owned();
+        let next = percent_decode_str(&decoded)
+            .decode_utf8_lossy()
+            .into_owned();
         if next == decoded {
             return false;
         }
@@ -125,13 +127,19 @@ impl NameSet {
     /// Creates an empty set. If `has_levels`, names within one of the set, such as `card[0]` and `card.x` within `card`, are
     /// taken for it, and numbers of elements do not count.
     pub fn new(has_levels: bool) -> Self {
-        Self { has_levels, ..Self::default() }
+        Self {
+            has_levels,
+            ..Self::default()
+        }
     }
 
     /// Creates a set of names without levels.
     pub fn of(names: &[&str]) -> Self {
         let mut set = Self::new(false);
-        names.iter().enumerate().for_each(|(at, name)| set.insert(name, at));
+        names
+            .iter()
+            .enumerate()
+            .for_each(|(at, name)| set.insert(name, at));
         set
     }
 
@@ -155,7 +163,10 @@ impl NameSet {
             return self.insert(name, rule);
         }
         let mut levels = Levels::default();
-        names.iter().flat_map(|name| name.split(BREAKS)).for_each(|level| levels.push(level));
+        names
+            .iter()
+            .flat_map(|name| name.split(BREAKS))
+            .for_each(|level| levels.push(level));
         if !levels.dotted.is_empty() {
             self.insert_form(levels.dotted, rule);
         }
@@ -194,7 +205,11 @@ impl NameSet {
                 found = self.rules_of_reading(text);
             }
         });
-        if is_endless && found.is_empty() { &self.rules } else { found }
+        if is_endless && found.is_empty() {
+            &self.rules
+        } else {
+            found
+        }
     }
 
     /// Returns true if some reader takes `name` for one of the set.
@@ -224,7 +239,11 @@ impl NameSet {
                 }
             }
         }
-        if levels.flat.is_empty() { self.get(name) } else { &[] }
+        if levels.flat.is_empty() {
+            self.get(name)
+        } else {
+            &[]
+        }
     }
 
     fn get(&self, form: &str) -> &[usize] {
@@ -266,11 +285,18 @@ fn push_form(out: &mut String, text: &str) {
 /// Appends a text decomposed by what its characters mean (Unicode's NFKD), and in lower case, without some characters.
 fn push_folded(out: &mut String, text: &str, is_dropped: fn(char) -> bool) {
     if text.is_ascii() {
-        out.extend(text.chars().filter(|c| !is_dropped(*c)).map(|c| c.to_ascii_lowercase()));
+        out.extend(
+            text.chars()
+                .filter(|c| !is_dropped(*c))
+                .map(|c| c.to_ascii_lowercase()),
+        );
         return;
     }
     let nfkd = DecomposingNormalizerBorrowed::new_nfkd();
-    let lower = nfkd.normalize_iter(text.chars()).filter(|c| !is_dropped(*c)).flat_map(lower);
+    let lower = nfkd
+        .normalize_iter(text.chars())
+        .filter(|c| !is_dropped(*c))
+        .flat_map(lower);
     // What lower case makes can be decomposed again, and dropped.
     out.extend(nfkd.normalize_iter(lower).filter(|c| !is_dropped(*c)));
 }
@@ -279,7 +305,11 @@ fn push_folded(out: &mut String, text: &str, is_dropped: fn(char) -> bool) {
 /// or capital, at `ss`. Characters that are equal by Unicode's simple case folding are equal here.
 fn lower(c: char) -> impl Iterator<Item = char> {
     let cases = CaseMapper::new();
-    let lower = cases.simple_fold(c).to_lowercase().flat_map(char::to_uppercase).flat_map(char::to_lowercase);
+    let lower = cases
+        .simple_fold(c)
+        .to_lowercase()
+        .flat_map(char::to_uppercase)
+        .flat_map(char::to_lowercase);
     lower.map(move |c| cases.simple_fold(c))
 }
 
@@ -300,7 +330,11 @@ fn is_invisible(c: char) -> bool {
         // The dot that lower case leaves of the capital I with a dot; the blank of Braille; marks of annotations; what
         // replaces bytes that are not UTF-8.
         '\u{307}' | '\u{2800}' | '\u{fff9}'..='\u{fffd}' => true,
-        _ => c.is_control() || c.is_whitespace() || CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(c),
+        _ => {
+            c.is_control()
+                || c.is_whitespace()
+                || CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(c)
+        }
     }
 }
 
@@ -326,8 +360,15 @@ mod tests {
 
     #[test]
     fn look_ups_do_not_grow_with_the_number_of_names() {
-        let names =
-            ["card", "another_name12", "x[y].z", "a.b.c.d.e.f", "%63ard", &"[".repeat(10_000), &"a[1]".repeat(10_000)];
+        let names = [
+            "card",
+            "another_name12",
+            "x[y].z",
+            "a.b.c.d.e.f",
+            "%63ard",
+            &"[".repeat(10_000),
+            &"a[1]".repeat(10_000),
+        ];
         let counts = [1, 100, 10_000].map(|len| {
             let mut set = NameSet::new(true);
             (0..len).for_each(|at| set.insert(&format!("selected{at:05}"), at));
@@ -353,7 +394,10 @@ mod tests {
             }
         }
         let dots = "a.".repeat(200_000);
-        assert!(!is_alias(&dots, &"a".repeat(200_001), true) && is_alias(&dots, &"a".repeat(200_000), true));
+        assert!(
+            !is_alias(&dots, &"a".repeat(200_001), true)
+                && is_alias(&dots, &"a".repeat(200_000), true)
+        );
         assert!(is_alias(&dots, "a", true));
     }
 
@@ -456,8 +500,16 @@ mod tests {
             ("", ".", false, false),
             ("_", "", false, false),
         ] {
-            assert_eq!(is_alias(name, selected, false), in_json, "{name:?} for {selected:?} in JSON");
-            assert_eq!(is_alias(name, selected, true), in_form, "{name:?} for {selected:?} in a form");
+            assert_eq!(
+                is_alias(name, selected, false),
+                in_json,
+                "{name:?} for {selected:?} in JSON"
+            );
+            assert_eq!(
+                is_alias(name, selected, true),
+                in_form,
+                "{name:?} for {selected:?} in a form"
+            );
         }
     }
 
@@ -468,10 +520,20 @@ mod tests {
             // The filler keeps a dropped character from becoming the name of separators alone.
             let name = |text: String| format!("a{text}b");
             let original = name(c.into());
-            let mapped = [cases.simple_fold(c), cases.simple_lowercase(c), cases.simple_uppercase(c)].map(String::from);
+            let mapped = [
+                cases.simple_fold(c),
+                cases.simple_lowercase(c),
+                cases.simple_uppercase(c),
+            ]
+            .map(String::from);
             let whole = [c.to_lowercase().to_string(), c.to_uppercase().to_string()];
             for other in mapped.into_iter().chain(whole).map(name) {
-                assert_eq!(normal_form(&original), normal_form(&other), "U+{:04X}: {other}", u32::from(c));
+                assert_eq!(
+                    normal_form(&original),
+                    normal_form(&other),
+                    "U+{:04X}: {other}",
+                    u32::from(c)
+                );
             }
         }
     }
@@ -480,10 +542,19 @@ mod tests {
     fn the_form_is_coarser_than_every_normalization_of_one_character() {
         for c in '\0'..=char::MAX {
             let name = format!("a{c}b");
-            let other = DecomposingNormalizerBorrowed::new_nfd().normalize(&name).into_owned();
-            let compatible = ComposingNormalizerBorrowed::new_nfkc().normalize(&name).into_owned();
+            let other = DecomposingNormalizerBorrowed::new_nfd()
+                .normalize(&name)
+                .into_owned();
+            let compatible = ComposingNormalizerBorrowed::new_nfkc()
+                .normalize(&name)
+                .into_owned();
             for other in [other, compatible] {
-                assert_eq!(normal_form(&name), normal_form(&other), "U+{:04X}", u32::from(c));
+                assert_eq!(
+                    normal_form(&name),
+                    normal_form(&other),
+                    "U+{:04X}",
+                    u32::from(c)
+                );
             }
             let has_form = normal_form(&name) != "ab";
             let is_ignored = CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(c);

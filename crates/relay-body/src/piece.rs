@@ -96,7 +96,12 @@ impl Hole {
     pub fn of_text(rule: usize, text: &str, place: Place) -> Self {
         let mut value = Vec::with_capacity(text.len() + 5);
         write::str(&mut value, text);
-        Self { rule, value, source: Bytes::copy_from_slice(text.as_bytes()), place }
+        Self {
+            rule,
+            value,
+            source: Bytes::copy_from_slice(text.as_bytes()),
+            place,
+        }
     }
 
     /// The value, if it is a string.

@@ -29,7 +29,9 @@ pub(crate) fn render(place: &Place, value: &[u8], out: &mut Vec<u8>) -> Result<(
         Place::Query | Place::Segment => {
             let text = text_of(value)?;
             // A segment of dots is resolved away by whoever reads the path.
-            if *place == Place::Segment && (text.is_empty() || text.bytes().all(|byte| byte == b'.')) {
+            if *place == Place::Segment
+                && (text.is_empty() || text.bytes().all(|byte| byte == b'.'))
+            {
                 return Err(RenderError("a value does not fit a path segment"));
             }
             escaped(text.as_bytes(), false, out);
@@ -50,7 +52,8 @@ fn to_json(value: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
     }
     let mut text = Vec::with_capacity(value.len() + 2);
     let limits = WalkLimits::default();
-    json::from_msgpack(value, &mut text, false, limits).map_err(|_| RenderError("a value has no form in JSON"))?;
+    json::from_msgpack(value, &mut text, false, limits)
+        .map_err(|_| RenderError("a value has no form in JSON"))?;
     let end = text.trim_ascii_end().len();
     out.extend_from_slice(&text[..end]);
     Ok(())
@@ -59,16 +62,18 @@ fn to_json(value: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
 /// Returns true if a JSON string can hold the text as it is. Looks at every byte, because the compiler makes vector
 /// instructions of a loop without an early end.
 fn is_plain(text: &[u8]) -> bool {
-    text.iter().fold(true, |plain, byte| plain & (*byte >= 0x20) & (*byte < 0x7f) & (*byte != b'"') & (*byte != b'\\'))
+    text.iter().fold(true, |plain, byte| {
+        plain & (*byte >= 0x20) & (*byte < 0x7f) & (*byte != b'"') & (*byte != b'\\')
+    })
 }
 
 /// A scalar as text. A form, a header and a URL know no types.
 fn text_of(value: &[u8]) -> Result<String, RenderError> {
     let mut reader = TokenReader::new(value);
     match reader.token() {
-        Ok(Token::Str(bytes)) => {
-            std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| RenderError("a value is not UTF-8"))
-        }
+        Ok(Token::Str(bytes)) => std::str::from_utf8(bytes)
+            .map(str::to_owned)
+            .map_err(|_| RenderError("a value is not UTF-8")),
         Ok(Token::Bin(_) | Token::Array(_) | Token::Map(_) | Token::Ext(..)) => {
             Err(RenderError("a value is no text, number or boolean"))
         }
@@ -81,7 +86,9 @@ fn text_of(value: &[u8]) -> Result<String, RenderError> {
 }
 
 fn header(text: &str, out: &mut Vec<u8>) -> Result<(), RenderError> {
-    let fits = text.bytes().all(|byte| byte == b'\t' || (b' '..0x7f).contains(&byte));
+    let fits = text
+        .bytes()
+        .all(|byte| byte == b'\t' || (b' '..0x7f).contains(&byte));
     if !fits || text.trim() != text {
         return Err(RenderError("a value does not fit a header"));
     }
@@ -98,7 +105,11 @@ fn escaped(text: &[u8], is_form: bool, out: &mut Vec<u8>) {
             b'~' if !is_form => out.push(*byte),
             b'*' if is_form => out.push(*byte),
             b' ' if is_form => out.push(b'+'),
-            _ => out.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]),
+            _ => out.extend_from_slice(&[
+                b'%',
+                HEX[usize::from(byte >> 4)],
+                HEX[usize::from(byte & 15)],
+            ]),
         }
     }
 }

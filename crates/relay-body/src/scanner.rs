@@ -41,7 +41,9 @@ impl Scanner {
             Format::Json => Inner::Json(JsonScanner::new(rules, limits)),
             Format::JsonLines => Inner::Lines(LinesScanner::new(rules, limits)),
             Format::Form => Inner::Form(FormScanner::new(rules, limits)),
-            Format::Multipart { boundary } => Inner::Multipart(MultipartScanner::new(boundary, rules, limits)),
+            Format::Multipart { boundary } => {
+                Inner::Multipart(MultipartScanner::new(boundary, rules, limits))
+            }
             Format::EventStream => Inner::Events(EventScanner::new(rules, limits)),
         };
         Self { inner, guard: None }

@@ -10,12 +10,18 @@ use sealwire_payload::Selection;
 
 use crate::name::NameSet;
 use crate::{
-    BodyError, BodyRule, Containers, Format, Guard, Hole, Limits, Piece, Place, RuleSet, Scanner, SealedValues,
+    BodyError, BodyRule, Containers, Format, Guard, Hole, Limits, Piece, Place, RuleSet, Scanner,
+    SealedValues,
 };
 
 fn rule(paths: &[&str], containers: Containers) -> BodyRule {
     let selection = Selection::parse(paths.iter().copied()).unwrap();
-    BodyRule { selection: Some(Arc::new(selection)), containers, seals: false, required: false }
+    BodyRule {
+        selection: Some(Arc::new(selection)),
+        containers,
+        seals: false,
+        required: false,
+    }
 }
 
 fn set<const LEN: usize>(rules: [BodyRule; LEN]) -> Arc<RuleSet> {
@@ -35,7 +41,10 @@ fn rules(paths: &[&str]) -> Arc<RuleSet> {
 
 /// A rule that encrypts, so that it rejects names which some readers take for its own.
 fn guarded(paths: &[&str]) -> Arc<RuleSet> {
-    set([BodyRule { seals: true, ..rule(paths, Containers::Deny) }])
+    set([BodyRule {
+        seals: true,
+        ..rule(paths, Containers::Deny)
+    }])
 }
 
 /// Scans a body that arrives in parts.
@@ -63,21 +72,30 @@ fn scan(format: &Format, rules: &Arc<RuleSet>, body: &[u8]) -> Result<Vec<Piece>
 fn shown(pieces: &[Piece]) -> String {
     let piece = |piece: &Piece| match piece {
         Piece::Literal(bytes) => bytes.to_vec(),
-        Piece::Hole(hole) => format!("<{}:{:02x?}:{:02x?}>", hole.rule, hole.source, hole.value).into_bytes(),
+        Piece::Hole(hole) => {
+            format!("<{}:{:02x?}:{:02x?}>", hole.rule, hole.source, hole.value).into_bytes()
+        }
     };
     String::from_utf8_lossy(&pieces.iter().flat_map(piece).collect::<Vec<u8>>()).into_owned()
 }
 
 fn source(pieces: &[Piece]) -> Vec<u8> {
-    pieces.iter().flat_map(|piece| piece.source().to_vec()).collect()
+    pieces
+        .iter()
+        .flat_map(|piece| piece.source().to_vec())
+        .collect()
 }
 
 /// Sources of the holes.
 #[track_caller]
 fn check(format: &Format, paths: &[&str], body: &str, expected: &[&str]) {
-    let pieces = scan(format, &rules(paths), body.as_bytes()).unwrap_or_else(|error| panic!("{body}: {error}"));
-    let holes: Vec<String> =
-        pieces.iter().filter_map(Piece::hole).map(|hole| String::from_utf8_lossy(&hole.source).into_owned()).collect();
+    let pieces = scan(format, &rules(paths), body.as_bytes())
+        .unwrap_or_else(|error| panic!("{body}: {error}"));
+    let holes: Vec<String> = pieces
+        .iter()
+        .filter_map(Piece::hole)
+        .map(|hole| String::from_utf8_lossy(&hole.source).into_owned())
+        .collect();
     assert_eq!(holes, expected, "{body}");
     assert_eq!(source(&pieces), body.as_bytes(), "{body}");
     check_cuts(format, &rules(paths), body.as_bytes(), Limits::default());
@@ -86,32 +104,85 @@ fn check(format: &Format, paths: &[&str], body: &str, expected: &[&str]) {
 /// Every cut in two, and every byte alone, gives the pieces of the whole.
 #[track_caller]
 fn check_cuts(format: &Format, rules: &Arc<RuleSet>, body: &[u8], limits: Limits) {
-    let show =
-        |outcome: Result<Vec<Piece>, BodyError>| outcome.map(|pieces| shown(&pieces)).map_err(|error| error.text());
+    let show = |outcome: Result<Vec<Piece>, BodyError>| {
+        outcome
+            .map(|pieces| shown(&pieces))
+            .map_err(|error| error.text())
+    };
     let whole = show(scan_parts(format, rules, limits, [body]));
     for at in 0..=body.len() {
-        let cut = show(scan_parts(format, rules, limits, [&body[..at], &body[at..]]));
-        assert_eq!(cut, whole, "{format:?} cut at {at}: {}", String::from_utf8_lossy(body));
+        let cut = show(scan_parts(
+            format,
+            rules,
+            limits,
+            [&body[..at], &body[at..]],
+        ));
+        assert_eq!(
+            cut,
+            whole,
+            "{format:?} cut at {at}: {}",
+            String::from_utf8_lossy(body)
+        );
     }
     let bytewise = show(scan_parts(format, rules, limits, body.chunks(1)));
-    assert_eq!(bytewise, whole, "{format:?} byte by byte: {}", String::from_utf8_lossy(body));
+    assert_eq!(
+        bytewise,
+        whole,
+        "{format:?} byte by byte: {}",
+        String::from_utf8_lossy(body)
+    );
 }
 
 #[test]
 fn json_values_are_found_by_path() {
     let json = Format::Json;
     check(&json, &["$.a"], r#"{"a":"x","b":"y"}"#, &[r#""x""#]);
-    check(&json, &["$.a.b"], r#" { "a" : { "b" : 1.50 , "c" : 2 } } "#, &["1.50"]);
-    check(&json, &["$.a"], r#"{"a":"x","a":"y"}"#, &[r#""x""#, r#""y""#]);
+    check(
+        &json,
+        &["$.a.b"],
+        r#" { "a" : { "b" : 1.50 , "c" : 2 } } "#,
+        &["1.50"],
+    );
+    check(
+        &json,
+        &["$.a"],
+        r#"{"a":"x","a":"y"}"#,
+        &[r#""x""#, r#""y""#],
+    );
     check(&json, &["$.ab"], r#"{"a\u0062":"x"}"#, &[r#""x""#]);
-    check(&json, &["$[*].n"], r#"[{"n":1},{"n":-2},{"m":3},{"n":null}]"#, &["1", "-2"]);
+    check(
+        &json,
+        &["$[*].n"],
+        r#"[{"n":1},{"n":-2},{"m":3},{"n":null}]"#,
+        &["1", "-2"],
+    );
     check(&json, &["$[1]"], "[1,true,false]", &["true"]);
-    check(&json, &["$..pan"], r#"{"x":[{"pan":"1"},{"y":{"pan":"2"}}],"pan":3}"#, &[r#""1""#, r#""2""#, "3"]);
+    check(
+        &json,
+        &["$..pan"],
+        r#"{"x":[{"pan":"1"},{"y":{"pan":"2"}}],"pan":3}"#,
+        &[r#""1""#, r#""2""#, "3"],
+    );
     check(&json, &["$"], "17", &["17"]);
-    check(&json, &["$"], r#""a\n\u00e4\ud83d\ude00""#, &[r#""a\n\u00e4\ud83d\ude00""#]);
-    check(&json, &["$.a"], r#"{"a":{"b":[1,null,"z"],"c":{}}}"#, &["1", r#""z""#]);
+    check(
+        &json,
+        &["$"],
+        r#""a\n\u00e4\ud83d\ude00""#,
+        &[r#""a\n\u00e4\ud83d\ude00""#],
+    );
+    check(
+        &json,
+        &["$.a"],
+        r#"{"a":{"b":[1,null,"z"],"c":{}}}"#,
+        &["1", r#""z""#],
+    );
     check(&json, &["$.a"], "\u{feff}{\"a\":\"b\"}", &["\"b\""]);
-    check(&json, &["$.z"], r#"{"a":1e999,"b":"\ud800","c":123456789012345678901234567890}"#, &[]);
+    check(
+        &json,
+        &["$.z"],
+        r#"{"a":1e999,"b":"\ud800","c":123456789012345678901234567890}"#,
+        &[],
+    );
     check(&json, &["$.ü"], r#"{"ü":"ö","u":1}"#, &["\"ö\""]);
 }
 
@@ -218,12 +289,30 @@ fn json_is_judged_as_serde_judges_it() {
         let expected = serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
         let outcome = scan(&Format::Json, &rules(&["$.none"]), text.as_bytes());
         assert_eq!(outcome.is_ok(), expected, "{text}: {outcome:?}");
-        check_cuts(&Format::Json, &rules(&["$..a"]), text.as_bytes(), Limits::default());
+        check_cuts(
+            &Format::Json,
+            &rules(&["$..a"]),
+            text.as_bytes(),
+            Limits::default(),
+        );
     }
     assert!(scan(&Format::Json, &rules(&[]), nested(128).as_bytes()).is_ok());
-    assert!(matches!(scan(&Format::Json, &rules(&[]), nested(129).as_bytes()), Err(BodyError::TooLarge { .. })));
-    for bytes in [&b"\"\xff\""[..], b"\"\xc3\"", b"\"\xed\xa0\x80\"", b"\"\xf0\x9f\x98", b"\xef\xbb", b"\"\xc0\xaf\""] {
-        assert!(scan(&Format::Json, &rules(&[]), bytes).is_err(), "{bytes:?}");
+    assert!(matches!(
+        scan(&Format::Json, &rules(&[]), nested(129).as_bytes()),
+        Err(BodyError::TooLarge { .. })
+    ));
+    for bytes in [
+        &b"\"\xff\""[..],
+        b"\"\xc3\"",
+        b"\"\xed\xa0\x80\"",
+        b"\"\xf0\x9f\x98",
+        b"\xef\xbb",
+        b"\"\xc0\xaf\"",
+    ] {
+        assert!(
+            scan(&Format::Json, &rules(&[]), bytes).is_err(),
+            "{bytes:?}"
+        );
         check_cuts(&Format::Json, &rules(&[]), bytes, Limits::default());
     }
 }
@@ -234,17 +323,40 @@ fn values_that_cannot_be_replaced_are_rejected() {
     for (body, expected) in [
         (r#"{"a":[1]}"#, "a selected value is an array or object"),
         (r#"{"a":{}}"#, "a selected value is an array or object"),
-        (r#"{"a":"\ud800"}"#, "a selected string has half of a surrogate pair"),
-        (r#"{"a":"\udc00\ud800"}"#, "a selected string has half of a surrogate pair"),
-        (r#"{"a":18446744073709551616}"#, "a selected number fits no 64-bit type"),
-        (r#"{"a":0.12345678901234567890}"#, "a selected number fits no 64-bit type"),
+        (
+            r#"{"a":"\ud800"}"#,
+            "a selected string has half of a surrogate pair",
+        ),
+        (
+            r#"{"a":"\udc00\ud800"}"#,
+            "a selected string has half of a surrogate pair",
+        ),
+        (
+            r#"{"a":18446744073709551616}"#,
+            "a selected number fits no 64-bit type",
+        ),
+        (
+            r#"{"a":0.12345678901234567890}"#,
+            "a selected number fits no 64-bit type",
+        ),
         (r#"{"a":1e400}"#, "a selected number fits no 64-bit type"),
     ] {
         let error = scan(&Format::Json, &deny, body.as_bytes()).unwrap_err();
-        assert_eq!(error, BodyError::Value { rule: 0, reason: expected }, "{body}");
+        assert_eq!(
+            error,
+            BodyError::Value {
+                rule: 0,
+                reason: expected
+            },
+            "{body}"
+        );
         check_cuts(&Format::Json, &deny, body.as_bytes(), Limits::default());
     }
-    let limits = Limits { value_bytes_max: 8, key_bytes_max: 8, ..Limits::default() };
+    let limits = Limits {
+        value_bytes_max: 8,
+        key_bytes_max: 8,
+        ..Limits::default()
+    };
     for (body, is_allowed) in [
         (r#"{"a":"123456"}"#, true),
         (r#"{"a":"1234567"}"#, false),
@@ -252,7 +364,11 @@ fn values_that_cannot_be_replaced_are_rejected() {
         (r#"{"1234567":1}"#, false),
         (r#"{"b":"not selected, of any length"}"#, true),
     ] {
-        assert_eq!(scan_parts(&Format::Json, &deny, limits, [body.as_bytes()]).is_ok(), is_allowed, "{body}");
+        assert_eq!(
+            scan_parts(&Format::Json, &deny, limits, [body.as_bytes()]).is_ok(),
+            is_allowed,
+            "{body}"
+        );
         check_cuts(&Format::Json, &deny, body.as_bytes(), limits);
     }
 }
@@ -266,10 +382,16 @@ fn the_first_rule_that_selects_a_value_applies() {
     ]);
     let body = br#"{"a":{"b":1,"x":2},"c":[3,null],"d":{"e":4}}"#;
     let pieces = scan(&Format::Json, &rules, body).unwrap();
-    let holes: Vec<(usize, &[u8])> =
-        pieces.iter().filter_map(Piece::hole).map(|hole| (hole.rule, &hole.source[..])).collect();
+    let holes: Vec<(usize, &[u8])> = pieces
+        .iter()
+        .filter_map(Piece::hole)
+        .map(|hole| (hole.rule, &hole.source[..]))
+        .collect();
     // A container that is one value ends the search beneath it.
-    assert_eq!(holes, [(1, &br#"{"b":1,"x":2}"#[..]), (1, b"[3,null]"), (2, b"4")]);
+    assert_eq!(
+        holes,
+        [(1, &br#"{"b":1,"x":2}"#[..]), (1, b"[3,null]"), (2, b"4")]
+    );
     check_cuts(&Format::Json, &rules, body, Limits::default());
 }
 
@@ -292,7 +414,10 @@ fn keys_that_some_readers_take_for_a_selected_one_are_rejected() {
         (r#"{"list":{"0":{"x":1}}}"#, false),
         (r#"{"list":{"1":{"x":1}}}"#, true),
         (r#"{"0":1,"x":{"\u0000":1,"ssn":2}}"#, true),
-        (r#"{"größe":1,"名前":2,"card_number":3,"tok\u00e9n":4,"Kartenſ":5,"First\nName":6,"":7}"#, true),
+        (
+            r#"{"größe":1,"名前":2,"card_number":3,"tok\u00e9n":4,"Kartenſ":5,"First\nName":6,"":7}"#,
+            true,
+        ),
         (r#"{"ssn":1,"ssn":2,"\u0073sn":3}"#, true),
         (r#"{"card":{"number":1}}"#, true),
         (r#"{"Card":{}}"#, true),
@@ -302,15 +427,25 @@ fn keys_that_some_readers_take_for_a_selected_one_are_rejected() {
         (r#"{"Card.number":1,"x":2}"#, false),
         (r#"{"card[number]":1}"#, false),
         (r#"{"[card][number]":1}"#, false),
-        (r#"{".":1,"..":{"ssn":1},"[]":{"number":1},"a.b":{"ssn":1},"card[expiry]":2}"#, true),
+        (
+            r#"{".":1,"..":{"ssn":1},"[]":{"number":1},"a.b":{"ssn":1},"card[expiry]":2}"#,
+            true,
+        ),
         (r#"{"ssn.x":1}"#, false),
         (r#"{"card":{"number.x.y":1}}"#, false),
-        (r#"{"card.expiry":1,"number.card":2,"x.ssn":3,"ssns.x":4}"#, true),
+        (
+            r#"{"card.expiry":1,"number.card":2,"x.ssn":3,"ssns.x":4}"#,
+            true,
+        ),
         (r#"{"card":{"number":1,"NUMBER":2}}"#, false),
         (r#"{"card":{"n\u0055mber":2}}"#, false),
         (r#"{"x":{"CARD":1},"number":2}"#, true),
     ] {
-        assert_eq!(scan(&Format::Json, &rules, body.as_bytes()).is_ok(), is_ok, "{body}");
+        assert_eq!(
+            scan(&Format::Json, &rules, body.as_bytes()).is_ok(),
+            is_ok,
+            "{body}"
+        );
         check_cuts(&Format::Json, &rules, body.as_bytes(), Limits::default());
     }
 }
@@ -330,12 +465,32 @@ fn near_keys_are_rejected_beside_descents_and_wildcards() {
         (&["$.ssn", "$.SSN.x"], r#"{"SSN":1}"#, false),
         (&["$.ssn", "$.SSN.x"], r#"{"SSN":{"x":1}}"#, false),
         (&["$.ssn", "$.SSN.x"], r#"{"ssn":1}"#, true),
-        (&["$.card.number", "$.Card.cvc"], r#"{"Card":{"cvc":1}}"#, true),
-        (&["$.card.number", "$.Card.cvc"], r#"{"Card":{"number":1}}"#, false),
-        (&["$.card.number", "$.Card.cvc"], r#"{"CARD":{"NUMBER":1}}"#, false),
-        (&["$.card.number", "$.Card.number"], r#"{"Card":{"number":1},"card":{"number":2}}"#, true),
+        (
+            &["$.card.number", "$.Card.cvc"],
+            r#"{"Card":{"cvc":1}}"#,
+            true,
+        ),
+        (
+            &["$.card.number", "$.Card.cvc"],
+            r#"{"Card":{"number":1}}"#,
+            false,
+        ),
+        (
+            &["$.card.number", "$.Card.cvc"],
+            r#"{"CARD":{"NUMBER":1}}"#,
+            false,
+        ),
+        (
+            &["$.card.number", "$.Card.number"],
+            r#"{"Card":{"number":1},"card":{"number":2}}"#,
+            true,
+        ),
         (&["$.cards[*].number"], r#"{"CARDS":[{"number":1}]}"#, false),
-        (&["$.card.number"], r#"{"Card":{"expiry":1},"CARD":"visa"}"#, true),
+        (
+            &["$.card.number"],
+            r#"{"Card":{"expiry":1},"CARD":"visa"}"#,
+            true,
+        ),
         // Scripts and PHP read elements of arrays by numbers as keys, and the reverse.
         (&["$.items['0']"], r#"{"items":{"0":1}}"#, true),
         (&["$.items['0']"], r#"{"items":[1]}"#, false),
@@ -349,30 +504,67 @@ fn near_keys_are_rejected_beside_descents_and_wildcards() {
         (&["$['0']"], "[[1]]", false),
         (&["$['1']"], "[[1]]", true),
     ] {
-        assert_eq!(scan(&Format::Json, &guarded(paths), body.as_bytes()).is_ok(), is_ok, "{paths:?} {body}");
+        assert_eq!(
+            scan(&Format::Json, &guarded(paths), body.as_bytes()).is_ok(),
+            is_ok,
+            "{paths:?} {body}"
+        );
     }
     // Values that a rule selects are replaced under any name.
-    let both: Arc<RuleSet> = set([guarded(&["$.card"])[0].clone(), guarded(&["$.Card"])[0].clone()]);
+    let both: Arc<RuleSet> = set([
+        guarded(&["$.card"])[0].clone(),
+        guarded(&["$.Card"])[0].clone(),
+    ]);
     assert!(scan(&Format::Json, &both, br#"{"card":1,"Card":2}"#).is_ok());
     assert!(scan(&Format::Json, &both, br#"{"card":1,"CARD":2}"#).is_err());
     // A value that is only revealed is not replaced.
     for paths in [&["$.Card"][..], &["$.*"], &["$..*"]] {
-        let revealed: Arc<RuleSet> = set([guarded(&["$.card"])[0].clone(), rule(paths, Containers::Deny)]);
-        assert!(scan(&Format::Json, &revealed, br#"{"card":1,"x":2}"#).is_ok(), "{paths:?}");
-        assert!(scan(&Format::Json, &revealed, br#"{"Card":2}"#).is_err(), "{paths:?}");
-        assert!(scan(&Format::Json, &revealed, br#"{"card\u0000x":2}"#).is_err(), "{paths:?}");
-        let flat: Arc<RuleSet> = set([guarded(&["$.card"])[0].clone(), rule(&["$.Card"], Containers::Deny)]);
+        let revealed: Arc<RuleSet> = set([
+            guarded(&["$.card"])[0].clone(),
+            rule(paths, Containers::Deny),
+        ]);
+        assert!(
+            scan(&Format::Json, &revealed, br#"{"card":1,"x":2}"#).is_ok(),
+            "{paths:?}"
+        );
+        assert!(
+            scan(&Format::Json, &revealed, br#"{"Card":2}"#).is_err(),
+            "{paths:?}"
+        );
+        assert!(
+            scan(&Format::Json, &revealed, br#"{"card\u0000x":2}"#).is_err(),
+            "{paths:?}"
+        );
+        let flat: Arc<RuleSet> = set([
+            guarded(&["$.card"])[0].clone(),
+            rule(&["$.Card"], Containers::Deny),
+        ]);
         assert!(scan(&Format::Form, &flat, b"Card=2").is_err());
     }
     // Nor is one of another place, if a wildcard reveals it.
-    let sealed = [SealedValues { rule: 0, body: None, query: &["card".into()] }];
+    let sealed = [SealedValues {
+        rule: 0,
+        body: None,
+        query: &["card".into()],
+    }];
     let guard = Arc::new(Guard::new(&sealed, &[]).unwrap());
     for (paths, is_ok) in [("$.card", true), ("$.*", false), ("$..*", false)] {
-        let unselected = BodyRule { selection: None, ..guarded(&["$.x"])[0].clone() };
+        let unselected = BodyRule {
+            selection: None,
+            ..guarded(&["$.x"])[0].clone()
+        };
         let revealed = vec![unselected, rule(&[paths], Containers::Deny)];
         let revealed = Arc::new(RuleSet::new(revealed, Arc::clone(&guard)));
-        assert_eq!(scan(&Format::Json, &revealed, br#"{"card":1}"#).is_ok(), is_ok, "{paths}");
-        assert_eq!(scan(&Format::Form, &revealed, b"card=1").is_ok(), is_ok, "{paths}");
+        assert_eq!(
+            scan(&Format::Json, &revealed, br#"{"card":1}"#).is_ok(),
+            is_ok,
+            "{paths}"
+        );
+        assert_eq!(
+            scan(&Format::Form, &revealed, b"card=1").is_ok(),
+            is_ok,
+            "{paths}"
+        );
     }
     // Rules that reveal values leave other names alone.
     assert!(scan(&Format::Json, &rules(&["$.card"]), br#"{"CARD":1}"#).is_ok());
@@ -384,10 +576,17 @@ fn accepted_names_pass_as_they_are_spelled() {
     let body = r#"{"_id":"65f0","id":"7","items":[{"_id":"1","sku":"a"}],"__v":0}"#;
     let accepting = |accepted: &[&str], paths: &[&str]| {
         let selection = Arc::new(Selection::parse(paths.iter().copied()).unwrap());
-        let sealed = [SealedValues { rule: 0, body: Some(&selection), query: &[] }];
+        let sealed = [SealedValues {
+            rule: 0,
+            body: Some(&selection),
+            query: &[],
+        }];
         let accepted: Vec<Box<str>> = accepted.iter().map(|name| Box::from(*name)).collect();
         let guard = Arc::new(Guard::new(&sealed, &accepted).unwrap());
-        let rules = vec![BodyRule { seals: true, ..rule(paths, Containers::Deny) }];
+        let rules = vec![BodyRule {
+            seals: true,
+            ..rule(paths, Containers::Deny)
+        }];
         Arc::new(RuleSet::new(rules, guard))
     };
     for (accepted, paths, body, is_ok) in [
@@ -402,10 +601,28 @@ fn accepted_names_pass_as_they_are_spelled() {
         (&["_id"], &["$.id"], r#"{"_id.x":1}"#, false),
     ] {
         let rules = accepting(accepted, paths);
-        assert_eq!(scan(&Format::Json, &rules, body.as_bytes()).is_ok(), is_ok, "{accepted:?} {paths:?} {body}");
+        assert_eq!(
+            scan(&Format::Json, &rules, body.as_bytes()).is_ok(),
+            is_ok,
+            "{accepted:?} {paths:?} {body}"
+        );
     }
-    for (body, is_ok) in [("_id=1&id=2", true), ("_ID=1", false), ("_id[]=1", false), ("id[]=1", false)] {
-        assert_eq!(scan(&Format::Form, &accepting(&["_id"], &["$.id"]), body.as_bytes()).is_ok(), is_ok, "{body}");
+    for (body, is_ok) in [
+        ("_id=1&id=2", true),
+        ("_ID=1", false),
+        ("_id[]=1", false),
+        ("id[]=1", false),
+    ] {
+        assert_eq!(
+            scan(
+                &Format::Form,
+                &accepting(&["_id"], &["$.id"]),
+                body.as_bytes()
+            )
+            .is_ok(),
+            is_ok,
+            "{body}"
+        );
     }
 }
 
@@ -452,7 +669,10 @@ const ORDINARY: [(&str, &str); 9] = [
 #[test]
 fn ordinary_documents_pass_beside_common_rules() {
     for (paths, rejected) in [
-        (&["$.card.number", "$.payment_method_data.card.number"][..], &[][..]),
+        (
+            &["$.card.number", "$.payment_method_data.card.number"][..],
+            &[][..],
+        ),
         (&["$.email", "$.customer.email", "$.phone"], &[]),
         (&["$..email"], &[]),
         (&["$..number", "$..ssn", "$..password"], &[]),
@@ -464,9 +684,16 @@ fn ordinary_documents_pass_beside_common_rules() {
         (&["$..id"], &["MongoDB", "Elasticsearch"]),
         (&["$.birthDate"], &["FHIR"]),
     ] {
-        let rules = set([BodyRule { seals: true, ..rule(paths, Containers::Leaves) }]);
+        let rules = set([BodyRule {
+            seals: true,
+            ..rule(paths, Containers::Leaves)
+        }]);
         let is_rejected = |body: &str| scan(&Format::Json, &rules, body.as_bytes()).is_err();
-        let found: Vec<&str> = ORDINARY.iter().filter(|(_, body)| is_rejected(body)).map(|(name, _)| *name).collect();
+        let found: Vec<&str> = ORDINARY
+            .iter()
+            .filter(|(_, body)| is_rejected(body))
+            .map(|(name, _)| *name)
+            .collect();
         assert_eq!(found, rejected, "{paths:?}");
     }
 }
@@ -475,20 +702,44 @@ fn ordinary_documents_pass_beside_common_rules() {
 fn lists_and_single_values_are_one_place() {
     let query: [Box<str>; 1] = ["accounts[][iban]".into()];
     for (paths, body, is_ok) in [
-        (&["$.card.number"][..], r#"{"card":[{"number":"4242"}]}"#, false),
+        (
+            &["$.card.number"][..],
+            r#"{"card":[{"number":"4242"}]}"#,
+            false,
+        ),
         (&["$.card.number"], r#"{"card":[[{"Number":1}]]}"#, false),
         (&["$.card.number"], r#"[{"card":{"number":1}}]"#, false),
-        (&["$.card.number"], r#"{"card":[{"expiry":1}],"x":[{"number":1}]}"#, true),
-        (&["$..card.number"], r#"{"x":{"card":[{"number":1}]}}"#, false),
-        (&["$.users.*.card.number"], r#"{"users":{"a":{"card":[{"number":1}]}}}"#, false),
+        (
+            &["$.card.number"],
+            r#"{"card":[{"expiry":1}],"x":[{"number":1}]}"#,
+            true,
+        ),
+        (
+            &["$..card.number"],
+            r#"{"x":{"card":[{"number":1}]}}"#,
+            false,
+        ),
+        (
+            &["$.users.*.card.number"],
+            r#"{"users":{"a":{"card":[{"number":1}]}}}"#,
+            false,
+        ),
         (&["$.x"], r#"{"accounts":[{"iban":1}]}"#, false),
         (&["$.x"], r#"{"accounts":{"iban":1}}"#, false),
         (&["$.x"], r#"{"accounts":[{"id":1}]}"#, true),
-        (&["$.users[*].ssn"], r#"{"users":[{"ssn":1},{"ssn":2}]}"#, true),
+        (
+            &["$.users[*].ssn"],
+            r#"{"users":[{"ssn":1},{"ssn":2}]}"#,
+            true,
+        ),
         (&["$.users[*].ssn"], r#"{"users":{"ssn":1}}"#, false),
         (&["$.users[*].ssn"], r#"{"users":{"ssn":[1]}}"#, false),
         (&["$.users[*].ssn"], r#"{"users.ssn":1}"#, false),
-        (&["$.users[*].ssn"], r#"{"users":[{"friends":[{"ssn":1}]}]}"#, true),
+        (
+            &["$.users[*].ssn"],
+            r#"{"users":[{"friends":[{"ssn":1}]}]}"#,
+            true,
+        ),
         (&["$.users[*].ssn"], r#"{"users":null}"#, true),
         (&["$.tags[*]"], r#"{"tags":"x"}"#, false),
         (&["$.tags[*]"], r#"{"tags":7}"#, false),
@@ -499,19 +750,43 @@ fn lists_and_single_values_are_one_place() {
         (&["$[*].ssn"], r#"{"_json":[{"ssn":1}]}"#, false),
         (&["$[*].ssn"], r#"{"x":{"_json":[{"ssn":1}]}}"#, true),
         // An element that no rule selects is no other place of one that a rule selects.
-        (&["$.names[0].family", "$.matrix[0]"], r#"{"names":[{"family":1},{"family":2}],"matrix":[1,[2]]}"#, true),
+        (
+            &["$.names[0].family", "$.matrix[0]"],
+            r#"{"names":[{"family":1},{"family":2}],"matrix":[1,[2]]}"#,
+            true,
+        ),
         (&["$.names[0].family"], r#"{"names":{"family":1}}"#, false),
     ] {
         let selection = Arc::new(Selection::parse(paths.iter().copied()).unwrap());
         let sealed = [
-            SealedValues { rule: 0, body: Some(&selection), query: &[] },
-            SealedValues { rule: 1, body: None, query: &query },
+            SealedValues {
+                rule: 0,
+                body: Some(&selection),
+                query: &[],
+            },
+            SealedValues {
+                rule: 1,
+                body: None,
+                query: &query,
+            },
         ];
         let guard = Arc::new(Guard::new(&sealed, &[]).unwrap());
-        let in_query = BodyRule { selection: None, containers: Containers::Deny, seals: true, required: false };
-        let in_body = BodyRule { selection: Some(selection), ..in_query.clone() };
+        let in_query = BodyRule {
+            selection: None,
+            containers: Containers::Deny,
+            seals: true,
+            required: false,
+        };
+        let in_body = BodyRule {
+            selection: Some(selection),
+            ..in_query.clone()
+        };
         let rules = Arc::new(RuleSet::new(vec![in_body, in_query], guard));
-        assert_eq!(scan(&Format::Json, &rules, body.as_bytes()).is_ok(), is_ok, "{paths:?} {body}");
+        assert_eq!(
+            scan(&Format::Json, &rules, body.as_bytes()).is_ok(),
+            is_ok,
+            "{paths:?} {body}"
+        );
         check_cuts(&Format::Json, &rules, body.as_bytes(), Limits::default());
     }
 }
@@ -522,9 +797,21 @@ fn values_in_another_place_are_rejected() {
     // The second rule is for forms, and the third for the query.
     let (json, form) = (selection("$.user.ssn"), selection("$['card[number]']"));
     let sealed = [
-        SealedValues { rule: 0, body: Some(&json), query: &[] },
-        SealedValues { rule: 1, body: Some(&form), query: &[] },
-        SealedValues { rule: 2, body: None, query: &["token".into(), "a[key]".into()] },
+        SealedValues {
+            rule: 0,
+            body: Some(&json),
+            query: &[],
+        },
+        SealedValues {
+            rule: 1,
+            body: Some(&form),
+            query: &[],
+        },
+        SealedValues {
+            rule: 2,
+            body: None,
+            query: &["token".into(), "a[key]".into()],
+        },
     ];
     let guard = Arc::new(Guard::new(&sealed, &[]).unwrap());
     let body_rule = |selection: Option<&Arc<Selection>>| BodyRule {
@@ -539,7 +826,10 @@ fn values_in_another_place_are_rejected() {
     };
     let (in_json, in_form) = (rules(Some(&json), None), rules(None, Some(&form)));
     for (body, is_ok) in [
-        (r#"{"user":{"ssn":1},"card":{"expiry":2},"a":{"x":3},"keys":4}"#, true),
+        (
+            r#"{"user":{"ssn":1},"card":{"expiry":2},"a":{"x":3},"keys":4}"#,
+            true,
+        ),
         (r#"{"card":{"number":1}}"#, false),
         (r#"{"Card":{"Number":1}}"#, false),
         (r#"{"card[number]":1}"#, false),
@@ -548,18 +838,29 @@ fn values_in_another_place_are_rejected() {
         (r#"{"a":{"key":1}}"#, false),
         (r#"{"a.key":1}"#, false),
     ] {
-        assert_eq!(scan(&Format::Json, &in_json, body.as_bytes()).is_ok(), is_ok, "{body}");
+        assert_eq!(
+            scan(&Format::Json, &in_json, body.as_bytes()).is_ok(),
+            is_ok,
+            "{body}"
+        );
         check_cuts(&Format::Json, &in_json, body.as_bytes(), Limits::default());
     }
     for (body, is_ok) in [
-        ("card[number]=1&user=2&ssn=3&userssn=4&user[id]=5&tokens=6", true),
+        (
+            "card[number]=1&user=2&ssn=3&userssn=4&user[id]=5&tokens=6",
+            true,
+        ),
         ("user[ssn]=1", false),
         ("user.ssn=1", false),
         ("User[SSN][0]=1", false),
         ("token=1", false),
         ("a[key]=1", false),
     ] {
-        assert_eq!(scan(&Format::Form, &in_form, body.as_bytes()).is_ok(), is_ok, "{body}");
+        assert_eq!(
+            scan(&Format::Form, &in_form, body.as_bytes()).is_ok(),
+            is_ok,
+            "{body}"
+        );
         check_cuts(&Format::Form, &in_form, body.as_bytes(), Limits::default());
     }
 }
@@ -585,7 +886,11 @@ fn fields_that_some_readers_take_for_a_selected_one_are_rejected() {
         (&["$.card"], "?card=1", None),
         (&["$['card[number]']"], "card[number]x=1", None),
         (&["$['card[number]']"], "card[Number]=1", None),
-        (&["$['card[number]']"], "card[number]=1&card[expiry]=2&card=3", Some(1)),
+        (
+            &["$['card[number]']"],
+            "card[number]=1&card[expiry]=2&card=3",
+            Some(1),
+        ),
         (&["$.card_number"], "card.number=1", None),
         (&["$.card_number"], "card%20number=1", None),
         (&["$.card_number"], "cardNumber=1", None),
@@ -593,19 +898,41 @@ fn fields_that_some_readers_take_for_a_selected_one_are_rejected() {
         (&["$.user.ssn"], "[user]x[ssn]=1", None),
         (&["$.user.card.number"], "user[card]x[number]=1", None),
         (&["$.user.card.number"], "user[card].x[number]=1", None),
-        (&["$.user.card.number"], "user%5Bcard%5Dx%5Bnumber%5D[0]=1", None),
-        (&["$.users[*].card.number"], "users[0]x[card]y[number]=1", None),
-        (&["$.user.card.number"], "user[card][x]y[number]=1&x[user]y[card]=3", Some(0)),
+        (
+            &["$.user.card.number"],
+            "user%5Bcard%5Dx%5Bnumber%5D[0]=1",
+            None,
+        ),
+        (
+            &["$.users[*].card.number"],
+            "users[0]x[card]y[number]=1",
+            None,
+        ),
+        (
+            &["$.user.card.number"],
+            "user[card][x]y[number]=1&x[user]y[card]=3",
+            Some(0),
+        ),
         // Rails takes these for parts of one value, such as a date.
         (&["$.birth_date"], "birth_date(1i)=1990", None),
         (&["$.user.birth_date"], "user[birth_date(1i)]=1990", None),
-        (&["$.users[*].birth_date"], "users[7][birth_date(2i)]=1990", None),
+        (
+            &["$.users[*].birth_date"],
+            "users[7][birth_date(2i)]=1990",
+            None,
+        ),
         (&["$.birth_date"], "birth_dates(1i)=1&birth(1i)=2", Some(0)),
         (&["$.card"], "a%00b=1", None),
-        (&["$.card"], "cards=1&kärd=2&k%C3%A4rd=3&my%20field=4&a[b]=5&x.y=6&card=7&discard=8", Some(1)),
+        (
+            &["$.card"],
+            "cards=1&kärd=2&k%C3%A4rd=3&my%20field=4&a[b]=5&x.y=6&card=7&discard=8",
+            Some(1),
+        ),
     ] {
         let found = scan(&form, &guarded(paths), body.as_bytes());
-        let found = found.ok().map(|pieces| pieces.iter().filter(|piece| piece.hole().is_some()).count());
+        let found = found
+            .ok()
+            .map(|pieces| pieces.iter().filter(|piece| piece.hole().is_some()).count());
         assert_eq!(found, holes, "{body}");
         check_cuts(&form, &guarded(paths), body.as_bytes(), Limits::default());
     }
@@ -628,15 +955,25 @@ fn bodies_of_one_format_are_not_read_as_another() {
         "--b\r\nContent-Disposition: form-data; name=\"card\"\r\n\r\n1\r\n--b--",
         "<card>1</card>",
     ] {
-        assert!(scan(&Format::Form, &guarded(&["$.card"]), body.as_bytes()).is_err(), "{body}");
-        check_cuts(&Format::Form, &guarded(&["$.card"]), body.as_bytes(), Limits::default());
+        assert!(
+            scan(&Format::Form, &guarded(&["$.card"]), body.as_bytes()).is_err(),
+            "{body}"
+        );
+        check_cuts(
+            &Format::Form,
+            &guarded(&["$.card"]),
+            body.as_bytes(),
+            Limits::default(),
+        );
     }
     let as_json = |body: &str, cut: usize| {
         let mut scanner = Scanner::new(Format::Json, guarded(&["$.card"]), Limits::default());
         scanner = scanner.rejecting_forms(card_fields());
         let (first, second) = body.as_bytes().split_at(cut);
         let mut pieces = Vec::new();
-        [first, second].iter().try_for_each(|part| scanner.push(&Bytes::copy_from_slice(part), &mut pieces))?;
+        [first, second]
+            .iter()
+            .try_for_each(|part| scanner.push(&Bytes::copy_from_slice(part), &mut pieces))?;
         scanner.finish(&mut pieces)
     };
     let long = |text: &str, name: &str| format!("\"&{}{name}=1\"", text.repeat(5_000));
@@ -656,20 +993,38 @@ fn bodies_of_one_format_are_not_read_as_another() {
         (long("+", "card"), false),
         (format!("\"&card[{}]=1\"", "x".repeat(10_000)), false),
         (long("x", "card"), true),
-        (r#"{"a":"https://a.example/?b=1&c=2","b":"card=1","c":"&x=1","card":"&a=1"}"#.to_owned(), true),
+        (
+            r#"{"a":"https://a.example/?b=1&c=2","b":"card=1","c":"&x=1","card":"&a=1"}"#
+                .to_owned(),
+            true,
+        ),
         (r#"{"a":"x&card"}"#.to_owned(), true),
     ] {
-        for cut in [0, 1, body.len() / 2, body.len() - 3, body.len()].into_iter().chain(0..body.len().min(40)) {
-            assert_eq!(as_json(&body, cut).is_ok(), is_ok, "{} cut at {cut}", &body[..body.len().min(60)]);
+        for cut in [0, 1, body.len() / 2, body.len() - 3, body.len()]
+            .into_iter()
+            .chain(0..body.len().min(40))
+        {
+            assert_eq!(
+                as_json(&body, cut).is_ok(),
+                is_ok,
+                "{} cut at {cut}",
+                &body[..body.len().min(60)]
+            );
         }
     }
 }
 
 #[test]
 fn required_values_are_missed() {
-    let required =
-        |paths: &[&str]| -> Arc<RuleSet> { set([BodyRule { required: true, ..rule(paths, Containers::Leaves) }]) };
-    let multipart = Format::Multipart { boundary: "b".into() };
+    let required = |paths: &[&str]| -> Arc<RuleSet> {
+        set([BodyRule {
+            required: true,
+            ..rule(paths, Containers::Leaves)
+        }])
+    };
+    let multipart = Format::Multipart {
+        boundary: "b".into(),
+    };
     for (format, body, is_there) in [
         (Format::Json, r#"{"a":1}"#, true),
         (Format::Json, r#"{"a":null}"#, false),
@@ -681,59 +1036,126 @@ fn required_values_are_missed() {
         (Format::JsonLines, "{\"a\":1}\n{\"b\":2}\n", false),
         (Format::Form, "a=1&b=2", true),
         (Format::Form, "b=2", false),
-        (Format::EventStream, "data: {\"a\":1}\n\ndata: {\"b\":1}\n\n", true),
+        (
+            Format::EventStream,
+            "data: {\"a\":1}\n\ndata: {\"b\":1}\n\n",
+            true,
+        ),
         (Format::EventStream, "data: {\"b\":1}\n\n", false),
-        (multipart.clone(), "--b\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\nx\r\n--b--\r\n", true),
-        (multipart, "--b\r\nContent-Disposition: form-data; name=\"c\"\r\n\r\nx\r\n--b--\r\n", false),
+        (
+            multipart.clone(),
+            "--b\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\nx\r\n--b--\r\n",
+            true,
+        ),
+        (
+            multipart,
+            "--b\r\nContent-Disposition: form-data; name=\"c\"\r\n\r\nx\r\n--b--\r\n",
+            false,
+        ),
     ] {
         let outcome = scan(&format, &required(&["$.a"]), body.as_bytes());
         assert_eq!(outcome.is_ok(), is_there, "{body}");
         if !is_there {
             assert_eq!(outcome.unwrap_err(), BodyError::Missing { rule: 0 });
         }
-        check_cuts(&format, &required(&["$.a"]), body.as_bytes(), Limits::default());
+        check_cuts(
+            &format,
+            &required(&["$.a"]),
+            body.as_bytes(),
+            Limits::default(),
+        );
     }
 }
 
 #[test]
 fn lines_keep_their_ends() {
     let lines = Format::JsonLines;
-    check(&lines, &["$.a"], "{\"a\":1}\r\n\n \t\r\n{\"a\":2}\n{\"a\":3}", &["1", "2", "3"]);
+    check(
+        &lines,
+        &["$.a"],
+        "{\"a\":1}\r\n\n \t\r\n{\"a\":2}\n{\"a\":3}",
+        &["1", "2", "3"],
+    );
     check(&lines, &["$"], "1\n2\r\n3", &["1", "2", "3"]);
     for bad in ["{\"a\":\n1}\n", "{\"a\":1} {\"a\":2}\n", "x\n", "[1,\n2]\n"] {
-        assert!(scan(&lines, &rules(&["$.a"]), bad.as_bytes()).is_err(), "{bad}");
+        assert!(
+            scan(&lines, &rules(&["$.a"]), bad.as_bytes()).is_err(),
+            "{bad}"
+        );
         check_cuts(&lines, &rules(&["$.a"]), bad.as_bytes(), Limits::default());
     }
     // A byte order mark stands at the begin of a body and nowhere else.
     check(&lines, &["$.a"], "\u{feff}{\"a\":1}\n", &["1"]);
-    for bad in [" \u{feff}{\"a\":1}\n", "\n\u{feff}{\"a\":1}\n", "\r\u{feff}1", "\u{feff}\u{feff}1"] {
-        assert!(scan(&lines, &rules(&["$.a"]), bad.as_bytes()).is_err(), "{bad:?}");
+    for bad in [
+        " \u{feff}{\"a\":1}\n",
+        "\n\u{feff}{\"a\":1}\n",
+        "\r\u{feff}1",
+        "\u{feff}\u{feff}1",
+    ] {
+        assert!(
+            scan(&lines, &rules(&["$.a"]), bad.as_bytes()).is_err(),
+            "{bad:?}"
+        );
         check_cuts(&lines, &rules(&["$.a"]), bad.as_bytes(), Limits::default());
     }
-    let passing = Limits { pass_unparsed: true, record_bytes_max: 20, ..Limits::default() };
+    let passing = Limits {
+        pass_unparsed: true,
+        record_bytes_max: 20,
+        ..Limits::default()
+    };
     let body = b"{\"a\":1}\nnot JSON\n{\"a\":\n\n{\"a\":2}";
     let pieces = scan_parts(&lines, &rules(&["$.a"]), passing, [&body[..]]).unwrap();
     assert_eq!(pieces.iter().filter_map(Piece::hole).count(), 2);
     assert_eq!(source(&pieces), body);
     check_cuts(&lines, &rules(&["$.a"]), body, passing);
-    check_cuts(&lines, &rules(&["$.a"]), b"{\"a\":1}\n 123456789 123456789 1\n", passing);
+    check_cuts(
+        &lines,
+        &rules(&["$.a"]),
+        b"{\"a\":1}\n 123456789 123456789 1\n",
+        passing,
+    );
 }
 
 #[test]
 fn events_keep_all_but_their_values() {
     let events = Format::EventStream;
     check(&events, &["$.a"], "data: {\"a\":1}\n\n", &["1"]);
-    check(&events, &["$.a"], ": comment\r\nevent: x\r\nid: 1\r\nretry: 5\r\ndata:{\"a\":\"y\"}\r\n\r\n", &["\"y\""]);
+    check(
+        &events,
+        &["$.a"],
+        ": comment\r\nevent: x\r\nid: 1\r\nretry: 5\r\ndata:{\"a\":\"y\"}\r\n\r\n",
+        &["\"y\""],
+    );
     check(&events, &["$.a"], "data: {\"a\":\rdata: 1}\r\r", &["1"]);
-    check(&events, &["$.a"], "data: {\ndata: \"a\":\ndata:  1\ndata: ,\"b\": 2}\n\n", &["1"]);
-    check(&events, &["$.a"], "data: {\"a\":1}\r\rdata: {\"a\":2}\n\ndata: {\"a\":3}", &["1", "2", "3"]);
+    check(
+        &events,
+        &["$.a"],
+        "data: {\ndata: \"a\":\ndata:  1\ndata: ,\"b\": 2}\n\n",
+        &["1"],
+    );
+    check(
+        &events,
+        &["$.a"],
+        "data: {\"a\":1}\r\rdata: {\"a\":2}\n\ndata: {\"a\":3}",
+        &["1", "2", "3"],
+    );
     check(&events, &["$.a"], ": ping\n\n\n\nevent: only\n\n", &[]);
     check(&events, &["$"], "data: 12\n\n", &["12"]);
     // Signs of life and ends of streams hold no value.
-    for empty in
-        ["data\n\n", "data:\n\n", "data: \r\n\r\n", "data:  \t\ndata\n\n", "data: [DONE]\n\n", "data:[DONE]\r\r"]
-    {
-        check(&events, &["$.a"], &format!("data: {{\"a\":1}}\n\n{empty}data: {{\"a\":2}}\n\n"), &["1", "2"]);
+    for empty in [
+        "data\n\n",
+        "data:\n\n",
+        "data: \r\n\r\n",
+        "data:  \t\ndata\n\n",
+        "data: [DONE]\n\n",
+        "data:[DONE]\r\r",
+    ] {
+        check(
+            &events,
+            &["$.a"],
+            &format!("data: {{\"a\":1}}\n\n{empty}data: {{\"a\":2}}\n\n"),
+            &["1", "2"],
+        );
     }
     check(&events, &["$.a"], "\u{feff}data: {\"a\":1}\n\n", &["1"]);
     check(&events, &["$.a"], "datax: {\"a\":1}\n\n", &[]);
@@ -744,27 +1166,66 @@ fn events_that_cannot_be_edited_are_rejected() {
     let events = Format::EventStream;
     let whole: Arc<RuleSet> = set([rule(&["$.a"], Containers::Whole)]);
     let lines = b"data: {\"a\":[1,\ndata: 2]}\n\n";
-    assert!(matches!(scan(&events, &whole, lines), Err(BodyError::Value { rule: 0, .. })));
+    assert!(matches!(
+        scan(&events, &whole, lines),
+        Err(BodyError::Value { rule: 0, .. })
+    ));
     check_cuts(&events, &whole, lines, Limits::default());
     let done = b"data: {\"a\":1}\n\ndata: [END]\n\n";
-    assert!(matches!(scan(&events, &rules(&["$.a"]), done), Err(BodyError::Malformed { .. })));
-    let passing = Limits { pass_unparsed: true, ..Limits::default() };
+    assert!(matches!(
+        scan(&events, &rules(&["$.a"]), done),
+        Err(BodyError::Malformed { .. })
+    ));
+    let passing = Limits {
+        pass_unparsed: true,
+        ..Limits::default()
+    };
     let pieces = scan_parts(&events, &rules(&["$.a"]), passing, [&done[..]]).unwrap();
-    assert_eq!((pieces.iter().filter_map(Piece::hole).count(), source(&pieces)), (1, done.to_vec()));
+    assert_eq!(
+        (
+            pieces.iter().filter_map(Piece::hole).count(),
+            source(&pieces)
+        ),
+        (1, done.to_vec())
+    );
     check_cuts(&events, &rules(&["$.a"]), done, passing);
-    let short = Limits { record_bytes_max: 16, ..Limits::default() };
-    assert!(scan_parts(&events, &rules(&["$.a"]), short, [&b"data: {\"a\":12345678}\n\n"[..]]).is_err());
+    let short = Limits {
+        record_bytes_max: 16,
+        ..Limits::default()
+    };
+    assert!(
+        scan_parts(
+            &events,
+            &rules(&["$.a"]),
+            short,
+            [&b"data: {\"a\":12345678}\n\n"[..]]
+        )
+        .is_err()
+    );
 }
 
 #[test]
 fn forms_keep_all_but_their_values() {
     let form = Format::Form;
-    check(&form, &["$.card"], "name=x&card=4111+1111%20&card=&empty&=1&card", &["4111+1111%20", ""]);
-    check(&form, &["$['card[number]']"], "card%5Bnumber%5D=1&card[number]=2", &["1", "2"]);
+    check(
+        &form,
+        &["$.card"],
+        "name=x&card=4111+1111%20&card=&empty&=1&card",
+        &["4111+1111%20", ""],
+    );
+    check(
+        &form,
+        &["$['card[number]']"],
+        "card%5Bnumber%5D=1&card[number]=2",
+        &["1", "2"],
+    );
     check(&form, &["$.a"], "&&a=b=c&&", &["b=c"]);
     check(&form, &["$.a"], "", &[]);
     for bad in ["b=1;a=2", "a=%", "a=%4", "a=%zz", "a=%ff", "%=1", "%ff=1"] {
-        assert!(scan(&form, &rules(&["$.a"]), bad.as_bytes()).is_err(), "{bad}");
+        assert!(
+            scan(&form, &rules(&["$.a"]), bad.as_bytes()).is_err(),
+            "{bad}"
+        );
         check_cuts(&form, &rules(&["$.a"]), bad.as_bytes(), Limits::default());
     }
     // Values that no rule selects are nobody's business.
@@ -775,27 +1236,58 @@ const PART: &str = "Content-Disposition: form-data; name=\"a\"\r\n\r\n";
 
 #[test]
 fn parts_are_found_by_name() {
-    let multipart = Format::Multipart { boundary: "xyz".into() };
+    let multipart = Format::Multipart {
+        boundary: "xyz".into(),
+    };
     let file = "Content-Disposition: form-data; name=\"f\"; filename=\"x.bin\"\r\nContent-Type: application/octet-stream\r\n\r\n";
-    check(&multipart, &["$.a"], &format!("--xyz\r\n{PART}value\r\n--xyz--\r\n"), &["value"]);
-    check(&multipart, &["$.a"], &format!("--xyz\r\n{PART}\r\n--xyz--"), &[""]);
     check(
         &multipart,
         &["$.a"],
-        &format!("--xyz\r\n{PART}one\r\n--xy\r\n\r\n--xyz\r\n{file}data\r\n--xyz\r\n{PART}two\r\n--xyz--\r\n"),
+        &format!("--xyz\r\n{PART}value\r\n--xyz--\r\n"),
+        &["value"],
+    );
+    check(
+        &multipart,
+        &["$.a"],
+        &format!("--xyz\r\n{PART}\r\n--xyz--"),
+        &[""],
+    );
+    check(
+        &multipart,
+        &["$.a"],
+        &format!(
+            "--xyz\r\n{PART}one\r\n--xy\r\n\r\n--xyz\r\n{file}data\r\n--xyz\r\n{PART}two\r\n--xyz--\r\n"
+        ),
         &["one\r\n--xy\r\n", "two"],
     );
-    check(&multipart, &["$.f"], &format!("--xyz\r\n{PART}one\r\n--xyz\r\n{file}\u{0}data\r\n--xyz--"), &["\u{0}data"]);
+    check(
+        &multipart,
+        &["$.f"],
+        &format!("--xyz\r\n{PART}one\r\n--xyz\r\n{file}\u{0}data\r\n--xyz--"),
+        &["\u{0}data"],
+    );
     // A file without white space can be an envelope, and is a text.
-    for (content, expected) in [("d", &[0xa1, b'd'][..]), ("d d", &[0xc4, 3, b'd', b' ', b'd'])] {
-        let pieces = scan(&multipart, &rules(&["$.f"]), format!("--xyz\r\n{file}{content}\r\n--xyz--").as_bytes());
-        assert_eq!(pieces.unwrap().iter().find_map(Piece::hole).unwrap().value, expected);
+    for (content, expected) in [
+        ("d", &[0xa1, b'd'][..]),
+        ("d d", &[0xc4, 3, b'd', b' ', b'd']),
+    ] {
+        let pieces = scan(
+            &multipart,
+            &rules(&["$.f"]),
+            format!("--xyz\r\n{file}{content}\r\n--xyz--").as_bytes(),
+        );
+        assert_eq!(
+            pieces.unwrap().iter().find_map(Piece::hole).unwrap().value,
+            expected
+        );
     }
 }
 
 #[test]
 fn multipart_bodies_that_can_be_read_in_two_ways_are_rejected() {
-    let multipart = Format::Multipart { boundary: "xyz".into() };
+    let multipart = Format::Multipart {
+        boundary: "xyz".into(),
+    };
     let with = |header: &str| format!("--xyz\r\n{header}\r\n\r\nvalue\r\n--xyz--\r\n");
     let long = format!("X: {}", "y".repeat(9_000));
     for bad in [
@@ -822,21 +1314,29 @@ fn multipart_bodies_that_can_be_read_in_two_ways_are_rejected() {
         with("Content-Disposition: attachment; name=\"a\""),
         with("Content-Disposition: form-data; name=\"a\\\"b\""),
         with("Content-Disposition: form-data; name=a b"),
-        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Disposition: form-data; name=\"b\""),
+        with(
+            "Content-Disposition: form-data; name=\"a\"\r\nContent-Disposition: form-data; name=\"b\"",
+        ),
         with("Content-Disposition: form-data; name=\"a\"\nX: y"),
         with("Content-Disposition : form-data; name=\"a\""),
         with("Content-Disposition: form-data; name=\"a\"\r\n folded"),
         with("Content-Disposition: form-data; name=\"a\"\r\nContent-Transfer-Encoding: base64"),
-        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Type: multipart/mixed; boundary=q"),
+        with(
+            "Content-Disposition: form-data; name=\"a\"\r\nContent-Type: multipart/mixed; boundary=q",
+        ),
         with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length: 4"),
         with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length: 6"),
         with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length: 05"),
         with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length: +5"),
         with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length:"),
         with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length: 5, 5"),
-        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Length: 5\r\ncontent-length: 5"),
+        with(
+            "Content-Disposition: form-data; name=\"a\"\r\nContent-Length: 5\r\ncontent-length: 5",
+        ),
         with("Content-Disposition: form-data; name=\"b\"\r\nContent-Length: 4"),
-        with("Content-Disposition: form-data; name=\"a\"\r\nContent-Transfer-Encoding: 8bit, base64"),
+        with(
+            "Content-Disposition: form-data; name=\"a\"\r\nContent-Transfer-Encoding: 8bit, base64",
+        ),
         with(
             "Content-Disposition: form-data; name=\"a\"\r\nContent-Transfer-Encoding: 8bit\r\nContent-Transfer-Encoding: binary",
         ),
@@ -867,12 +1367,18 @@ fn multipart_bodies_that_can_be_read_in_two_ways_are_rejected() {
         with("Content-Disposition: form-data; name=\"b\"; filename=\"x\\\"; name=a\""),
         with("Content-Disposition: form-data; name=\"b\"; filename='x; name=a'"),
         with("Content-Disposition: form-data; name=\"b\"; filename*=utf-8'x"),
-        with("Content-Disposition: form-data; name=\"b\"; filename=\"x\u{b}Content-Disposition: form-data; name=a\""),
-        with("Content-Disposition: form-data; name=\"b\"\r\nX: \u{2028}Content-Disposition: form-data; name=a"),
+        with(
+            "Content-Disposition: form-data; name=\"b\"; filename=\"x\u{b}Content-Disposition: form-data; name=a\"",
+        ),
+        with(
+            "Content-Disposition: form-data; name=\"b\"\r\nX: \u{2028}Content-Disposition: form-data; name=a",
+        ),
         // Rack once looked for the name in the whole block, behind the last text that fits.
         with("X-A: Content-Disposition: x; name=a\r\nContent-Disposition: form-data; name=\"b\""),
         with("X-Content-disposition: x; name=a\r\nContent-Disposition: form-data; name=\"b\""),
-        with("Content-Disposition: form-data; name=\"b\"\r\nContent-Type: text/x; y=content-disposition: form-data"),
+        with(
+            "Content-Disposition: form-data; name=\"b\"\r\nContent-Type: text/x; y=content-disposition: form-data",
+        ),
         with("Content-Disposition: form-data; name=\"b\"; filename=\"x; name=a\""),
         with("Content-Disposition: form-data; name=\"b\"; filename=\"x;NAME=a\""),
         with("Content-Disposition: form-data; name=\"b\"; filename=\"x;\u{a0}name*=a\""),
@@ -881,22 +1387,40 @@ fn multipart_bodies_that_can_be_read_in_two_ways_are_rejected() {
         with("Content-Disposition: form-data; name=\"b name=a\""),
         with("Content-Disposition: form-data; name=\"b\"\r\nContent-Type: message/rfc822"),
         with("X: y"),
-        with(&format!("Content-Disposition: form-data; name=\"a\"\r\n{long}")),
+        with(&format!(
+            "Content-Disposition: form-data; name=\"a\"\r\n{long}"
+        )),
     ] {
-        assert!(scan(&multipart, &rules(&["$.a"]), bad.as_bytes()).is_err(), "{bad}");
-        check_cuts(&multipart, &rules(&["$.a"]), bad.as_bytes(), Limits::default());
+        assert!(
+            scan(&multipart, &rules(&["$.a"]), bad.as_bytes()).is_err(),
+            "{bad}"
+        );
+        check_cuts(
+            &multipart,
+            &rules(&["$.a"]),
+            bad.as_bytes(),
+            Limits::default(),
+        );
     }
 }
 
 #[test]
 fn headers_of_parts_that_ordinary_clients_send_are_kept() {
-    let multipart = Format::Multipart { boundary: "xyz".into() };
+    let multipart = Format::Multipart {
+        boundary: "xyz".into(),
+    };
     // OkHttp and Spring send the first, Java's HttpClient and Python's email the second.
     for (header, kept) in [
         ("Content-Length: 5\r\n", ""),
         ("content-length:5 \r\n", ""),
-        ("Content-Transfer-Encoding: binary\r\n", "Content-Transfer-Encoding: binary\r\n"),
-        ("Content-Transfer-Encoding: 8BIT\r\n", "Content-Transfer-Encoding: 8BIT\r\n"),
+        (
+            "Content-Transfer-Encoding: binary\r\n",
+            "Content-Transfer-Encoding: binary\r\n",
+        ),
+        (
+            "Content-Transfer-Encoding: 8BIT\r\n",
+            "Content-Transfer-Encoding: 8BIT\r\n",
+        ),
         (
             "Content-Type: text/plain; charset=utf-8\r\nContent-Length: 5\r\nContent-Transfer-Encoding: 8bit\r\n",
             "Content-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n",
@@ -909,22 +1433,42 @@ fn headers_of_parts_that_ordinary_clients_send_are_kept() {
                     "--xyz\r\n{header}{disposition}\r\n\r\n{value}\r\n--xyz\r\n{disposition}\r\n{header}\r\n{value}\r\n--xyz--\r\n"
                 )
             };
-            let pieces = scan(&multipart, &rules(&["$.a"]), with(header, "value").as_bytes()).unwrap();
+            let pieces = scan(
+                &multipart,
+                &rules(&["$.a"]),
+                with(header, "value").as_bytes(),
+            )
+            .unwrap();
             let edited: Vec<u8> = pieces
                 .iter()
-                .flat_map(|piece| piece.hole().map_or_else(|| piece.source().to_vec(), |_| b"sealed".to_vec()))
+                .flat_map(|piece| {
+                    piece
+                        .hole()
+                        .map_or_else(|| piece.source().to_vec(), |_| b"sealed".to_vec())
+                })
                 .collect();
             // The length of a value that is replaced is another one.
-            let expected = if is_selected { with(kept, "sealed") } else { with(header, "value") };
+            let expected = if is_selected {
+                with(kept, "sealed")
+            } else {
+                with(header, "value")
+            };
             assert_eq!(String::from_utf8_lossy(&edited), expected);
-            check_cuts(&multipart, &rules(&["$.a"]), with(header, "value").as_bytes(), Limits::default());
+            check_cuts(
+                &multipart,
+                &rules(&["$.a"]),
+                with(header, "value").as_bytes(),
+                Limits::default(),
+            );
         }
     }
 }
 
 #[test]
 fn parts_that_some_readers_take_for_a_selected_one_are_rejected() {
-    let multipart = Format::Multipart { boundary: "xyz".into() };
+    let multipart = Format::Multipart {
+        boundary: "xyz".into(),
+    };
     for (name, is_ok) in [
         ("card", true),
         ("Card", false),
@@ -941,15 +1485,27 @@ fn parts_that_some_readers_take_for_a_selected_one_are_rejected() {
         ("card\u{200b}", false),
         ("card\u{fffd}", false),
     ] {
-        let body = format!("--xyz\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\nv\r\n--xyz--");
-        assert_eq!(scan(&multipart, &guarded(&["$.card"]), body.as_bytes()).is_ok(), is_ok, "{name}");
-        check_cuts(&multipart, &guarded(&["$.card"]), body.as_bytes(), Limits::default());
+        let body =
+            format!("--xyz\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\nv\r\n--xyz--");
+        assert_eq!(
+            scan(&multipart, &guarded(&["$.card"]), body.as_bytes()).is_ok(),
+            is_ok,
+            "{name}"
+        );
+        check_cuts(
+            &multipart,
+            &guarded(&["$.card"]),
+            body.as_bytes(),
+            Limits::default(),
+        );
     }
 }
 
 #[test]
 fn parts_of_ordinary_clients_pass() {
-    let multipart = Format::Multipart { boundary: "----WebKitFormBoundaryk3mCXyVLYbTEFzIA".into() };
+    let multipart = Format::Multipart {
+        boundary: "----WebKitFormBoundaryk3mCXyVLYbTEFzIA".into(),
+    };
     for disposition in [
         "name=\"größe\"",
         "name=plain",
@@ -963,7 +1519,9 @@ fn parts_of_ordinary_clients_pass() {
         "name=\"a\"; filename=\"x.txt\"; filename*=UTF-8'en'%e2%82%ac.txt",
         "name=\"user[address][city]\"",
     ] {
-        let head = format!("Content-Disposition: form-data; {disposition}\r\nContent-Type: text/plain; charset=utf-8");
+        let head = format!(
+            "Content-Disposition: form-data; {disposition}\r\nContent-Type: text/plain; charset=utf-8"
+        );
         let boundary = "------WebKitFormBoundaryk3mCXyVLYbTEFzIA";
         let body = format!("{boundary}\r\n{head}\r\n\r\nv\r\n{boundary}--\r\n");
         let outcome = scan(&multipart, &guarded(&["$.card"]), body.as_bytes());
@@ -973,16 +1531,25 @@ fn parts_of_ordinary_clients_pass() {
 
 #[test]
 fn limits_of_parts_do_not_depend_on_cuts() {
-    let multipart = Format::Multipart { boundary: "xyz".into() };
+    let multipart = Format::Multipart {
+        boundary: "xyz".into(),
+    };
     for (header, is_allowed) in [(8_192, true), (8_193, false)] {
         let fixed = "\r\nContent-Disposition: form-data; name=\"a\"\r\nX: ";
         let begin = format!("--xyz{fixed}");
-        let body = format!("{begin}{}\r\n\r\nvalue\r\n--xyz--", "y".repeat(header - fixed.len()));
+        let body = format!(
+            "{begin}{}\r\n\r\nvalue\r\n--xyz--",
+            "y".repeat(header - fixed.len())
+        );
         let end = begin.len() + header - fixed.len();
         for at in (5..12).chain(end - 2..end + 8) {
             let parts = [&body.as_bytes()[..at], &body.as_bytes()[at..]];
             let outcome = scan_parts(&multipart, &rules(&["$.a"]), Limits::default(), parts);
-            assert_eq!(outcome.is_ok(), is_allowed, "{header} cut at {at}: {outcome:?}");
+            assert_eq!(
+                outcome.is_ok(),
+                is_allowed,
+                "{header} cut at {at}: {outcome:?}"
+            );
         }
     }
 }
@@ -992,20 +1559,43 @@ fn content_types_are_known_or_rejected() {
     for (header, expected) in [
         ("application/json", Some(Format::Json)),
         ("Application/JSON; charset=UTF-8", Some(Format::Json)),
-        ("application/problem+json;charset=\"utf-8\"", Some(Format::Json)),
+        (
+            "application/problem+json;charset=\"utf-8\"",
+            Some(Format::Json),
+        ),
         ("application/json; charset=utf-16", None),
         ("application/json; charset=utf-8; charset=utf-16", None),
         ("application/x-ndjson", Some(Format::JsonLines)),
         ("application/x-www-form-urlencoded", Some(Format::Form)),
         ("text/event-stream", Some(Format::EventStream)),
-        ("multipart/form-data; boundary=abc", Some(Format::Multipart { boundary: "abc".into() })),
-        ("multipart/form-data; boundary=\"a/b:c\"", Some(Format::Multipart { boundary: "a/b:c".into() })),
-        ("multipart/form-data; charset=utf-8; boundary=a", Some(Format::Multipart { boundary: "a".into() })),
+        (
+            "multipart/form-data; boundary=abc",
+            Some(Format::Multipart {
+                boundary: "abc".into(),
+            }),
+        ),
+        (
+            "multipart/form-data; boundary=\"a/b:c\"",
+            Some(Format::Multipart {
+                boundary: "a/b:c".into(),
+            }),
+        ),
+        (
+            "multipart/form-data; charset=utf-8; boundary=a",
+            Some(Format::Multipart {
+                boundary: "a".into(),
+            }),
+        ),
         (
             "multipart/form-data; boundary=----WebKitFormBoundary7MA4YWxkTrZu0gW",
-            Some(Format::Multipart { boundary: "----WebKitFormBoundary7MA4YWxkTrZu0gW".into() }),
+            Some(Format::Multipart {
+                boundary: "----WebKitFormBoundary7MA4YWxkTrZu0gW".into(),
+            }),
         ),
-        ("application/json; odata.metadata=minimal; charset=utf-8", Some(Format::Json)),
+        (
+            "application/json; odata.metadata=minimal; charset=utf-8",
+            Some(Format::Json),
+        ),
         ("multipart/form-data; boundary=a/b", None),
         ("multipart/form-data; boundary=\"a b\"", None),
         ("multipart/form-data; boundary=php,waf", None),
@@ -1014,7 +1604,10 @@ fn content_types_are_known_or_rejected() {
         ("multipart/form-data; boundary=\"=?utf-8?Q?php?=\"", None),
         ("multipart/form-data; xboundary=php; boundary=waf", None),
         ("multipart/form-data; boundary=waf; xboundary=php", None),
-        ("multipart/form-data; x=\"boundary=php\"; boundary=waf", None),
+        (
+            "multipart/form-data; x=\"boundary=php\"; boundary=waf",
+            None,
+        ),
         ("multipart/form-data; boundary =a", None),
         ("multipart/form-data; boundary= a", None),
         ("multipart/form-data; boundary=a\u{b}", None),
@@ -1065,18 +1658,32 @@ fn types_whose_paths_are_data_are_not_read() {
         ("application/vnd.api+json", true),
         ("application/json", true),
     ] {
-        assert_eq!(Format::from_content_type(media_type).is_ok(), is_read, "{media_type}");
+        assert_eq!(
+            Format::from_content_type(media_type).is_ok(),
+            is_read,
+            "{media_type}"
+        );
     }
 }
 
 #[test]
 fn values_fit_their_place_or_are_rejected() {
-    let part = Place::Part { boundary: "xyz".into() };
+    let part = Place::Part {
+        boundary: "xyz".into(),
+    };
     let text = |text: &str| Hole::of_text(0, text, Place::Json).value;
     for (place, value, expected) in [
         (Place::Json, text("sw1:abc"), Some(r#""sw1:abc""#)),
-        (Place::Json, text("a\"\\\n\u{1}ü"), Some("\"a\\\"\\\\\\n\\u0001ü\"")),
-        (Place::Json, vec![0xcb, 0x3f, 0xb9, 0x99, 0x99, 0x99, 0x99, 0x99, 0x9a], Some("0.1")),
+        (
+            Place::Json,
+            text("a\"\\\n\u{1}ü"),
+            Some("\"a\\\"\\\\\\n\\u0001ü\""),
+        ),
+        (
+            Place::Json,
+            vec![0xcb, 0x3f, 0xb9, 0x99, 0x99, 0x99, 0x99, 0x99, 0x9a],
+            Some("0.1"),
+        ),
         (Place::Json, vec![0xc3], Some("true")),
         (Place::Json, vec![0xc4, 1, 0], None),
         (Place::Json, vec![0xcb, 0x7f, 0xf8, 0, 0, 0, 0, 0, 0], None),
@@ -1098,16 +1705,25 @@ fn values_fit_their_place_or_are_rejected() {
         (part.clone(), text("xyz"), None),
         (part, vec![0xc4, 1, b'z'], Some("z")),
     ] {
-        let hole = Hole { place: place.clone(), ..Hole::of_text(0, "", Place::Json) };
+        let hole = Hole {
+            place: place.clone(),
+            ..Hole::of_text(0, "", Place::Json)
+        };
         let mut out = Vec::new();
-        let rendered = hole.render(&value, &mut out).ok().map(|()| String::from_utf8(out).unwrap());
+        let rendered = hole
+            .render(&value, &mut out)
+            .ok()
+            .map(|()| String::from_utf8(out).unwrap());
         assert_eq!(rendered.as_deref(), expected, "{place:?} {value:02x?}");
     }
 }
 
 /// Cuts of the random test; more in the soak.
 fn cuts() -> u32 {
-    std::env::var("SEALWIRE_RELAY_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(20_000)
+    std::env::var("SEALWIRE_RELAY_CUTS")
+        .ok()
+        .and_then(|cuts| cuts.parse().ok())
+        .unwrap_or(20_000)
 }
 
 fn json_text() -> impl Strategy<Value = serde_json::Value> {
@@ -1115,7 +1731,9 @@ fn json_text() -> impl Strategy<Value = serde_json::Value> {
         Just(serde_json::Value::Null),
         any::<bool>().prop_map(Into::into),
         any::<i64>().prop_map(Into::into),
-        any::<f64>().prop_filter("finite", |value| value.is_finite()).prop_map(Into::into),
+        any::<f64>()
+            .prop_filter("finite", |value| value.is_finite())
+            .prop_map(Into::into),
         ".{0,12}".prop_map(Into::into),
     ];
     leaf.prop_recursive(4, 24, 5, |inner| {
@@ -1130,10 +1748,12 @@ fn json_text() -> impl Strategy<Value = serde_json::Value> {
 /// Values under a key `a` at any depth, found by recursion over the tree. Scalars beneath count too.
 fn selected(value: &serde_json::Value, is_selected: bool, out: &mut Vec<serde_json::Value>) {
     match value {
-        serde_json::Value::Object(map) => {
-            map.iter().for_each(|(key, value)| selected(value, is_selected || key == "a", out))
-        }
-        serde_json::Value::Array(array) => array.iter().for_each(|value| selected(value, is_selected, out)),
+        serde_json::Value::Object(map) => map
+            .iter()
+            .for_each(|(key, value)| selected(value, is_selected || key == "a", out)),
+        serde_json::Value::Array(array) => array
+            .iter()
+            .for_each(|value| selected(value, is_selected, out)),
         serde_json::Value::Null => {}
         scalar if is_selected => out.push(scalar.clone()),
         _ => {}

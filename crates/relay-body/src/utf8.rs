@@ -12,7 +12,9 @@ impl Utf8 {
     /// Checks the next bytes. Returns false if the text is not UTF-8.
     pub(crate) fn push(&mut self, mut bytes: &[u8]) -> bool {
         while self.len > 0 {
-            let Some((first, rest)) = bytes.split_first() else { return true };
+            let Some((first, rest)) = bytes.split_first() else {
+                return true;
+            };
             self.head[self.len] = *first;
             self.len += 1;
             bytes = rest;

@@ -34,7 +34,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let case: serde_json::Value = serde_json::from_str(&line?)?;
         let field = |name: &str| case[name].as_str().unwrap_or_default();
         let text = STANDARD.decode(field("text"))?;
-        let pieces = if field("kind") == "query" { query(routes, &text) } else { body(routes, field("type"), &text) };
+        let pieces = if field("kind") == "query" {
+            query(routes, &text)
+        } else {
+            body(routes, field("type"), &text)
+        };
         let answer = pieces.map(|pieces| STANDARD.encode(sealed(&pieces)));
         writeln!(out, "{}", serde_json::to_string(&answer)?)?;
     }
@@ -47,9 +51,13 @@ fn body(routes: &RouteTable, content_type: &str, body: &[u8]) -> Option<Vec<Piec
     let (route, _) = routes.find("a", &Method::POST, "/fields").ok()?;
     let format = Format::from_content_type(content_type).ok()?;
     let rules = route.request.body_rules(&format)?;
-    let mut scanner = route.request.scanner(format, rules, Limits::default(), Phase::Request);
+    let mut scanner = route
+        .request
+        .scanner(format, rules, Limits::default(), Phase::Request);
     let mut pieces = Vec::new();
-    scanner.push(&Bytes::copy_from_slice(body), &mut pieces).ok()?;
+    scanner
+        .push(&Bytes::copy_from_slice(body), &mut pieces)
+        .ok()?;
     scanner.finish(&mut pieces).ok()?;
     Some(pieces)
 }
@@ -57,12 +65,28 @@ fn body(routes: &RouteTable, content_type: &str, body: &[u8]) -> Option<Vec<Piec
 /// Pieces of a query; `None` if its request is rejected.
 fn query(routes: &RouteTable, query: &[u8]) -> Option<Vec<Piece>> {
     let target = [b"/fields?", query].concat();
-    let request = Request::builder().uri(&*target).header("host", "a").body(()).ok()?;
+    let request = Request::builder()
+        .uri(&*target)
+        .header("host", "a")
+        .body(())
+        .ok()?;
     let target = request_check::check(&request.into_parts().0, false).ok()?;
     let (route, segments) = routes.find(&target.host, &Method::GET, &target.path).ok()?;
-    let pieces = fields::target_pieces(&route.request, &segments, &target.path, target.query.as_deref()).ok()?;
+    let pieces = fields::target_pieces(
+        &route.request,
+        &segments,
+        &target.path,
+        target.query.as_deref(),
+    )
+    .ok()?;
     // Without the path and the question mark.
-    Some(pieces.into_iter().skip_while(|piece| piece.source() != "?").skip(1).collect())
+    Some(
+        pieces
+            .into_iter()
+            .skip_while(|piece| piece.source() != "?")
+            .skip(1)
+            .collect(),
+    )
 }
 
 /// The pieces with a fixed text in each hole.

@@ -93,14 +93,20 @@ impl Activity {
         offers.retain(|offer| offer.strong_count() > 0);
         offers.push(Arc::downgrade(&offer));
         drop(offers);
-        InFlight { activity: Arc::clone(self), offer }
+        InFlight {
+            activity: Arc::clone(self),
+            offer,
+        }
     }
 
     /// Returns true if bytes of a response have waited for the client for too long. Streams of HTTP/2 end one by one:
     /// [`crate::stall`].
     fn is_stalled(&self, now: Instant) -> bool {
         let offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);
-        offers.iter().filter_map(Weak::upgrade).any(|offer| offer.has_waited(self.timeouts.write, now))
+        offers
+            .iter()
+            .filter_map(Weak::upgrade)
+            .any(|offer| offer.has_waited(self.timeouts.write, now))
     }
 
     /// Notes if a part of the next head has arrived.
@@ -110,12 +116,16 @@ impl Activity {
 
     /// Notes if the next byte begins a request over HTTP/1.1.
     pub fn between_requests(&self, is_between_requests: bool) {
-        self.is_between_requests.store(is_between_requests, Ordering::Release);
+        self.is_between_requests
+            .store(is_between_requests, Ordering::Release);
     }
 
     /// Bytes received and sent so far.
     pub fn bytes(&self) -> (u64, u64) {
-        (self.received.load(Ordering::Relaxed), self.sent.load(Ordering::Relaxed))
+        (
+            self.received.load(Ordering::Relaxed),
+            self.sent.load(Ordering::Relaxed),
+        )
     }
 
     fn since(&self) -> std::sync::MutexGuard<'_, Since> {
@@ -147,7 +157,11 @@ impl Activity {
             Since::Head(since) => (since + self.timeouts.header, Expired::Header),
             Since::Idle(since) => (since + self.timeouts.idle, Expired::Idle),
         };
-        if now >= due { Err(expired) } else { Ok(due.min(next)) }
+        if now >= due {
+            Err(expired)
+        } else {
+            Ok(due.min(next))
+        }
     }
 
     /// Waits for this time at least, and until nothing has happened for this time: no exchange, no part of a head or of a
@@ -208,7 +222,11 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         let now = Instant::now();
         let is_due = self.activity.is_within_head.load(Ordering::Acquire);
-        *self.activity.since() = if is_due { Since::Head(now) } else { Since::Idle(now) };
+        *self.activity.since() = if is_due {
+            Since::Head(now)
+        } else {
+            Since::Idle(now)
+        };
         self.activity.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -224,25 +242,44 @@ pub struct Watched<T> {
 impl<T> Watched<T> {
     /// Watches I/O.
     pub const fn new(io: T, activity: Arc<Activity>) -> Self {
-        Self { io, activity, stalled: None }
+        Self {
+            io,
+            activity,
+            stalled: None,
+        }
     }
 
     /// Passes progress on, and turns a stall that lasts too long into an error.
-    fn progress<R>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
-        self.activity.is_sending.store(poll.is_pending(), Ordering::Release);
+    fn progress<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        poll: Poll<io::Result<R>>,
+    ) -> Poll<io::Result<R>> {
+        self.activity
+            .is_sending
+            .store(poll.is_pending(), Ordering::Release);
         if poll.is_ready() {
             self.stalled = None;
             return poll;
         }
         let write = self.activity.timeouts.write;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(write)));
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(write)));
         ready!(stalled.as_mut().poll(cx));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the client does not read",
+        )))
     }
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let poll = Pin::new(&mut self.io).poll_read(cx, buf);
         let read = buf.filled().len() - before;
@@ -254,10 +291,16 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
 }
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.io).poll_write(cx, bytes);
         if let Poll::Ready(Ok(written)) = poll {
-            self.activity.sent.fetch_add(written as u64, Ordering::Relaxed);
+            self.activity
+                .sent
+                .fetch_add(written as u64, Ordering::Relaxed);
         }
         self.progress(cx, poll)
     }
@@ -279,7 +322,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
         if let Poll::Ready(Ok(written)) = poll {
-            self.activity.sent.fetch_add(written as u64, Ordering::Relaxed);
+            self.activity
+                .sent
+                .fetch_add(written as u64, Ordering::Relaxed);
         }
         self.progress(cx, poll)
     }
@@ -294,8 +339,11 @@ mod tests {
     use super::*;
     use tokio::io::AsyncWriteExt as _;
 
-    const TIMEOUTS: Timeouts =
-        Timeouts { header: Duration::from_secs(10), idle: Duration::from_secs(60), write: Duration::from_secs(15) };
+    const TIMEOUTS: Timeouts = Timeouts {
+        header: Duration::from_secs(10),
+        idle: Duration::from_secs(60),
+        write: Duration::from_secs(15),
+    };
 
     async fn seconds_until_expired(activity: &Activity) -> (Expired, u64) {
         let begun = Instant::now();
@@ -306,7 +354,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_first_head_is_due_at_once() {
         let activity = Activity::new(TIMEOUTS);
-        assert_eq!(seconds_until_expired(&activity).await, (Expired::Header, 10));
+        assert_eq!(
+            seconds_until_expired(&activity).await,
+            (Expired::Header, 10)
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -330,12 +381,18 @@ mod tests {
         activity.within_head(true);
         tokio::time::sleep(Duration::from_secs(30)).await;
         drop(exchange);
-        assert_eq!(seconds_until_expired(&activity).await, (Expired::Header, 10));
+        assert_eq!(
+            seconds_until_expired(&activity).await,
+            (Expired::Header, 10)
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_idle_limit_below_that_of_heads_holds() {
-        let timeouts = Timeouts { idle: Duration::from_secs(1), ..TIMEOUTS };
+        let timeouts = Timeouts {
+            idle: Duration::from_secs(1),
+            ..TIMEOUTS
+        };
         let activity = Arc::new(Activity::new(timeouts));
         let request = async {
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -373,7 +430,10 @@ mod tests {
         let exchange = activity.begin(true);
         exchange.offer().give(1);
         // Checked when the next limit could have passed.
-        assert_eq!(seconds_until_expired(&activity).await, (Expired::Stalled, 20));
+        assert_eq!(
+            seconds_until_expired(&activity).await,
+            (Expired::Stalled, 20)
+        );
         exchange.offer().take(1);
         let expired = tokio::time::timeout(Duration::from_secs(1_000), activity.expired()).await;
         assert!(expired.is_err());
@@ -385,6 +445,9 @@ mod tests {
         let mut watched = Watched::new(near, Arc::new(Activity::new(TIMEOUTS)));
         let begun = Instant::now();
         let error = watched.write_all(&[0; 64]).await.unwrap_err();
-        assert_eq!((error.kind(), begun.elapsed().as_secs()), (io::ErrorKind::TimedOut, 15));
+        assert_eq!(
+            (error.kind(), begun.elapsed().as_secs()),
+            (io::ErrorKind::TimedOut, 15)
+        );
     }
 }

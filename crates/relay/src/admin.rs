@@ -71,25 +71,37 @@ impl AdminServer {
     ///
     /// # Errors
     /// The address cannot be bound, or the system gives no thread.
-    pub fn start(address: SocketAddr, relay: Arc<Relay>, readiness: Arc<Readiness>) -> io::Result<Self> {
+    pub fn start(
+        address: SocketAddr,
+        relay: Arc<Relay>,
+        readiness: Arc<Readiness>,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let listener = {
             let _inside = runtime.enter();
             tokio::net::TcpListener::from_std(listener)?
         };
         let (stop, stopped) = oneshot::channel();
-        let thread = thread::Builder::new().name("relay-admin".into()).spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    () = serve(listener, relay, readiness) => {}
-                    _ = stopped => {}
-                }
-            });
-        })?;
-        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
+        let thread = thread::Builder::new()
+            .name("relay-admin".into())
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = serve(listener, relay, readiness) => {}
+                        _ = stopped => {}
+                    }
+                });
+            })?;
+        Ok(Self {
+            address,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
     }
 
     /// The address, with the port that the system chose.
@@ -140,9 +152,17 @@ async fn converse(stream: TcpStream, relay: Arc<Relay>, readiness: Arc<Readiness
     let _ = tokio::time::timeout(CONNECTION_MAX, connection).await;
 }
 
-fn answer(relay: &Relay, readiness: &Readiness, method: &Method, path: &str) -> Response<Full<Bytes>> {
+fn answer(
+    relay: &Relay,
+    readiness: &Readiness,
+    method: &Method,
+    path: &str,
+) -> Response<Full<Bytes>> {
     let (status, text) = match (path, matches!(*method, Method::GET | Method::HEAD)) {
-        ("/live" | "/ready" | "/metrics", false) => (StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".to_owned()),
+        ("/live" | "/ready" | "/metrics", false) => (
+            StatusCode::METHOD_NOT_ALLOWED,
+            "only GET and HEAD\n".to_owned(),
+        ),
         ("/live", true) => (StatusCode::OK, "live\n".to_owned()),
         ("/metrics", true) => {
             relay.measure();
@@ -152,7 +172,10 @@ fn answer(relay: &Relay, readiness: &Readiness, method: &Method, path: &str) -> 
             None => (StatusCode::OK, "ready\n".to_owned()),
             Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
         },
-        _ => (StatusCode::NOT_FOUND, "try /live, /ready or /metrics\n".to_owned()),
+        _ => (
+            StatusCode::NOT_FOUND,
+            "try /live, /ready or /metrics\n".to_owned(),
+        ),
     };
     let media_type = if path == "/metrics" {
         "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -161,8 +184,12 @@ fn answer(relay: &Relay, readiness: &Readiness, method: &Method, path: &str) -> 
     };
     let mut response = Response::new(Full::new(text.into()));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
+        .headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
@@ -180,36 +207,72 @@ mod tests {
 
     fn start() -> (AdminServer, Arc<Readiness>) {
         let authority = Authority::create("test", Validity::days(2)).unwrap();
-        let leaf =
-            Leaf { common_name: "relay".into(), names: Vec::new(), usage: Usage::Client, validity: Validity::days(1) };
+        let leaf = Leaf {
+            common_name: "relay".into(),
+            names: Vec::new(),
+            usage: Usage::Client,
+            validity: Validity::days(1),
+        };
         let issued = authority.issue(&leaf).unwrap();
         let pem = |text: &str| Pem::Bytes(text.as_bytes().to_vec());
         let key = pem(issued.key_pem.expose());
-        let config = ClientConfig::new("127.0.0.1:1", "e", pem(authority.cert_pem()), pem(&issued.cert_pem), key);
+        let config = ClientConfig::new(
+            "127.0.0.1:1",
+            "e",
+            pem(authority.cert_pem()),
+            pem(&issued.cert_pem),
+            key,
+        );
         let metrics = Arc::new(Metrics::default());
-        let engine = Engine::new(Client::lazy(config).unwrap(), Duration::from_secs(1), Arc::clone(&metrics));
-        let relay = Arc::new(Relay::new(Limits::default(), engine, metrics, sealwire_spans::Traces::default(), false));
+        let engine = Engine::new(
+            Client::lazy(config).unwrap(),
+            Duration::from_secs(1),
+            Arc::clone(&metrics),
+        );
+        let relay = Arc::new(Relay::new(
+            Limits::default(),
+            engine,
+            metrics,
+            sealwire_spans::Traces::default(),
+            false,
+        ));
         let readiness = Arc::new(Readiness::default());
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        (AdminServer::start(address, relay, Arc::clone(&readiness)).unwrap(), readiness)
+        (
+            AdminServer::start(address, relay, Arc::clone(&readiness)).unwrap(),
+            readiness,
+        )
     }
 
     /// Status line and body of a response.
     fn ask(server: &AdminServer, request: &str) -> (String, String) {
         let mut stream = std::net::TcpStream::connect(server.address()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        write!(stream, "{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
+        write!(
+            stream,
+            "{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        )
+        .unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        (head.lines().next().unwrap_or_default().to_owned(), body.to_owned())
+        (
+            head.lines().next().unwrap_or_default().to_owned(),
+            body.to_owned(),
+        )
     }
 
     // The client of the engine starts tasks.
     #[tokio::test]
     async fn readiness_follows_its_conditions() {
         let (server, readiness) = start();
-        let conditions = [&readiness.is_listening, &readiness.has_engine, &readiness.is_draining];
+        let conditions = [
+            &readiness.is_listening,
+            &readiness.has_engine,
+            &readiness.is_draining,
+        ];
         for (set, status, body) in [
             (None, "503 Service Unavailable", "starting\n"),
             (Some(0), "503 Service Unavailable", "no engine answers\n"),
@@ -219,8 +282,14 @@ mod tests {
             if let Some(condition) = set.and_then(|set: usize| conditions.get(set)) {
                 condition.store(true, Ordering::Relaxed);
             }
-            assert_eq!(ask(&server, "GET /ready"), (format!("HTTP/1.1 {status}"), body.to_owned()));
-            assert_eq!(ask(&server, "GET /live"), ("HTTP/1.1 200 OK".to_owned(), "live\n".to_owned()));
+            assert_eq!(
+                ask(&server, "GET /ready"),
+                (format!("HTTP/1.1 {status}"), body.to_owned())
+            );
+            assert_eq!(
+                ask(&server, "GET /live"),
+                ("HTTP/1.1 200 OK".to_owned(), "live\n".to_owned())
+            );
         }
     }
 
@@ -236,17 +305,25 @@ mod tests {
             ("GET /env.json", "404 Not Found"),
             ("GET /metrics?x", "200 OK"),
         ] {
-            assert_eq!(ask(&server, request).0, format!("HTTP/1.1 {status}"), "{request}");
+            assert_eq!(
+                ask(&server, request).0,
+                format!("HTTP/1.1 {status}"),
+                "{request}"
+            );
         }
         let (_, metrics) = ask(&server, "GET /metrics");
-        assert!(metrics.contains("sealwire_relay_in_flight 0\n") && metrics.ends_with("# EOF\n"), "{metrics}");
+        assert!(
+            metrics.contains("sealwire_relay_in_flight 0\n") && metrics.ends_with("# EOF\n"),
+            "{metrics}"
+        );
     }
 
     #[tokio::test]
     async fn idle_connections_keep_no_probe_out() {
         let (server, _) = start();
-        let idle: Vec<_> =
-            (0..3 * CONNECTIONS_MAX).map(|_| std::net::TcpStream::connect(server.address()).unwrap()).collect();
+        let idle: Vec<_> = (0..3 * CONNECTIONS_MAX)
+            .map(|_| std::net::TcpStream::connect(server.address()).unwrap())
+            .collect();
         assert_eq!(ask(&server, "GET /live").1, "live\n");
         drop(idle);
     }

@@ -28,16 +28,34 @@ pub type Source = UnsyncBoxBody<Bytes, Failure>;
 
 /// Creates a source of a client's request. It fails if the relay waits for `idle` without a byte.
 pub fn from_client(body: Incoming, idle: Duration, usage: Arc<Usage>) -> Source {
-    let body = body.map_err(|_| Failure::request(Reason::Ambiguous("the body is malformed or broke off")));
-    with_idle_limit(body, idle, Failure::request(Reason::ClientTimeout), Some(usage))
+    let body =
+        body.map_err(|_| Failure::request(Reason::Ambiguous("the body is malformed or broke off")));
+    with_idle_limit(
+        body,
+        idle,
+        Failure::request(Reason::ClientTimeout),
+        Some(usage),
+    )
 }
 
 /// Creates a source that fails with `late` if the relay waits for `idle` without a byte, and adds its bytes to `usage`.
-pub fn with_idle_limit<B>(body: B, idle: Duration, late: Failure, usage: Option<Arc<Usage>>) -> Source
+pub fn with_idle_limit<B>(
+    body: B,
+    idle: Duration,
+    late: Failure,
+    usage: Option<Arc<Usage>>,
+) -> Source
 where
     B: Body<Data = Bytes, Error = Failure> + Unpin + Send + 'static,
 {
-    Idle { body, idle, late, usage, waits: None }.boxed_unsync()
+    Idle {
+        body,
+        idle,
+        late,
+        usage,
+        waits: None,
+    }
+    .boxed_unsync()
 }
 
 /// Fails if no frame arrives for some time.
@@ -54,7 +72,10 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Body for Idle<B> {
     type Data = Bytes;
     type Error = Failure;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         let this = &mut *self;
         if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
             this.waits = None;
@@ -64,7 +85,12 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Body for Idle<B> {
             return Poll::Ready(frame);
         }
         let idle = this.idle;
-        ready!(this.waits.get_or_insert_with(|| Box::pin(tokio::time::sleep(idle))).as_mut().poll(cx));
+        ready!(
+            this.waits
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep(idle)))
+                .as_mut()
+                .poll(cx)
+        );
         Poll::Ready(Some(Err(this.late.clone())))
     }
 
@@ -92,8 +118,15 @@ pub async fn is_empty(source: &mut Source) -> Result<bool, Failure> {
             // Rules are not applied to trailers, so those of a message with rules are dropped.
             Some(Err(_trailers)) => {}
             Some(Ok(data)) => {
-                let rest = std::mem::replace(source, Empty::new().map_err(|never| match never {}).boxed_unsync());
-                *source = Begun { first: Some(data), rest }.boxed_unsync();
+                let rest = std::mem::replace(
+                    source,
+                    Empty::new().map_err(|never| match never {}).boxed_unsync(),
+                );
+                *source = Begun {
+                    first: Some(data),
+                    rest,
+                }
+                .boxed_unsync();
                 return Ok(false);
             }
         }
@@ -110,7 +143,10 @@ impl Body for Begun {
     type Data = Bytes;
     type Error = Failure;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         match self.first.take() {
             Some(first) => Poll::Ready(Some(Ok(Frame::data(first)))),
             None => Pin::new(&mut self.rest).poll_frame(cx),
@@ -163,7 +199,12 @@ impl std::fmt::Debug for Outgoing {
 
 impl Outgoing {
     fn new(content: Content) -> Self {
-        Self { content, rest: Bytes::new(), failed: Arc::default(), allowed_trailers: HeaderMap::clear }
+        Self {
+            content,
+            rest: Bytes::new(),
+            failed: Arc::default(),
+            allowed_trailers: HeaderMap::clear,
+        }
     }
 
     /// A body without bytes.
@@ -178,16 +219,23 @@ impl Outgoing {
 
     /// A body that passes unchanged. `filter` removes trailers that must not pass.
     pub fn pass(source: Source, filter: fn(&mut HeaderMap)) -> Self {
-        Self { allowed_trailers: filter, ..Self::new(Content::Pass(source)) }
+        Self {
+            allowed_trailers: filter,
+            ..Self::new(Content::Pass(source))
+        }
     }
 
     /// A body that is edited while it passes. The first frames were edited before.
     pub fn edited(first: VecDeque<Bytes>, editor: Editor) -> Self {
-        let next = async |(mut first, mut editor): (VecDeque<Bytes>, Editor)| match first.pop_front() {
-            Some(bytes) => Ok(Some((bytes, (first, editor)))),
-            None => Ok(editor.next().await?.map(|bytes| (bytes, (first, editor)))),
-        };
-        Self::new(Content::Edited(Box::pin(futures_util::stream::try_unfold((first, editor), next))))
+        let next =
+            async |(mut first, mut editor): (VecDeque<Bytes>, Editor)| match first.pop_front() {
+                Some(bytes) => Ok(Some((bytes, (first, editor)))),
+                None => Ok(editor.next().await?.map(|bytes| (bytes, (first, editor)))),
+            };
+        Self::new(Content::Edited(Box::pin(futures_util::stream::try_unfold(
+            (first, editor),
+            next,
+        ))))
     }
 
     /// The cell that takes the failure of this body.
@@ -195,7 +243,10 @@ impl Outgoing {
         Arc::clone(&self.failed)
     }
 
-    fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    fn poll_content(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         // Empty frames are dropped: HTTP/2 libraries end a connection that has had a hundred of them.
         while self.rest.is_empty() {
             match ready!(self.poll_whole_frame(cx)).map(|frame| frame.map(Frame::into_data)) {
@@ -209,21 +260,32 @@ impl Outgoing {
         // Over HTTP/1.1 the last piece can stay with hyper after the exchange has ended. A part of a body that was held would keep all of
         // it, whose memory is not counted any more.
         let is_part_of_held = self.rest.is_empty() && !matches!(self.content, Content::Pass(_));
-        let piece = if is_part_of_held { Bytes::copy_from_slice(&piece) } else { piece };
+        let piece = if is_part_of_held {
+            Bytes::copy_from_slice(&piece)
+        } else {
+            piece
+        };
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
-    fn poll_whole_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    fn poll_whole_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         match &mut self.content {
             Content::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Content::Edited(stream) => stream.as_mut().poll_next(cx).map_ok(Frame::data),
-            Content::Pass(source) => Pin::new(source).poll_frame(cx).map_ok(|frame| match frame.into_trailers() {
-                Ok(mut trailers) => {
-                    (self.allowed_trailers)(&mut trailers);
-                    Frame::trailers(trailers)
-                }
-                Err(frame) => frame,
-            }),
+            Content::Pass(source) => {
+                Pin::new(source)
+                    .poll_frame(cx)
+                    .map_ok(|frame| match frame.into_trailers() {
+                        Ok(mut trailers) => {
+                            (self.allowed_trailers)(&mut trailers);
+                            Frame::trailers(trailers)
+                        }
+                        Err(frame) => frame,
+                    })
+            }
         }
     }
 }
@@ -232,7 +294,10 @@ impl Body for Outgoing {
     type Data = Bytes;
     type Error = Failure;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         let frame = ready!(self.poll_content(cx));
         if let Some(Err(failure)) = &frame {
             let _ = self.failed.set(failure.clone());
@@ -251,11 +316,15 @@ impl Body for Outgoing {
 
     fn size_hint(&self) -> SizeHint {
         let content = match &self.content {
-            Content::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Content::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
+            }
             Content::Pass(source) => source.size_hint(),
             Content::Edited(_) => SizeHint::default(),
         };
-        content.exact().map_or(content, |bytes| SizeHint::with_exact(bytes + self.rest.len() as u64))
+        content.exact().map_or(content, |bytes| {
+            SizeHint::with_exact(bytes + self.rest.len() as u64)
+        })
     }
 }
 
@@ -267,8 +336,10 @@ mod tests {
 
     #[tokio::test]
     async fn empty_frames_are_dropped() {
-        let frames = ["", "a", "", "", "b", ""].map(|text| Ok::<_, Failure>(Frame::data(Bytes::from(text))));
-        let source = http_body_util::StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync();
+        let frames =
+            ["", "a", "", "", "b", ""].map(|text| Ok::<_, Failure>(Frame::data(Bytes::from(text))));
+        let source =
+            http_body_util::StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync();
         let mut body = Outgoing::pass(source, HeaderMap::clear);
         let mut taken = Vec::new();
         while let Some(frame) = body.frame().await {
@@ -289,7 +360,10 @@ mod tests {
                 taken.extend_from_slice(&last);
             }
             assert_eq!(taken, held, "{len}");
-            assert!(!range.contains(&last.as_ptr()), "{len}: the last piece is a part of the whole body");
+            assert!(
+                !range.contains(&last.as_ptr()),
+                "{len}: the last piece is a part of the whole body"
+            );
         }
     }
 }

@@ -55,7 +55,9 @@ impl Clients {
     /// name. All clients with a certificate if there are none.
     /// The configuration lets no other principals in ([`is_principal`]).
     pub fn certificates<'a>(principals: impl IntoIterator<Item = &'a str>) -> Self {
-        let names = principals.into_iter().map(|name| name.strip_prefix("dns:").unwrap_or(name).into());
+        let names = principals
+            .into_iter()
+            .map(|name| name.strip_prefix("dns:").unwrap_or(name).into());
         Self::Certificate(names.collect())
     }
 
@@ -65,7 +67,10 @@ impl Clients {
     /// A sentence without a token in it.
     pub fn tokens(path: &Path) -> Result<Self, String> {
         let text = secret(path).map_err(|error| error.to_string())?;
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let lines = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty() && !line.starts_with('#'));
         let mut tokens = HashSet::new();
         for line in lines {
             if line.len() < TOKEN_BYTES_MIN || !line.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -76,7 +81,11 @@ impl Clients {
             }
             tokens.insert(digest(line.as_bytes()));
         }
-        if tokens.is_empty() { Err(format!("{}: no token", path.display())) } else { Ok(Self::Bearer(tokens)) }
+        if tokens.is_empty() {
+            Err(format!("{}: no token", path.display()))
+        } else {
+            Ok(Self::Bearer(tokens))
+        }
     }
 
     /// Decides on a request. `name` is that of the client's verified certificate, `address` the client that it is without
@@ -93,21 +102,36 @@ impl Clients {
     ) -> Result<Client, Failure> {
         let unauthenticated = || Failure::request(Reason::Unauthenticated);
         match self {
-            Self::Open => Ok(Client { principal: None, id: address }),
+            Self::Open => Ok(Client {
+                principal: None,
+                id: address,
+            }),
             Self::Certificate(allowed) => {
                 let name = name.filter(|name| allowed.is_empty() || allowed.contains(&***name));
                 let name = name.ok_or_else(unauthenticated)?;
-                Ok(Client { principal: Some(Arc::clone(name)), id: ClientId::Name(Arc::clone(name)) })
+                Ok(Client {
+                    principal: Some(Arc::clone(name)),
+                    id: ClientId::Name(Arc::clone(name)),
+                })
             }
             Self::Bearer(tokens) => {
-                let header = if is_proxy { PROXY_AUTHORIZATION } else { AUTHORIZATION };
+                let header = if is_proxy {
+                    PROXY_AUTHORIZATION
+                } else {
+                    AUTHORIZATION
+                };
                 let mut values = headers.get_all(header).iter();
-                let (Some(value), None) = (values.next(), values.next()) else { return Err(unauthenticated()) };
+                let (Some(value), None) = (values.next(), values.next()) else {
+                    return Err(unauthenticated());
+                };
                 let token = token_of(value, is_proxy).ok_or_else(unauthenticated)?;
                 // A lookup by digest takes a time that says nothing about the token.
                 let digest = digest(&token);
                 if tokens.contains(&digest) {
-                    Ok(Client { principal: None, id: ClientId::Token(digest) })
+                    Ok(Client {
+                        principal: None,
+                        id: ClientId::Token(digest),
+                    })
                 } else {
                     Err(unauthenticated())
                 }
@@ -125,7 +149,8 @@ fn token_of(value: &HeaderValue, is_proxy: bool) -> Option<Vec<u8>> {
     if !is_proxy || !scheme.eq_ignore_ascii_case("basic") {
         return None;
     }
-    let pair = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, rest.trim()).ok()?;
+    let pair =
+        base64::Engine::decode(&base64::engine::general_purpose::STANDARD, rest.trim()).ok()?;
     let colon = pair.iter().position(|byte| *byte == b':')?;
     Some(pair.get(colon + 1..)?.to_vec())
 }
@@ -142,7 +167,10 @@ pub fn name_of(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let extension = certificate.subject_alternative_name().ok()?;
     let mut alternative = None;
-    for name in extension.iter().flat_map(|extension| &extension.value.general_names) {
+    for name in extension
+        .iter()
+        .flat_map(|extension| &extension.value.general_names)
+    {
         match name {
             GeneralName::DNSName(name) if is_dns_name(name) => {
                 alternative = alternative.or_else(|| Some(Arc::from(*name)));
@@ -150,7 +178,9 @@ pub fn name_of(certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
             GeneralName::URI(name) if is_uri(name) => {
                 alternative = alternative.or_else(|| Some(Arc::from(*name)));
             }
-            GeneralName::DNSName(_) | GeneralName::URI(_) | GeneralName::Invalid(DNS_TAG | URI_TAG, _) => return None,
+            GeneralName::DNSName(_)
+            | GeneralName::URI(_)
+            | GeneralName::Invalid(DNS_TAG | URI_TAG, _) => return None,
             _ => {}
         }
     }
@@ -182,12 +212,17 @@ fn is_common_name(name: &str) -> bool {
 }
 
 fn is_dns_name(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._*".contains(&byte))
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._*".contains(&byte))
 }
 
 /// Returns true for a URI that is no name of another kind.
 fn is_uri(name: &str) -> bool {
-    let scheme = name.split_once(':').map(|(scheme, _)| scheme.to_ascii_lowercase());
+    let scheme = name
+        .split_once(':')
+        .map(|(scheme, _)| scheme.to_ascii_lowercase());
     scheme.is_some_and(|scheme| !matches!(&*scheme, "" | "cn" | "dns"))
         && name.bytes().all(|byte| byte.is_ascii_graphic())
 }
@@ -196,7 +231,8 @@ fn is_uri(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    const ADDRESS: ClientId = ClientId::Address(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
+    const ADDRESS: ClientId =
+        ClientId::Address(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
 
     fn bearer() -> Clients {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -206,8 +242,12 @@ mod tests {
 
     #[test]
     fn tokens_are_compared_whole() {
-        let basic =
-            |pair: &str| format!("Basic {}", base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pair));
+        let basic = |pair: &str| {
+            format!(
+                "Basic {}",
+                base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pair)
+            )
+        };
         for (is_proxy, value, is_let_in) in [
             (false, "Bearer 0123456789abcdefghij".to_owned(), true),
             (false, "bearer  0123456789abcdefghij".to_owned(), true),
@@ -222,17 +262,51 @@ mod tests {
             (true, "Basic ???".to_owned(), false),
         ] {
             let mut headers = HeaderMap::new();
-            headers.insert(if is_proxy { PROXY_AUTHORIZATION } else { AUTHORIZATION }, value.parse().unwrap());
-            assert_eq!(bearer().authenticate(&headers, is_proxy, None, ADDRESS).is_ok(), is_let_in, "{value}");
-            headers.append(if is_proxy { PROXY_AUTHORIZATION } else { AUTHORIZATION }, "Bearer x".parse().unwrap());
-            assert!(bearer().authenticate(&headers, is_proxy, None, ADDRESS).is_err(), "two headers");
+            headers.insert(
+                if is_proxy {
+                    PROXY_AUTHORIZATION
+                } else {
+                    AUTHORIZATION
+                },
+                value.parse().unwrap(),
+            );
+            assert_eq!(
+                bearer()
+                    .authenticate(&headers, is_proxy, None, ADDRESS)
+                    .is_ok(),
+                is_let_in,
+                "{value}"
+            );
+            headers.append(
+                if is_proxy {
+                    PROXY_AUTHORIZATION
+                } else {
+                    AUTHORIZATION
+                },
+                "Bearer x".parse().unwrap(),
+            );
+            assert!(
+                bearer()
+                    .authenticate(&headers, is_proxy, None, ADDRESS)
+                    .is_err(),
+                "two headers"
+            );
         }
-        assert!(bearer().authenticate(&HeaderMap::new(), false, None, ADDRESS).is_err());
+        assert!(
+            bearer()
+                .authenticate(&HeaderMap::new(), false, None, ADDRESS)
+                .is_err()
+        );
     }
 
     #[test]
     fn weak_files_of_tokens_are_rejected_without_their_text() {
-        for text in ["", "# only a comment", "short-s3cret", "0123456789abcdefghij with space s3cret"] {
+        for text in [
+            "",
+            "# only a comment",
+            "short-s3cret",
+            "0123456789abcdefghij with space s3cret",
+        ] {
             let file = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(file.path(), text).unwrap();
             let error = Clients::tokens(file.path()).unwrap_err();
@@ -242,24 +316,46 @@ mod tests {
 
     #[test]
     fn a_certificate_with_an_invalid_name_names_no_client() {
-        use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, DnValue, KeyPair};
+        use rcgen::{
+            CertificateParams, CustomExtension, DistinguishedName, DnType, DnValue, KeyPair,
+        };
         let (dns, uri, email) = (0x82, 0x86, 0x81);
         let latin = DnValue::BmpString("relay".try_into().unwrap());
         let text = |text: &str| DnValue::Utf8String(text.into());
         /// A common name, further names with their tags, and the client's name.
         type Case<'a> = (DnValue, &'a [(u8, &'a [u8])], Option<&'a str>);
         let cases: [Case<'_>; 17] = [
-            (text("relay"), &[(dns, b"relay.example"), (uri, b"spiffe://org/x")], Some("relay.example")),
-            (text("relay"), &[(uri, b"spiffe://org/x")], Some("spiffe://org/x")),
+            (
+                text("relay"),
+                &[(dns, b"relay.example"), (uri, b"spiffe://org/x")],
+                Some("relay.example"),
+            ),
+            (
+                text("relay"),
+                &[(uri, b"spiffe://org/x")],
+                Some("spiffe://org/x"),
+            ),
             (text("relay"), &[(email, b"\xff")], Some("cn:relay")),
-            (text("relay.example"), &[(email, b"a")], Some("cn:relay.example")),
+            (
+                text("relay.example"),
+                &[(email, b"a")],
+                Some("cn:relay.example"),
+            ),
             // No name of one kind is one of another.
             (text("x"), &[(dns, b"cn:relay")], None),
             (text("x"), &[(uri, b"cn:relay")], None),
             (text("x"), &[(uri, b"relay.example")], None),
             (text("relay"), &[(dns, b"rel\xe9y.example")], None),
-            (text("relay"), &[(uri, b"spiffe://org/\xff"), (dns, b"relay.example")], None),
-            (text("relay"), &[(dns, b"relay.example"), (dns, b"\xff")], None),
+            (
+                text("relay"),
+                &[(uri, b"spiffe://org/\xff"), (dns, b"relay.example")],
+                None,
+            ),
+            (
+                text("relay"),
+                &[(dns, b"relay.example"), (dns, b"\xff")],
+                None,
+            ),
             (text("relay"), &[(dns, b"relay\0.example")], None),
             (text("relay"), &[(dns, b"")], None),
             (text("relay"), &[(dns, b" relay.example")], None),
@@ -269,15 +365,26 @@ mod tests {
             (latin, &[(dns, b"relay.example")], None),
         ];
         for (common_name, names, expected) in cases {
-            let names: Vec<u8> =
-                names.iter().flat_map(|(tag, name)| [&[*tag, name.len() as u8][..], name].concat()).collect();
+            let names: Vec<u8> = names
+                .iter()
+                .flat_map(|(tag, name)| [&[*tag, name.len() as u8][..], name].concat())
+                .collect();
             let extension = [&[0x30, names.len() as u8][..], &names].concat();
             let mut params = CertificateParams::default();
             params.distinguished_name = DistinguishedName::new();
-            params.distinguished_name.push(DnType::CommonName, common_name.clone());
-            params.custom_extensions = vec![CustomExtension::from_oid_content(&[2, 5, 29, 17], extension)];
+            params
+                .distinguished_name
+                .push(DnType::CommonName, common_name.clone());
+            params.custom_extensions = vec![CustomExtension::from_oid_content(
+                &[2, 5, 29, 17],
+                extension,
+            )];
             let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-            assert_eq!(name_of(certificate.der()).as_deref(), expected, "{common_name:?} {names:x?}");
+            assert_eq!(
+                name_of(certificate.der()).as_deref(),
+                expected,
+                "{common_name:?} {names:x?}"
+            );
         }
     }
 
@@ -306,11 +413,23 @@ mod tests {
         let all = Clients::Certificate(HashSet::new());
         let (known, other): (Arc<str>, Arc<str>) = ("relay.example".into(), "other".into());
         let headers = HeaderMap::new();
-        let client = Client { principal: Some(Arc::clone(&known)), id: ClientId::Name(Arc::clone(&known)) };
-        assert_eq!(only.authenticate(&headers, false, Some(&known), ADDRESS), Ok(client));
-        assert!(only.authenticate(&headers, false, Some(&other), ADDRESS).is_err());
+        let client = Client {
+            principal: Some(Arc::clone(&known)),
+            id: ClientId::Name(Arc::clone(&known)),
+        };
+        assert_eq!(
+            only.authenticate(&headers, false, Some(&known), ADDRESS),
+            Ok(client)
+        );
+        assert!(
+            only.authenticate(&headers, false, Some(&other), ADDRESS)
+                .is_err()
+        );
         assert!(only.authenticate(&headers, false, None, ADDRESS).is_err());
-        assert!(all.authenticate(&headers, false, Some(&other), ADDRESS).is_ok());
+        assert!(
+            all.authenticate(&headers, false, Some(&other), ADDRESS)
+                .is_ok()
+        );
         assert!(all.authenticate(&headers, false, None, ADDRESS).is_err());
     }
 }

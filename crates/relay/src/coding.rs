@@ -115,18 +115,35 @@ enum Engine {
 
 impl Engine {
     fn new(coding: Coding, bytes_max: u64) -> Self {
-        let sink = Sink { output: Vec::new(), input_bytes: 0, output_bytes: 0, bytes_max, exceeded: None };
+        let sink = Sink {
+            output: Vec::new(),
+            input_bytes: 0,
+            output_bytes: 0,
+            bytes_max,
+            exceeded: None,
+        };
         match coding {
             Coding::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(sink))),
-            Coding::Deflate => Self::Deflate { state: Decompress::new(true), sink, is_done: false },
+            Coding::Deflate => Self::Deflate {
+                state: Decompress::new(true),
+                sink,
+                is_done: false,
+            },
             Coding::Brotli => {
                 let allocated = Arc::<AtomicUsize>::default();
                 let counting = || CountingAlloc(Arc::clone(&allocated));
                 let buffer = Allocator::<u8>::alloc_cell(&mut counting(), STEP_BYTES);
                 let writer = Brotli::new(sink, buffer, counting(), counting(), counting());
-                Self::Brotli { writer: Box::new(writer), allocated }
+                Self::Brotli {
+                    writer: Box::new(writer),
+                    allocated,
+                }
             }
-            Coding::Zstd => Self::Zstd { input: Vec::new(), blocks: ZstdBlocks::default(), sink },
+            Coding::Zstd => Self::Zstd {
+                input: Vec::new(),
+                blocks: ZstdBlocks::default(),
+                sink,
+            },
         }
     }
 
@@ -141,7 +158,9 @@ impl Engine {
 
 impl fmt::Debug for Decoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Decoder").field("coding", &self.coding.name()).finish_non_exhaustive()
+        f.debug_struct("Decoder")
+            .field("coding", &self.coding.name())
+            .finish_non_exhaustive()
     }
 }
 
@@ -161,7 +180,11 @@ impl Decoder {
             "zstd" => Coding::Zstd,
             _ => return Err(CodingError::Unknown),
         };
-        Ok(Some(Self { coding, bytes_max, engine: None }))
+        Ok(Some(Self {
+            coding,
+            bytes_max,
+            engine: None,
+        }))
     }
 
     /// Returns true if the decoder gives its output at the end only.
@@ -176,9 +199,14 @@ impl Decoder {
             None => 0,
             Some(Engine::Gzip(_) | Engine::Deflate { .. }) => INFLATE_BYTES,
             Some(Engine::Brotli { allocated, .. }) => allocated.load(Ordering::Relaxed),
-            Some(Engine::Zstd { input, blocks, sink }) => {
+            Some(Engine::Zstd {
+                input,
+                blocks,
+                sink,
+            }) => {
                 // All output is there at once, beside the window.
-                let ratio_max = RATIO_FREE_BYTES.max((input.len() as u64).saturating_mul(RATIO_MAX));
+                let ratio_max =
+                    RATIO_FREE_BYTES.max((input.len() as u64).saturating_mul(RATIO_MAX));
                 let output = sink.bytes_max.min(ratio_max).min(blocks.output_max());
                 let window = blocks.window.min(ZSTD_WINDOW_BYTES_MAX).min(output);
                 input.capacity() + usize::try_from(window + output).unwrap_or(usize::MAX)
@@ -195,7 +223,9 @@ impl Decoder {
         if part.is_empty() {
             return Ok(());
         }
-        let engine = self.engine.get_or_insert_with(|| Engine::new(self.coding, self.bytes_max));
+        let engine = self
+            .engine
+            .get_or_insert_with(|| Engine::new(self.coding, self.bytes_max));
         engine.sink().input_bytes += part.len() as u64;
         match engine {
             Engine::Gzip(writer) => {
@@ -206,8 +236,16 @@ impl Decoder {
                 let result = writer.write_all(part);
                 writer.get_mut().fault(result)?;
             }
-            Engine::Deflate { state, sink, is_done } => inflate(state, part, sink, is_done)?,
-            Engine::Zstd { input, blocks, sink } => {
+            Engine::Deflate {
+                state,
+                sink,
+                is_done,
+            } => inflate(state, part, sink, is_done)?,
+            Engine::Zstd {
+                input,
+                blocks,
+                sink,
+            } => {
                 let needed = input.len() + part.len();
                 if needed as u64 > sink.bytes_max {
                     return Err(CodingError::TooLarge(sink.bytes_max));
@@ -270,7 +308,8 @@ impl<T: Clone + Default> Allocator<T> for CountingAlloc {
     }
 
     fn free_cell(&mut self, data: Self::AllocatedMemory) {
-        self.0.fetch_sub(size_of_val(data.slice()), Ordering::Relaxed);
+        self.0
+            .fetch_sub(size_of_val(data.slice()), Ordering::Relaxed);
     }
 }
 
@@ -322,15 +361,29 @@ impl Write for Sink {
 }
 
 /// Decodes zlib. Raw deflate, as some old servers send it under this name, is malformed.
-fn inflate(state: &mut Decompress, mut part: &[u8], sink: &mut Sink, is_done: &mut bool) -> Result<(), CodingError> {
+fn inflate(
+    state: &mut Decompress,
+    mut part: &[u8],
+    sink: &mut Sink,
+    is_done: &mut bool,
+) -> Result<(), CodingError> {
     let mut step = [0; STEP_BYTES];
     loop {
         if *is_done {
-            return if part.is_empty() { Ok(()) } else { Err(CodingError::Trailing) };
+            return if part.is_empty() {
+                Ok(())
+            } else {
+                Err(CodingError::Trailing)
+            };
         }
         let (read, written) = (state.total_in(), state.total_out());
-        let status = state.decompress(part, &mut step, FlushDecompress::None).map_err(|_| CodingError::Malformed)?;
-        let (read, written) = ((state.total_in() - read) as usize, (state.total_out() - written) as usize);
+        let status = state
+            .decompress(part, &mut step, FlushDecompress::None)
+            .map_err(|_| CodingError::Malformed)?;
+        let (read, written) = (
+            (state.total_in() - read) as usize,
+            (state.total_out() - written) as usize,
+        );
         sink.put(&step[..written])?;
         part = &part[read..];
         *is_done = status == Status::StreamEnd;
@@ -363,7 +416,11 @@ fn unzstd(input: &[u8], sink: &mut Sink) -> Result<(), CodingError> {
 }
 
 /// Decodes one frame. The library checks no checksum: the transport already protects the bytes.
-fn unzstd_frame(decoder: &mut FrameDecoder, rest: &mut &[u8], sink: &mut Sink) -> Result<(), CodingError> {
+fn unzstd_frame(
+    decoder: &mut FrameDecoder,
+    rest: &mut &[u8],
+    sink: &mut Sink,
+) -> Result<(), CodingError> {
     let input = *rest;
     let before = sink.output_bytes;
     let header = zstd_header(input)?;
@@ -372,12 +429,20 @@ fn unzstd_frame(decoder: &mut FrameDecoder, rest: &mut &[u8], sink: &mut Sink) -
     }
     let content = header.content;
     if decoder.reset(&mut *rest).is_err() {
-        return Err(if rest.is_empty() { CodingError::Truncated } else { CodingError::Malformed });
+        return Err(if rest.is_empty() {
+            CodingError::Truncated
+        } else {
+            CodingError::Malformed
+        });
     }
     while !decoder.is_finished() {
         let step = BlockDecodingStrategy::UptoBlocks(1);
         if decoder.decode_blocks(&mut *rest, step).is_err() {
-            return Err(if is_cut(input, rest) { CodingError::Truncated } else { CodingError::Malformed });
+            return Err(if is_cut(input, rest) {
+                CodingError::Truncated
+            } else {
+                CodingError::Malformed
+            });
         }
         if let Some(bytes) = decoder.collect() {
             sink.put(&bytes)?;
@@ -426,7 +491,9 @@ impl ZstdMagic {
 /// Returns the end of a frame to skip, once its header is there.
 fn skippable_end(input: &[u8]) -> Option<usize> {
     let length = u32::from_le_bytes(*input.get(ZSTD_MAGIC_BYTES..)?.first_chunk()?);
-    usize::try_from(length).ok()?.checked_add(SKIPPABLE_HEADER_BYTES)
+    usize::try_from(length)
+        .ok()?
+        .checked_add(SKIPPABLE_HEADER_BYTES)
 }
 
 /// Header of a zstd frame.
@@ -456,9 +523,15 @@ fn zstd_header(input: &[u8]) -> Result<ZstdHeader, CodingError> {
         0 => usize::from(is_single_segment),
         flag => 1 << flag,
     };
-    let size = fields.get(window_bytes..window_bytes + size_bytes).ok_or(CodingError::Truncated)?;
+    let size = fields
+        .get(window_bytes..window_bytes + size_bytes)
+        .ok_or(CodingError::Truncated)?;
     let offset = if size_bytes == 2 { 256 } else { 0 };
-    let size = size.iter().rev().fold(0_u64, |size, byte| size << 8 | u64::from(*byte)).saturating_add(offset);
+    let size = size
+        .iter()
+        .rev()
+        .fold(0_u64, |size, byte| size << 8 | u64::from(*byte))
+        .saturating_add(offset);
     let window = match fields.first() {
         _ if is_single_segment => size,
         Some(byte) => {
@@ -504,7 +577,9 @@ impl ZstdBlocks {
                 }
                 continue;
             };
-            let Some(&[low, middle, high]) = rest.first_chunk() else { return };
+            let Some(&[low, middle, high]) = rest.first_chunk() else {
+                return;
+            };
             let block = u32::from_le_bytes([low, middle, high, 0]);
             let size = block >> 3;
             let (input_bytes, output_bytes) = match block >> 1 & 3 {
@@ -528,12 +603,16 @@ impl ZstdBlocks {
     fn begin_frame(&mut self, rest: &[u8]) -> bool {
         let end = match ZstdMagic::of(rest) {
             Some(ZstdMagic::Data) => {
-                let Ok(header) = zstd_header(rest) else { return false };
+                let Ok(header) = zstd_header(rest) else {
+                    return false;
+                };
                 self.window = self.window.max(header.window);
                 self.frame.insert(header).bytes
             }
             Some(ZstdMagic::Skippable) => {
-                let Some(end) = skippable_end(rest) else { return false };
+                let Some(end) = skippable_end(rest) else {
+                    return false;
+                };
                 end
             }
             None => return false,
@@ -583,7 +662,12 @@ mod tests {
     }
 
     fn samples() -> [(&'static str, Vec<u8>); 4] {
-        [("gzip", gzip(TEXT)), ("deflate", zlib(TEXT)), ("br", BR.to_vec()), ("zstd", ZSTD.to_vec())]
+        [
+            ("gzip", gzip(TEXT)),
+            ("deflate", zlib(TEXT)),
+            ("br", BR.to_vec()),
+            ("zstd", ZSTD.to_vec()),
+        ]
     }
 
     fn decode(coding: &str, parts: &[&[u8]], bytes_max: u64) -> Result<Vec<u8>, CodingError> {
@@ -598,12 +682,25 @@ mod tests {
 
     #[test]
     fn codings_are_one_known_name() {
-        for (coding, expected) in [("", true), (" Identity ", true), ("GZIP", false), ("x-gzip", false), ("br", false)]
-        {
-            assert_eq!(Decoder::new(coding, 9).unwrap().is_none(), expected, "{coding}");
+        for (coding, expected) in [
+            ("", true),
+            (" Identity ", true),
+            ("GZIP", false),
+            ("x-gzip", false),
+            ("br", false),
+        ] {
+            assert_eq!(
+                Decoder::new(coding, 9).unwrap().is_none(),
+                expected,
+                "{coding}"
+            );
         }
         for coding in ["compress", "gzip, br", "gzip,", "gzip;q=1", "aws-chunked"] {
-            assert_eq!(Decoder::new(coding, 9).unwrap_err(), CodingError::Unknown, "{coding}");
+            assert_eq!(
+                Decoder::new(coding, 9).unwrap_err(),
+                CodingError::Unknown,
+                "{coding}"
+            );
         }
     }
 
@@ -612,10 +709,18 @@ mod tests {
         for (coding, body) in samples() {
             for cut in 0..=body.len() {
                 let (head, tail) = body.split_at(cut);
-                assert_eq!(decode(coding, &[head, tail], 1 << 20), Ok(TEXT.to_vec()), "{coding} {cut}");
+                assert_eq!(
+                    decode(coding, &[head, tail], 1 << 20),
+                    Ok(TEXT.to_vec()),
+                    "{coding} {cut}"
+                );
             }
             let bytes: Vec<&[u8]> = body.chunks(1).collect();
-            assert_eq!(decode(coding, &bytes, 1 << 20), Ok(TEXT.to_vec()), "{coding}");
+            assert_eq!(
+                decode(coding, &bytes, 1 << 20),
+                Ok(TEXT.to_vec()),
+                "{coding}"
+            );
         }
     }
 
@@ -649,7 +754,10 @@ mod tests {
         for (coding, body) in samples() {
             let mut decoder = Decoder::new(coding, 1 << 20).unwrap().unwrap();
             decoder.push(&[], &mut Vec::new()).unwrap();
-            assert!(decoder.engine.is_none() && decoder.memory_bytes() == 0, "{coding}");
+            assert!(
+                decoder.engine.is_none() && decoder.memory_bytes() == 0,
+                "{coding}"
+            );
             decoder.push(&body[..1], &mut Vec::new()).unwrap();
             assert!(decoder.memory_bytes() > 0, "{coding}");
         }
@@ -657,9 +765,11 @@ mod tests {
 
     #[test]
     fn a_zstd_frame_has_the_length_that_it_says() {
-        for (length, expected) in
-            [(0x36, Ok(TEXT.to_vec())), (0x35, Err(CodingError::Malformed)), (0x37, Err(CodingError::Malformed))]
-        {
+        for (length, expected) in [
+            (0x36, Ok(TEXT.to_vec())),
+            (0x35, Err(CodingError::Malformed)),
+            (0x37, Err(CodingError::Malformed)),
+        ] {
             let mut body = ZSTD.to_vec();
             body[5] = length;
             assert_eq!(decode("zstd", &[&body], 1 << 20), expected, "{length}");
@@ -681,8 +791,14 @@ mod tests {
         for (coding, body) in samples() {
             for tail in [&b"x"[..], b"\0", b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", b"{}"] {
                 let whole = [&body, tail].concat();
-                assert!(decode(coding, &[&whole], 1 << 20).is_err(), "{coding} joined {tail:?}");
-                assert!(decode(coding, &[&body, tail], 1 << 20).is_err(), "{coding} apart {tail:?}");
+                assert!(
+                    decode(coding, &[&whole], 1 << 20).is_err(),
+                    "{coding} joined {tail:?}"
+                );
+                assert!(
+                    decode(coding, &[&body, tail], 1 << 20).is_err(),
+                    "{coding} apart {tail:?}"
+                );
             }
         }
     }
@@ -692,18 +808,33 @@ mod tests {
         let two = [gzip(TEXT), gzip(TEXT)].concat();
         assert_eq!(decode("gzip", &[&two], 1 << 20).unwrap(), TEXT.repeat(2));
         let limit = TEXT.len() as u64 + 1;
-        assert_eq!(decode("gzip", &[&two], limit).unwrap_err(), CodingError::TooLarge(limit));
+        assert_eq!(
+            decode("gzip", &[&two], limit).unwrap_err(),
+            CodingError::TooLarge(limit)
+        );
     }
 
     #[test]
     fn bombs_stop_at_the_ratio_or_the_limit() {
         let zeros = vec![0; 4 << 20];
-        let bombs =
-            [("gzip", gzip(&zeros)), ("deflate", zlib(&zeros)), ("br", BR_BOMB.into()), ("zstd", zstd_bomb(32))];
+        let bombs = [
+            ("gzip", gzip(&zeros)),
+            ("deflate", zlib(&zeros)),
+            ("br", BR_BOMB.into()),
+            ("zstd", zstd_bomb(32)),
+        ];
         for (coding, body) in bombs {
-            assert_eq!(decode(coding, &[&body], 64 << 20).unwrap_err(), CodingError::Ratio, "{coding}");
+            assert_eq!(
+                decode(coding, &[&body], 64 << 20).unwrap_err(),
+                CodingError::Ratio,
+                "{coding}"
+            );
             let limit = 32 << 10;
-            assert_eq!(decode(coding, &[&body], limit).unwrap_err(), CodingError::TooLarge(limit), "{coding}");
+            assert_eq!(
+                decode(coding, &[&body], limit).unwrap_err(),
+                CodingError::TooLarge(limit),
+                "{coding}"
+            );
         }
     }
 
@@ -720,24 +851,41 @@ mod tests {
         ] {
             let whole = parts.concat();
             let expected = TEXT.repeat(times);
-            assert_eq!(decode("zstd", &[&whole], 1 << 20), Ok(expected.clone()), "{whole:?}");
+            assert_eq!(
+                decode("zstd", &[&whole], 1 << 20),
+                Ok(expected.clone()),
+                "{whole:?}"
+            );
             let bytes: Vec<&[u8]> = whole.chunks(1).collect();
             assert_eq!(decode("zstd", &bytes, 1 << 20), Ok(expected), "{whole:?}");
             // Every cut is an error, or the end of a frame.
             for end in 1..whole.len() {
                 let is_whole = (1..parts.len()).any(|count| parts[..count].concat().len() == end);
-                assert_eq!(decode("zstd", &[&whole[..end]], 1 << 20).is_ok(), is_whole, "{end} {whole:?}");
+                assert_eq!(
+                    decode("zstd", &[&whole[..end]], 1 << 20).is_ok(),
+                    is_whole,
+                    "{end} {whole:?}"
+                );
             }
         }
         let two = [ZSTD, ZSTD].concat();
         let limit = TEXT.len() as u64 + 1;
-        assert_eq!(decode("zstd", &[&two], limit), Err(CodingError::TooLarge(limit)));
+        assert_eq!(
+            decode("zstd", &[&two], limit),
+            Err(CodingError::TooLarge(limit))
+        );
         let mut wide = [ZSTD, &zstd_bomb(1)].concat();
         wide[ZSTD.len() + 5] = 0xff;
-        assert_eq!(decode("zstd", &[&wide], 1 << 20), Err(CodingError::TooLarge(ZSTD_WINDOW_BYTES_MAX)));
+        assert_eq!(
+            decode("zstd", &[&wide], 1 << 20),
+            Err(CodingError::TooLarge(ZSTD_WINDOW_BYTES_MAX))
+        );
         // A magic number of neither kind.
         let other = [ZSTD, b"\x60\x2a\x4d\x18\x00\x00\x00\x00"].concat();
-        assert_eq!(decode("zstd", &[&other], 1 << 20), Err(CodingError::Trailing));
+        assert_eq!(
+            decode("zstd", &[&other], 1 << 20),
+            Err(CodingError::Trailing)
+        );
     }
 
     #[test]
@@ -751,10 +899,23 @@ mod tests {
         };
         // A raw block of 1,000 bytes, and a checksum that is no header of a block.
         let last = (1_u32 | 1_000 << 3).to_le_bytes();
-        let frame = [b"\x28\xb5\x2f\xfd\x04\x40", &last[..3], &[b'x'; 1_000], &[0xff; 4]].concat();
+        let frame = [
+            b"\x28\xb5\x2f\xfd\x04\x40",
+            &last[..3],
+            &[b'x'; 1_000],
+            &[0xff; 4],
+        ]
+        .concat();
         let one = memory(&frame);
         assert!((3_000..5_000).contains(&one), "{one}");
-        let two = memory(&[&frame[..], b"\x50\x2a\x4d\x18\x04\x00\x00\x00\xff\xff\xff\xff", &frame].concat());
+        let two = memory(
+            &[
+                &frame[..],
+                b"\x50\x2a\x4d\x18\x04\x00\x00\x00\xff\xff\xff\xff",
+                &frame,
+            ]
+            .concat(),
+        );
         assert!((6_000..10_000).contains(&two), "{two}");
         assert!(memory(&[ZSTD, &zstd_bomb(400)[..1_000]].concat()) > 100_000);
     }
@@ -763,7 +924,10 @@ mod tests {
     fn large_zstd_windows_are_rejected() {
         let mut body = zstd_bomb(1);
         body[5] = 0xff;
-        assert_eq!(decode("zstd", &[&body], 1 << 20).unwrap_err(), CodingError::TooLarge(ZSTD_WINDOW_BYTES_MAX));
+        assert_eq!(
+            decode("zstd", &[&body], 1 << 20).unwrap_err(),
+            CodingError::TooLarge(ZSTD_WINDOW_BYTES_MAX)
+        );
     }
 
     #[test]

@@ -49,7 +49,12 @@ pub struct Completion {
 
 impl Completion {
     /// Begins the exchange of a request.
-    pub fn begin<B>(relay: &Arc<Relay>, peer: &Arc<Peer>, request: &Request<B>, in_flight: InFlight) -> Self {
+    pub fn begin<B>(
+        relay: &Arc<Relay>,
+        peer: &Arc<Peer>,
+        request: &Request<B>,
+        in_flight: InFlight,
+    ) -> Self {
         let mut completion = Self {
             relay: Arc::clone(relay),
             peer: Arc::clone(peer),
@@ -80,12 +85,16 @@ impl Completion {
 
     /// Continues the trace that a request names, or begins one if spans are made.
     fn trace(&mut self, headers: &HeaderMap) {
-        let client = headers.get("traceparent").and_then(|value| value.to_str().ok());
+        let client = headers
+            .get("traceparent")
+            .and_then(|value| value.to_str().ok());
         self.traced = self.relay.traces.sample(client);
         self.traceparent = match &self.traced {
             Some(traced) => Some(traced.traceparent().into()),
             // Without a span of the relay, the next span belongs beneath the client's.
-            None => client.filter(|text| TraceContext::parse(text).is_some()).map(Into::into),
+            None => client
+                .filter(|text| TraceContext::parse(text).is_some())
+                .map(Into::into),
         };
     }
 
@@ -195,14 +204,27 @@ impl Completion {
 
 impl Completion {
     /// The exchange as a span: names, counts and times, and never a path, header or value.
-    fn span(&self, route: &Arc<str>, status: StatusCode, reason: &'static str, took: Duration) -> SpanEnd {
+    fn span(
+        &self,
+        route: &Arc<str>,
+        status: StatusCode,
+        reason: &'static str,
+        took: Duration,
+    ) -> SpanEnd {
         let path = self.route.as_ref().map_or("", |route| &route.path);
         let method = known(&self.method);
         let mut attributes = vec![
             Attribute::text("http.request.method", method.unwrap_or(OTHER_METHOD)),
             Attribute::text("http.route", path.to_owned()),
             Attribute::number("http.response.status_code", status.as_u16().into()),
-            Attribute::text("network.protocol.version", if self.version == Version::HTTP_2 { "2" } else { "1.1" }),
+            Attribute::text(
+                "network.protocol.version",
+                if self.version == Version::HTTP_2 {
+                    "2"
+                } else {
+                    "1.1"
+                },
+            ),
             Attribute::text("sealwire.route", route.to_string()),
             Attribute::text("sealwire.listener", self.peer.listener.name.to_string()),
             Attribute::text("sealwire.request_id", self.request_id.to_string()),
@@ -211,16 +233,27 @@ impl Completion {
             Attribute::number("http.response.body.size", self.sent_bytes),
             Attribute::seconds("sealwire.engine_seconds", self.usage.engine_time()),
         ];
-        let principal = self.principal.as_deref().map(|name| Attribute::text("sealwire.principal", name.to_owned()));
+        let principal = self
+            .principal
+            .as_deref()
+            .map(|name| Attribute::text("sealwire.principal", name.to_owned()));
         attributes.extend(principal);
-        attributes.extend(self.upstream_answered.map(|time| Attribute::seconds("sealwire.upstream_seconds", time)));
+        attributes.extend(
+            self.upstream_answered
+                .map(|time| Attribute::seconds("sealwire.upstream_seconds", time)),
+        );
         let failure = match reason {
             "" if status.is_server_error() => Some("upstream_status"),
             "" => None,
             reason => status.is_server_error().then_some(reason),
         };
         let name = format!("{} {path}", method.unwrap_or("HTTP"));
-        SpanEnd { name: name.trim_end().to_owned().into(), took, attributes, failure }
+        SpanEnd {
+            name: name.trim_end().to_owned().into(),
+            took,
+            attributes,
+            failure,
+        }
     }
 }
 
@@ -233,16 +266,23 @@ impl Drop for Completion {
             None => "client_gone",
         };
         let status = self.status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let name = self.route.as_ref().map_or_else(|| Arc::from(""), |route| Arc::clone(&route.name));
+        let name = self
+            .route
+            .as_ref()
+            .map_or_else(|| Arc::from(""), |route| Arc::clone(&route.name));
         self.relay.metrics.request(&name, status, reason, time);
         if let Some(traced) = self.traced {
-            self.relay.traces.ended(traced, self.span(&name, status, reason, time));
+            self.relay
+                .traces
+                .ended(traced, self.span(&name, status, reason, time));
         }
         if !self.relay.logs_access {
             return;
         }
-        let (path, principal) =
-            (self.route.as_ref().map_or("", |route| &route.path), self.principal.as_deref().unwrap_or(""));
+        let (path, principal) = (
+            self.route.as_ref().map_or("", |route| &route.path),
+            self.principal.as_deref().unwrap_or(""),
+        );
         tracing::info!(
             target: "access",
             request = %self.request_id,
@@ -270,14 +310,18 @@ impl Drop for Completion {
 
 /// Name of a method of RFC 9110 or RFC 5789. Other names are the client's own words.
 fn known(method: &Method) -> Option<&'static str> {
-    ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"]
-        .into_iter()
-        .find(|name| method.as_str() == *name)
+    [
+        "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
+    ]
+    .into_iter()
+    .find(|name| method.as_str() == *name)
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut out, byte| {
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(2 * bytes.len()), |mut out, byte| {
+            let _ = write!(out, "{byte:02x}");
+            out
+        })
 }

@@ -73,8 +73,21 @@ where
         header_bytes_max: limits.header_bytes,
         stall: limits.body_idle(),
     };
-    let service = Exchanges { relay, peer, activity: Arc::clone(&activity), upgrade };
-    Box::pin(Connection { http2, activity, stop, service }.serve(io))
+    let service = Exchanges {
+        relay,
+        peer,
+        activity: Arc::clone(&activity),
+        upgrade,
+    };
+    Box::pin(
+        Connection {
+            http2,
+            activity,
+            stop,
+            service,
+        }
+        .serve(io),
+    )
 }
 
 /// The exchanges of one connection.
@@ -92,7 +105,12 @@ impl Service<Request<Incoming>> for Exchanges {
     type Future = BoxFuture<'static, Result<Response<ResponseBody>, Infallible>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let Self { relay, peer, activity, upgrade } = self.clone();
+        let Self {
+            relay,
+            peer,
+            activity,
+            upgrade,
+        } = self.clone();
         let mut in_flight = activity.begin(request.version() == Version::HTTP_2);
         Box::pin(async move {
             in_flight.is_of_stream();
@@ -167,7 +185,9 @@ where
             .header_read_timeout(None)
             .max_buf_size(SEND_BYTES_MAX)
             .max_headers(HEADERS_MAX);
-        let mut connection = builder.serve_connection(TokioIo::new(io), self.service.clone()).with_upgrades();
+        let mut connection = builder
+            .serve_connection(TokioIo::new(io), self.service.clone())
+            .with_upgrades();
         let mut is_ending = false;
         loop {
             tokio::select! {
@@ -226,14 +246,23 @@ where
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let Http2Limits { streams_max, window_bytes, header_bytes_max, stall } = self.http2;
+        let Http2Limits {
+            streams_max,
+            window_bytes,
+            header_bytes_max,
+            stall,
+        } = self.http2;
         let mut builder = http2::Builder::new(StreamExecutor::new(stall));
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(streams_max)
             .initial_stream_window_size(window_bytes)
             // No stream that is not read takes the window of another.
-            .initial_connection_window_size(streams_max.saturating_mul(window_bytes).min(WINDOW_BYTES_MAX))
+            .initial_connection_window_size(
+                streams_max
+                    .saturating_mul(window_bytes)
+                    .min(WINDOW_BYTES_MAX),
+            )
             .max_send_buf_size(SEND_BYTES_MAX)
             .max_header_list_size(header_bytes_max)
             .keep_alive_interval(PING_EVERY)
@@ -270,7 +299,11 @@ struct ReadAhead<IO> {
 
 impl<IO: AsyncRead + Unpin> ReadAhead<IO> {
     fn new(io: IO) -> Self {
-        Self { io, ahead: BytesMut::new(), is_http1: false }
+        Self {
+            io,
+            ahead: BytesMut::new(),
+            is_http1: false,
+        }
     }
 
     /// Returns the I/O of a parked connection, with the bytes in front that hyper has read and not used.
@@ -307,7 +340,11 @@ impl<IO: AsyncRead + Unpin> ReadAhead<IO> {
 }
 
 impl<IO: AsyncRead + Unpin> AsyncRead for ReadAhead<IO> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if self.ahead.is_empty() {
             return Pin::new(&mut self.io).poll_read(cx, buf);
         }
@@ -333,8 +370,11 @@ mod tests {
     use crate::activity::{Timeouts, Watched};
     use crate::body::Outgoing;
 
-    const TIMEOUTS: Timeouts =
-        Timeouts { header: Duration::from_secs(10), idle: Duration::from_secs(60), write: Duration::from_secs(15) };
+    const TIMEOUTS: Timeouts = Timeouts {
+        header: Duration::from_secs(10),
+        idle: Duration::from_secs(60),
+        write: Duration::from_secs(15),
+    };
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 
     type Io = ReadAhead<HeadCheck<Watched<DuplexStream>>>;
@@ -343,7 +383,11 @@ mod tests {
     fn connection(len: usize) -> (Connection<impl HttpServiceOf>, Io, DuplexStream) {
         let activity = Arc::new(Activity::new(TIMEOUTS));
         let (near, far) = tokio::io::duplex(64);
-        let io = HeadCheck::new(Watched::new(near, Arc::clone(&activity)), Upgrade::default(), Arc::clone(&activity));
+        let io = HeadCheck::new(
+            Watched::new(near, Arc::clone(&activity)),
+            Upgrade::default(),
+            Arc::clone(&activity),
+        );
         let watched = Arc::clone(&activity);
         // A dropped sender is a stop.
         let (running, stop) = watch::channel(false);
@@ -355,12 +399,29 @@ mod tests {
             async move {
                 in_flight.is_of_stream();
                 let body = Outgoing::whole(vec![b'x'; len].into());
-                Ok::<_, Infallible>(Response::new(ResponseBody::new(body, Arc::new(in_flight), is_http2)))
+                Ok::<_, Infallible>(Response::new(ResponseBody::new(
+                    body,
+                    Arc::new(in_flight),
+                    is_http2,
+                )))
             }
         });
-        let http2 =
-            Http2Limits { streams_max: 1, window_bytes: 64 << 10, header_bytes_max: 1_024, stall: TIMEOUTS.write };
-        (Connection { http2, activity, stop, service }, ReadAhead::new(io), far)
+        let http2 = Http2Limits {
+            streams_max: 1,
+            window_bytes: 64 << 10,
+            header_bytes_max: 1_024,
+            stall: TIMEOUTS.write,
+        };
+        (
+            Connection {
+                http2,
+                activity,
+                stop,
+                service,
+            },
+            ReadAhead::new(io),
+            far,
+        )
     }
 
     trait HttpServiceOf:
@@ -372,8 +433,12 @@ mod tests {
     }
 
     impl<S> HttpServiceOf for S where
-        S: HttpService<Incoming, ResBody = ResponseBody, Error = Infallible, Future: Send + 'static>
-            + Clone
+        S: HttpService<
+                Incoming,
+                ResBody = ResponseBody,
+                Error = Infallible,
+                Future: Send + 'static,
+            > + Clone
             + Send
             + 'static
     {
@@ -385,7 +450,11 @@ mod tests {
         while !head.ends_with(b"\r\n\r\n") {
             head.push(client.read_u8().await.unwrap());
         }
-        assert!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&head));
+        assert!(
+            head.starts_with(b"HTTP/1.1 200 "),
+            "{}",
+            String::from_utf8_lossy(&head)
+        );
         let mut body = vec![0; len];
         client.read_exact(&mut body).await.unwrap();
         body.iter().filter(|byte| **byte == b'x').count()
@@ -417,7 +486,11 @@ mod tests {
         }
         let begun = Instant::now();
         assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
-        assert_eq!(begun.elapsed().as_secs(), TIMEOUTS.idle.as_secs(), "idleness counts while parked");
+        assert_eq!(
+            begun.elapsed().as_secs(),
+            TIMEOUTS.idle.as_secs(),
+            "idleness counts while parked"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -460,7 +533,11 @@ mod tests {
 
     /// A frame of HTTP/2.
     fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
-        [&[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream], payload].concat()
+        [
+            &[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream],
+            payload,
+        ]
+        .concat()
     }
 
     /// Reads a frame of HTTP/2, and returns its type, its stream and the length of its payload.
@@ -481,21 +558,35 @@ mod tests {
         let (connection, io, mut client) = connection(30_000);
         let serving = tokio::spawn(connection.serve(io));
         let head = [0x82, 0x86, 0x84, 0x41, 1, b'a'];
-        let begin = [&PREFACE[..], &frame(SETTINGS, 0, 0, &[]), &frame(HEADERS, 5, 1, &head)].concat();
+        let begin = [
+            &PREFACE[..],
+            &frame(SETTINGS, 0, 0, &[]),
+            &frame(HEADERS, 5, 1, &head),
+        ]
+        .concat();
         client.write_all(&begin).await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
         // HTTP/2 has taken the whole response, and the connection has not: the window is taken back.
-        client.write_all(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])).await.unwrap();
+        client
+            .write_all(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]))
+            .await
+            .unwrap();
         let begun = Instant::now();
         let mut taken = 0;
         loop {
-            match timeout(Duration::from_secs(100), read_frame(&mut client)).await.expect("the stream is not reset") {
+            match timeout(Duration::from_secs(100), read_frame(&mut client))
+                .await
+                .expect("the stream is not reset")
+            {
                 (DATA, 1, len) => taken += len,
                 (RST_STREAM, 1, _) => break,
                 _ => {}
             }
         }
-        assert_eq!((taken, begun.elapsed().as_secs()), (16 << 10, TIMEOUTS.write.as_secs()));
+        assert_eq!(
+            (taken, begun.elapsed().as_secs()),
+            (16 << 10, TIMEOUTS.write.as_secs())
+        );
         assert!(!serving.is_finished());
     }
 
@@ -506,7 +597,13 @@ mod tests {
         let two = [REQUEST, REQUEST].concat();
         for _ in 0..2 {
             client.write_all(&two).await.unwrap();
-            assert_eq!((response(&mut client, 10).await, response(&mut client, 10).await), (10, 10));
+            assert_eq!(
+                (
+                    response(&mut client, 10).await,
+                    response(&mut client, 10).await
+                ),
+                (10, 10)
+            );
             tokio::time::sleep(PARK_AFTER * 2).await;
         }
     }
@@ -514,17 +611,26 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn bytes_that_begin_no_request_do_not_park_at_once_again() {
         let (mut connection, io, mut client) = connection(10);
-        client.write_all(&[REQUEST, b"\r\n"].concat()).await.unwrap();
+        client
+            .write_all(&[REQUEST, b"\r\n"].concat())
+            .await
+            .unwrap();
         let (parked, len) = tokio::join!(connection.http1(io), response(&mut client, 10));
         assert_eq!(len, 10);
         let again = timeout(PARK_AFTER / 2, connection.http1(parked.unwrap())).await;
-        assert!(again.is_err(), "a connection that is parked in a loop takes a whole core");
+        assert!(
+            again.is_err(),
+            "a connection that is parked in a loop takes a whole core"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_head_that_is_not_checked_is_not_parked() {
         let (mut connection, io, mut client) = connection(10);
-        client.write_all(&[REQUEST, b"CONNECT a:443 HTTP/1.1\r\nhost"].concat()).await.unwrap();
+        client
+            .write_all(&[REQUEST, b"CONNECT a:443 HTTP/1.1\r\nhost"].concat())
+            .await
+            .unwrap();
         let serving = timeout(PARK_AFTER * 4, connection.http1(io));
         let (parked, len) = tokio::join!(serving, response(&mut client, 10));
         assert_eq!(len, 10);
@@ -541,15 +647,21 @@ mod tests {
         client.write_all(PREFACE).await.unwrap();
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.unwrap();
-        assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 "), "{}", String::from_utf8_lossy(&answer));
+        assert!(
+            answer.is_empty() || answer.starts_with(b"HTTP/1.1 "),
+            "{}",
+            String::from_utf8_lossy(&answer)
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_version_does_not_depend_on_the_cut() {
         let other = [&PREFACE[..23], b"X"].concat();
-        for (bytes, version) in
-            [(&PREFACE[..], Version::HTTP_2), (REQUEST, Version::HTTP_11), (&other, Version::HTTP_11)]
-        {
+        for (bytes, version) in [
+            (&PREFACE[..], Version::HTTP_2),
+            (REQUEST, Version::HTTP_11),
+            (&other, Version::HTTP_11),
+        ] {
             for cut in 1..PREFACE.len() {
                 let (_, mut io, mut client) = connection(10);
                 let (found, ()) = tokio::join!(io.version(), async {

@@ -65,7 +65,10 @@ impl fmt::Display for Finding {
 
 /// Checks everything. Takes as long as DNS and the engine do, at most a few seconds for each name.
 pub async fn examine(config: &Config, compiled: &Compiled) -> Vec<Finding> {
-    let mut report = Report { findings: Vec::new(), now: OffsetDateTime::now_utc() };
+    let mut report = Report {
+        findings: Vec::new(),
+        now: OffsetDateTime::now_utc(),
+    };
     for warning in &compiled.warnings {
         report.add(Level::Warning, "configuration", warning);
     }
@@ -77,7 +80,9 @@ pub async fn examine(config: &Config, compiled: &Compiled) -> Vec<Finding> {
         report.listener(&place, &listener.config);
     }
     for (name, pool) in &compiled.upstreams {
-        report.upstream(&format!("upstream.{name}"), pool.upstream()).await;
+        report
+            .upstream(&format!("upstream.{name}"), pool.upstream())
+            .await;
     }
     report.engine(config).await;
     report.findings
@@ -90,7 +95,11 @@ struct Report {
 
 impl Report {
     fn add(&mut self, level: Level, place: impl Into<String>, message: impl Into<String>) {
-        self.findings.push(Finding { level, place: place.into(), message: message.into() });
+        self.findings.push(Finding {
+            level,
+            place: place.into(),
+            message: message.into(),
+        });
     }
 
     /// An exchange takes two descriptors: the client's and the upstream's.
@@ -112,19 +121,34 @@ impl Report {
         match TcpListener::bind(address) {
             Ok(_) => self.add(Level::Good, place, format!("{address} is free")),
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
-                self.add(Level::Warning, place, format!("{address} is in use, maybe by the relay itself"));
+                self.add(
+                    Level::Warning,
+                    place,
+                    format!("{address} is in use, maybe by the relay itself"),
+                );
             }
-            Err(error) => self.add(Level::Wrong, place, format!("cannot listen on {address}: {error}")),
+            Err(error) => self.add(
+                Level::Wrong,
+                place,
+                format!("cannot listen on {address}: {error}"),
+            ),
         }
         if place == "admin.address" && address.ip().is_unspecified() {
-            self.add(Level::Warning, place, "is every address of this machine, and metrics need no credentials");
+            self.add(
+                Level::Warning,
+                place,
+                "is every address of this machine, and metrics need no credentials",
+            );
         }
     }
 
     fn listener(&mut self, place: &str, config: &ListenConfig) {
         if let (Some(certificate), Some(key)) = (&config.certificate, &config.key) {
-            let files =
-                ServerFiles { certificate: certificate.clone(), key: key.clone(), client_ca: config.client_ca.clone() };
+            let files = ServerFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_ca: config.client_ca.clone(),
+            };
             if let Err(error) = ServerTls::load(files) {
                 self.add(Level::Wrong, place, format!("TLS cannot start: {error}"));
             }
@@ -141,30 +165,38 @@ impl Report {
                 Err(error) => self.add(Level::Wrong, &place, error),
             }
         }
-        if let (Some(certificate), Some(key)) = (&config.authority_certificate, &config.authority_key) {
+        if let (Some(certificate), Some(key)) =
+            (&config.authority_certificate, &config.authority_key)
+        {
             self.interception(place, certificate, key);
         }
     }
 
     fn interception(&mut self, place: &str, certificate: &Path, key: &Path) {
         let place = format!("{place}.authority_certificate");
-        let read = |path: &Path| fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
+        let read = |path: &Path| {
+            fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+        };
         let key_pem = secret(key).map_err(|error| error.to_string());
         let loaded = read(certificate).and_then(|certificate| {
-            key_pem.and_then(|key| Authority::load(&certificate, &key).map_err(|error| error.to_string()))
+            key_pem.and_then(|key| {
+                Authority::load(&certificate, &key).map_err(|error| error.to_string())
+            })
         });
         match loaded {
             Ok(authority) => {
                 self.validity(&place, self.now, authority.not_after());
                 if !authority.is_limited() {
-                    let message =
-                        "can certify more than servers of its hosts; make another one with `sealwire-relay authority`";
+                    let message = "can certify more than servers of its hosts; make another one with `sealwire-relay authority`";
                     self.add(Level::Warning, &place, message);
                 }
             }
             Err(error) => self.add(Level::Wrong, &place, error),
         }
-        self.secret(&place.replace("authority_certificate", "authority_key"), key);
+        self.secret(
+            &place.replace("authority_certificate", "authority_key"),
+            key,
+        );
     }
 
     async fn upstream(&mut self, place: &str, upstream: &Upstream) {
@@ -181,7 +213,12 @@ impl Report {
             self.secret(&format!("{place}.key"), key);
         }
         let place = format!("{place}.url");
-        let resolving = address::resolve(&upstream.host, upstream.port, &upstream.addresses, Lookup::OfUpstream);
+        let resolving = address::resolve(
+            &upstream.host,
+            upstream.port,
+            &upstream.addresses,
+            Lookup::OfUpstream,
+        );
         match tokio::time::timeout(RESOLVE_MAX, resolving).await {
             Ok(Ok(addresses)) => self.add(Level::Good, place, format!("the host has {} addresses", addresses.len())),
             Ok(Err(error)) if error.stage == Stage::Denied => self.add(
@@ -207,16 +244,29 @@ impl Report {
         };
         let info = match info {
             Ok(info) => info,
-            Err(error) => return self.add(Level::Wrong, place, format!("no engine answers: {error}")),
+            Err(error) => {
+                return self.add(Level::Wrong, place, format!("no engine answers: {error}"));
+            }
         };
-        self.add(Level::Good, place, format!("an engine of version {} answers", info.version));
-        let rules = config.route.iter().flat_map(|route| route.request.iter().chain(&route.response));
+        self.add(
+            Level::Good,
+            place,
+            format!("an engine of version {} answers", info.version),
+        );
+        let rules = config
+            .route
+            .iter()
+            .flat_map(|route| route.request.iter().chain(&route.response));
         let mut missing: Vec<&str> = rules.map(|rule| rule.action.name()).collect();
         missing.retain(|action| !info.methods.iter().any(|method| method == action));
         missing.sort_unstable();
         missing.dedup();
         for action in missing {
-            self.add(Level::Wrong, place, format!("the engine does not serve {action}, which rules need"));
+            self.add(
+                Level::Wrong,
+                place,
+                format!("the engine does not serve {action}, which rules need"),
+            );
         }
     }
 
@@ -241,7 +291,11 @@ impl Report {
         });
         match ends {
             Some((begin, end)) => self.validity(place, begin, end),
-            None => self.add(Level::Wrong, place, format!("{}: a certificate cannot be read", file.display())),
+            None => self.add(
+                Level::Wrong,
+                place,
+                format!("{}: a certificate cannot be read", file.display()),
+            ),
         }
     }
 
@@ -249,9 +303,15 @@ impl Report {
         let (level, message) = if begin > self.now {
             (Level::Wrong, format!("is valid only from {}", begin.date()))
         } else if end <= self.now {
-            (Level::Wrong, format!("has expired on {}; renew it", end.date()))
+            (
+                Level::Wrong,
+                format!("has expired on {}; renew it", end.date()),
+            )
         } else if end - self.now < EXPIRES_SOON {
-            (Level::Warning, format!("expires on {}; renew it", end.date()))
+            (
+                Level::Warning,
+                format!("expires on {}; renew it", end.date()),
+            )
         } else {
             (Level::Good, format!("is valid until {}", end.date()))
         };
@@ -271,7 +331,10 @@ impl Report {
 fn validity_of(certificate: &CertificateDer<'_>) -> Option<(OffsetDateTime, OffsetDateTime)> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let validity = certificate.validity();
-    Some((validity.not_before.to_datetime(), validity.not_after.to_datetime()))
+    Some((
+        validity.not_before.to_datetime(),
+        validity.not_after.to_datetime(),
+    ))
 }
 
 #[cfg(test)]
@@ -304,7 +367,8 @@ mod tests {
         write("cert.pem", &issued.cert_pem, 0o644);
         write("key.pem", issued.key_pem.expose(), 0o600);
         write("tokens", "0123456789abcdefghij\n", 0o640);
-        let interception = authority::create(&["api.example"], 100, OffsetDateTime::now_utc()).unwrap();
+        let interception =
+            authority::create(&["api.example"], 100, OffsetDateTime::now_utc()).unwrap();
         write("egress.pem", &interception.cert_pem, 0o644);
         write("egress-key.pem", &interception.key_pem, 0o400);
         folder
@@ -331,10 +395,22 @@ mod tests {
         let config = parse(text, []).unwrap_or_else(|errors| panic!("{errors}"));
         let findings = examine(&config, &compile(&config).unwrap()).await;
         let is_problem = |finding: &&Finding| {
-            finding.level > Level::Good && !matches!(&*finding.place, "engine.endpoints" | "limits.connections_max")
+            finding.level > Level::Good
+                && !matches!(
+                    &*finding.place,
+                    "engine.endpoints" | "limits.connections_max"
+                )
         };
-        let told: Vec<_> = findings.iter().filter(is_problem).map(ToString::to_string).collect();
-        assert!(told.iter().all(|text| !text.contains("0123456789") && !text.contains("PRIVATE")), "{told:?}");
+        let told: Vec<_> = findings
+            .iter()
+            .filter(is_problem)
+            .map(ToString::to_string)
+            .collect();
+        assert!(
+            told.iter()
+                .all(|text| !text.contains("0123456789") && !text.contains("PRIVATE")),
+            "{told:?}"
+        );
         told
     }
 
@@ -344,11 +420,15 @@ mod tests {
         assert_eq!(problems(&text(folder.path())).await, Vec::<String>::new());
         let envoy = "[listen.envoy]\naddress = '127.0.0.1:0'\nkind = 'ext_proc'\ncertificate = '$/cert.pem'\nkey = '$/key.pem'\n\
              client_ca = '$/ca.pem'\n[[route]]\nname = 'e'\nlisten = 'envoy'\npath = '/'\npass = true\n";
-        let beside_envoy = text(folder.path()) + &envoy.replace('$', &folder.path().display().to_string());
+        let beside_envoy =
+            text(folder.path()) + &envoy.replace('$', &folder.path().display().to_string());
         assert_eq!(problems(&beside_envoy).await, Vec::<String>::new());
         let config = parse(&text(folder.path()), []).unwrap();
         let findings = examine(&config, &compile(&config).unwrap()).await;
-        let engine = findings.iter().find(|finding| finding.place == "engine.endpoints").unwrap();
+        let engine = findings
+            .iter()
+            .find(|finding| finding.place == "engine.endpoints")
+            .unwrap();
         assert_eq!(engine.level, Level::Wrong);
         assert!(engine.message.starts_with("no engine answers"), "{engine}");
     }
@@ -357,14 +437,46 @@ mod tests {
     async fn each_file_is_checked() {
         type Case<'a> = (&'a str, fn(&Path), &'a [&'a str]);
         let cases: [Case<'_>; 8] = [
-            ("key.pem", |path| chmod(path, 0o644), &["listen.public.key", "upstream.shop.key", "engine.key"]),
-            ("tokens", |path| chmod(path, 0o620), &["listen.egress.tokens"]),
-            ("egress-key.pem", |path| chmod(path, 0o604), &["listen.egress.authority_key"]),
-            ("ca.pem", |path| fs::write(path, "").unwrap(), &["client_ca", "shop.roots", "engine.ca"]),
-            ("cert.pem", |path| fs::write(path, "").unwrap(), &["public.certificate", "engine.certificate"]),
-            ("key.pem", |path| fs::remove_file(path).unwrap(), &["listen.public.key", "engine.key"]),
-            ("tokens", |path| fs::write(path, "short").unwrap(), &["listen.egress.tokens"]),
-            ("egress.pem", |path| fs::write(path, "x").unwrap(), &["listen.egress.authority_certificate"]),
+            (
+                "key.pem",
+                |path| chmod(path, 0o644),
+                &["listen.public.key", "upstream.shop.key", "engine.key"],
+            ),
+            (
+                "tokens",
+                |path| chmod(path, 0o620),
+                &["listen.egress.tokens"],
+            ),
+            (
+                "egress-key.pem",
+                |path| chmod(path, 0o604),
+                &["listen.egress.authority_key"],
+            ),
+            (
+                "ca.pem",
+                |path| fs::write(path, "").unwrap(),
+                &["client_ca", "shop.roots", "engine.ca"],
+            ),
+            (
+                "cert.pem",
+                |path| fs::write(path, "").unwrap(),
+                &["public.certificate", "engine.certificate"],
+            ),
+            (
+                "key.pem",
+                |path| fs::remove_file(path).unwrap(),
+                &["listen.public.key", "engine.key"],
+            ),
+            (
+                "tokens",
+                |path| fs::write(path, "short").unwrap(),
+                &["listen.egress.tokens"],
+            ),
+            (
+                "egress.pem",
+                |path| fs::write(path, "x").unwrap(),
+                &["listen.egress.authority_certificate"],
+            ),
         ];
         for (file, break_it, expected) in cases {
             let folder = folder(100);
@@ -372,7 +484,9 @@ mod tests {
             let problems = problems(&text(folder.path())).await;
             for place in expected {
                 assert!(
-                    problems.iter().any(|told| told.starts_with("WRONG") && told.contains(place)),
+                    problems
+                        .iter()
+                        .any(|told| told.starts_with("WRONG") && told.contains(place)),
                     "{file}: {problems:?}"
                 );
             }
@@ -383,7 +497,12 @@ mod tests {
     async fn certificates_that_expire_soon_are_told() {
         let problems = problems(&text(folder(3).path())).await;
         assert_eq!(problems.len(), 3, "{problems:?}");
-        assert!(problems.iter().all(|told| told.starts_with("WARNING") && told.contains("expires on")), "{problems:?}");
+        assert!(
+            problems
+                .iter()
+                .all(|told| told.starts_with("WARNING") && told.contains("expires on")),
+            "{problems:?}"
+        );
     }
 
     #[test]
@@ -396,7 +515,10 @@ mod tests {
             (now - day, now - day, Level::Wrong),
             (now + day, now + 15 * day, Level::Wrong),
         ] {
-            let mut report = Report { findings: Vec::new(), now };
+            let mut report = Report {
+                findings: Vec::new(),
+                now,
+            };
             report.validity("x", begin, end);
             assert_eq!(report.findings[0].level, expected);
         }
@@ -419,7 +541,10 @@ mod tests {
             "WRONG    listen.public.address: cannot listen on".to_owned(),
             "WRONG    upstream.shop.url: an address of the host is not permitted".to_owned(),
         ] {
-            assert!(problems.iter().any(|told| told.starts_with(&expected)), "{expected}: {problems:?}");
+            assert!(
+                problems.iter().any(|told| told.starts_with(&expected)),
+                "{expected}: {problems:?}"
+            );
         }
     }
 }

@@ -171,7 +171,9 @@ impl Editor {
         while let Some(frame) = self.next().await? {
             bytes += frame.len();
             if bytes > max {
-                return Err(self.scope.failure(Reason::TooLarge("edited body", max as u64)));
+                return Err(self
+                    .scope
+                    .failure(Reason::TooLarge("edited body", max as u64)));
             }
             frames.push(frame);
             // Frames are joined at the end.
@@ -188,7 +190,13 @@ impl Editor {
         let unread = std::mem::take(&mut self.unread);
         drop(self.decoded(unread)?);
         while !self.source_ended {
-            match self.source.frame().await.transpose()?.map(http_body::Frame::into_data) {
+            match self
+                .source
+                .frame()
+                .await
+                .transpose()?
+                .map(http_body::Frame::into_data)
+            {
                 Some(Ok(data)) => drop(self.decoded(data)?),
                 Some(Err(_trailers)) => {}
                 None => self.source_ended = true,
@@ -196,7 +204,9 @@ impl Editor {
         }
         if let Some(decoder) = self.decoder.take() {
             let mut rest = Vec::new();
-            decoder.finish(&mut rest).map_err(|error| self.scope.failure(error.reason()))?;
+            decoder
+                .finish(&mut rest)
+                .map_err(|error| self.scope.failure(error.reason()))?;
             self.counted(rest.into())?;
         }
         Ok((self.originals.unwrap_or_default(), self.memory))
@@ -219,15 +229,23 @@ impl Editor {
             self.is_scanned = true;
             if let Some(decoder) = self.decoder.take() {
                 let mut rest = Vec::new();
-                decoder.finish(&mut rest).map_err(|error| self.scope.failure(error.reason()))?;
+                decoder
+                    .finish(&mut rest)
+                    .map_err(|error| self.scope.failure(error.reason()))?;
                 let rest = self.counted(rest.into())?;
-                self.scanner.push(&rest, &mut found).map_err(|error| self.failure_of(&error))?;
+                self.scanner
+                    .push(&rest, &mut found)
+                    .map_err(|error| self.failure_of(&error))?;
             }
-            self.scanner.finish(&mut found).map_err(|error| self.failure_of(&error))?;
+            self.scanner
+                .finish(&mut found)
+                .map_err(|error| self.failure_of(&error))?;
         } else {
             let slice = self.unread.split_to(self.unread.len().min(SLICE_BYTES_MAX));
             let data = self.decoded(slice)?;
-            self.scanner.push(&data, &mut found).map_err(|error| self.failure_of(&error))?;
+            self.scanner
+                .push(&data, &mut found)
+                .map_err(|error| self.failure_of(&error))?;
         }
         for piece in &found {
             self.pending_bytes += piece.source().len();
@@ -244,16 +262,22 @@ impl Editor {
     }
 
     fn decoded(&mut self, data: Bytes) -> Result<Bytes, Failure> {
-        let Some(decoder) = &mut self.decoder else { return self.counted(data) };
+        let Some(decoder) = &mut self.decoder else {
+            return self.counted(data);
+        };
         let mut out = Vec::new();
-        decoder.push(&data, &mut out).map_err(|error| self.scope.failure(error.reason()))?;
+        decoder
+            .push(&data, &mut out)
+            .map_err(|error| self.scope.failure(error.reason()))?;
         self.counted(out.into())
     }
 
     fn counted(&mut self, data: Bytes) -> Result<Bytes, Failure> {
         if let Some(left) = &mut self.bytes_left {
             let too_large = Reason::TooLarge("body", self.bytes_max as u64);
-            *left = left.checked_sub(data.len()).ok_or_else(|| self.scope.failure(too_large))?;
+            *left = left
+                .checked_sub(data.len())
+                .ok_or_else(|| self.scope.failure(too_large))?;
         }
         if !data.is_empty() {
             self.read_bytes += data.len().max(FRAME_BYTES_MIN);
@@ -270,7 +294,9 @@ impl Editor {
     /// Counts memory for this many bytes of the body, beside that of the decoder.
     fn reserve(&mut self, bytes: usize) -> Result<(), Failure> {
         let decoder = self.decoder.as_ref().map_or(0, Decoder::memory_bytes);
-        let reserved = self.memory.at_least(bytes.min(self.memory_bytes_max) + decoder);
+        let reserved = self
+            .memory
+            .at_least(bytes.min(self.memory_bytes_max) + decoder);
         reserved.map_err(|reason| self.scope.failure(reason))
     }
 
@@ -294,10 +320,12 @@ impl Editor {
         self.pending_bytes -= bytes;
         self.pending_values -= values;
         if values == 0 && self.calls.is_empty() {
-            self.output.extend(batch.into_iter().map(Piece::into_source));
+            self.output
+                .extend(batch.into_iter().map(Piece::into_source));
             return;
         }
         let (engine, scope) = (self.engine.clone(), Arc::clone(&self.scope));
-        self.calls.push_back(Box::pin(async move { engine.replace(&scope, batch).await }));
+        self.calls
+            .push_back(Box::pin(async move { engine.replace(&scope, batch).await }));
     }
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use sealwire_client::{
-    Client, Decrypt, DetailValue, Detokenize, Document, DocumentCall, Encrypt, Error, ErrorCode, Mask, MaskRule,
-    Masking, RpcError, RuleFields, TokenLookupScope, Tokenize, TokenizeOptions,
+    Client, Decrypt, DetailValue, Detokenize, Document, DocumentCall, Encrypt, Error, ErrorCode,
+    Mask, MaskRule, Masking, RpcError, RuleFields, TokenLookupScope, Tokenize, TokenizeOptions,
 };
 use sealwire_msgpack::{TokenReader, write};
 use sealwire_relay_body::{BodyError, Hole, Piece};
@@ -49,7 +49,10 @@ pub struct Scope {
 impl std::fmt::Debug for Scope {
     /// Without the contexts, which can be values of the request.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scope").field("route", &self.route.name).field("phase", &self.phase).finish_non_exhaustive()
+        f.debug_struct("Scope")
+            .field("route", &self.route.name)
+            .field("phase", &self.phase)
+            .finish_non_exhaustive()
     }
 }
 
@@ -72,7 +75,14 @@ impl Scope {
 
     /// A failure at a value of the rule.
     fn failure_at(&self, reason: Reason, rule: usize) -> Failure {
-        Failure { field: self.direction().rules.get(rule).and_then(Rule::first_select), ..self.failure(reason) }
+        Failure {
+            field: self
+                .direction()
+                .rules
+                .get(rule)
+                .and_then(Rule::first_select),
+            ..self.failure(reason)
+        }
     }
 
     /// The failure of a body that the scanner rejects.
@@ -92,8 +102,12 @@ impl Scope {
             return true;
         }
         let rules = &self.direction().rules;
-        let (Some(first), Some(second)) = (rules.get(one), rules.get(other)) else { return false };
-        first.action == second.action && first.app == second.app && self.contexts.get(one) == self.contexts.get(other)
+        let (Some(first), Some(second)) = (rules.get(one), rules.get(other)) else {
+            return false;
+        };
+        first.action == second.action
+            && first.app == second.app
+            && self.contexts.get(one) == self.contexts.get(other)
     }
 }
 
@@ -125,7 +139,12 @@ enum Replacement {
 impl Engine {
     /// Wraps a client. `deadline` is the longest time of one call.
     pub fn new(client: Client, deadline: Duration, metrics: Arc<Metrics>) -> Self {
-        Self { client, deadline, metrics, is_ready: Arc::default() }
+        Self {
+            client,
+            deadline,
+            metrics,
+            is_ready: Arc::default(),
+        }
     }
 
     /// Makes one round trip. Returns true if an engine answers and is ready.
@@ -148,9 +167,11 @@ impl Engine {
             match piece {
                 Piece::Literal(bytes) => frames.push(bytes),
                 Piece::Hole(hole) => match replacements.next() {
-                    Some(Replacement::Value(value)) => hole
-                        .render(value, frames.small())
-                        .map_err(|error| scope.failure_at(Reason::Invalid(error.text()), hole.rule))?,
+                    Some(Replacement::Value(value)) => {
+                        hole.render(value, frames.small()).map_err(|error| {
+                            scope.failure_at(Reason::Invalid(error.text()), hole.rule)
+                        })?
+                    }
                     Some(Replacement::Unchanged) | None => frames.push(&hole.source),
                 },
             }
@@ -158,16 +179,26 @@ impl Engine {
         Ok(frames.finish())
     }
 
-    async fn replacements(&self, scope: &Scope, holes: &[&Hole]) -> Result<Vec<Replacement>, Failure> {
+    async fn replacements(
+        &self,
+        scope: &Scope,
+        holes: &[&Hole],
+    ) -> Result<Vec<Replacement>, Failure> {
         let mut found: Vec<Replacement> = holes.iter().map(|_| Replacement::Unchanged).collect();
         let mut groups: Vec<Group> = Vec::new();
         for (at, hole) in holes.iter().enumerate() {
             if !is_needed(scope, hole)? {
                 continue;
             }
-            match groups.iter_mut().find(|group| scope.share_a_call(group.rule, hole.rule)) {
+            match groups
+                .iter_mut()
+                .find(|group| scope.share_a_call(group.rule, hole.rule))
+            {
                 Some(group) => group.holes.push(at),
-                None => groups.push(Group { rule: hole.rule, holes: vec![at] }),
+                None => groups.push(Group {
+                    rule: hole.rule,
+                    holes: vec![at],
+                }),
             }
         }
         let begun = Instant::now();
@@ -192,12 +223,26 @@ impl Engine {
     }
 
     /// Makes the call of one group. Returns a replacement per hole of the group.
-    async fn call(&self, scope: &Scope, group: &Group, holes: &[&Hole]) -> Result<Vec<Replacement>, Failure> {
-        let Some(rule) = scope.direction().rules.get(group.rule) else { return Ok(Vec::new()) };
-        let sent: Vec<&[u8]> = group.holes.iter().filter_map(|at| holes.get(*at)).map(|hole| &hole.value[..]).collect();
-        let mut payload = Vec::with_capacity(8 + sent.iter().map(|value| value.len()).sum::<usize>());
+    async fn call(
+        &self,
+        scope: &Scope,
+        group: &Group,
+        holes: &[&Hole],
+    ) -> Result<Vec<Replacement>, Failure> {
+        let Some(rule) = scope.direction().rules.get(group.rule) else {
+            return Ok(Vec::new());
+        };
+        let sent: Vec<&[u8]> = group
+            .holes
+            .iter()
+            .filter_map(|at| holes.get(*at))
+            .map(|hole| &hole.value[..])
+            .collect();
+        let mut payload =
+            Vec::with_capacity(8 + sent.iter().map(|value| value.len()).sum::<usize>());
         write::array_len(&mut payload, u32::try_from(sent.len()).unwrap_or(u32::MAX));
-        sent.iter().for_each(|value| payload.extend_from_slice(value));
+        sent.iter()
+            .for_each(|value| payload.extend_from_slice(value));
         let begun = Instant::now();
         // The exchange is late, and not the engine: this must not look like an engine that does not answer.
         if scope.deadline.is_some_and(|end| begun >= end) {
@@ -205,19 +250,37 @@ impl Engine {
         }
         let outcome = self.send(scope, rule, group.rule, &payload).await;
         let time = begun.elapsed();
-        self.metrics.engine_call(&scope.route.name, rule.action.name(), sent.len(), time, outcome.is_ok());
+        self.metrics.engine_call(
+            &scope.route.name,
+            rule.action.name(),
+            sent.len(),
+            time,
+            outcome.is_ok(),
+        );
         scope.usage.engine(sent.len(), time);
         let document = outcome.map_err(|error| {
-            let rule_of = |at: usize| group.holes.get(at).and_then(|at| holes.get(*at)).map(|hole| hole.rule);
+            let rule_of = |at: usize| {
+                group
+                    .holes
+                    .get(at)
+                    .and_then(|at| holes.get(*at))
+                    .map(|hole| hole.rule)
+            };
             let failure = failure_of(scope, &error, rule_of);
             if failure.reason == Reason::EngineTimeout && !self.is_ready.load(Ordering::Relaxed) {
                 // The call waited for a connection to an engine that is gone.
-                return Failure { reason: Reason::EngineUnavailable, ..failure };
+                return Failure {
+                    reason: Reason::EngineUnavailable,
+                    ..failure
+                };
             }
             failure
         })?;
-        let values = elements(&document.payload, sent.len())
-            .ok_or_else(|| scope.failure(Reason::EngineDenied("the engine's result has another shape")))?;
+        let values = elements(&document.payload, sent.len()).ok_or_else(|| {
+            scope.failure(Reason::EngineDenied(
+                "the engine's result has another shape",
+            ))
+        })?;
         let pairs = sent.iter().zip(values).zip(&group.holes);
         pairs
             .map(|((sent, value), at)| {
@@ -229,11 +292,17 @@ impl Engine {
                 let own = scope.direction().rules.get(at).unwrap_or(rule);
                 match (&own.action, own.unneeded) {
                     (Action::Mask { .. }, _) => Ok(Replacement::Value(value)),
-                    (Action::Decrypt | Action::Detokenize { .. }, Unneeded::Pass) => Ok(Replacement::Unchanged),
-                    (Action::Decrypt | Action::Detokenize { .. }, _) => {
-                        Err(scope.failure_at(Reason::Invalid("a selected value is no envelope and no token"), at))
+                    (Action::Decrypt | Action::Detokenize { .. }, Unneeded::Pass) => {
+                        Ok(Replacement::Unchanged)
                     }
-                    _ => Err(scope.failure_at(Reason::EngineDenied("the engine left a value as it was"), at)),
+                    (Action::Decrypt | Action::Detokenize { .. }, _) => Err(scope.failure_at(
+                        Reason::Invalid("a selected value is no envelope and no token"),
+                        at,
+                    )),
+                    _ => Err(scope.failure_at(
+                        Reason::EngineDenied("the engine left a value as it was"),
+                        at,
+                    )),
                 }
             })
             .collect()
@@ -244,14 +313,24 @@ impl Engine {
     fn may_fail_open(&self, scope: &Scope, failure: &Failure, begun: Instant) -> bool {
         let is_absent = match failure.reason {
             Reason::Overloaded | Reason::EngineUnavailable => true,
-            Reason::EngineTimeout => scope.deadline.is_none_or(|end| begun + self.deadline <= end),
+            Reason::EngineTimeout => scope
+                .deadline
+                .is_none_or(|end| begun + self.deadline <= end),
             _ => false,
         };
         scope.route.fail_open && is_absent && !scope.direction().reveals()
     }
 
-    async fn send(&self, scope: &Scope, rule: &Rule, at: usize, payload: &[u8]) -> Result<Document, Error> {
-        let left = scope.deadline.map_or(self.deadline, |end| end.saturating_duration_since(Instant::now()));
+    async fn send(
+        &self,
+        scope: &Scope,
+        rule: &Rule,
+        at: usize,
+        payload: &[u8],
+    ) -> Result<Document, Error> {
+        let left = scope.deadline.map_or(self.deadline, |end| {
+            end.saturating_duration_since(Instant::now())
+        });
         let deadline_ms = u32::try_from(left.min(self.deadline).as_millis()).unwrap_or(u32::MAX);
         if deadline_ms == 0 {
             return Err(Error::Deadline);
@@ -267,10 +346,21 @@ impl Engine {
             ..DocumentCall::new(&rule.app, payload)
         };
         match &rule.action {
-            Action::Encrypt => self.client.encrypt(with(base, Encrypt::new(&rule.app, payload).writing)).await,
-            Action::Decrypt => self.client.decrypt(with(base, Decrypt::new(&rule.app, payload).writing)).await,
+            Action::Encrypt => {
+                self.client
+                    .encrypt(with(base, Encrypt::new(&rule.app, payload).writing))
+                    .await
+            }
+            Action::Decrypt => {
+                self.client
+                    .decrypt(with(base, Decrypt::new(&rule.app, payload).writing))
+                    .await
+            }
             Action::Tokenize { collection } => {
-                let writing = TokenizeOptions { collection, ..Tokenize::new(&rule.app, payload).writing };
+                let writing = TokenizeOptions {
+                    collection,
+                    ..Tokenize::new(&rule.app, payload).writing
+                };
                 self.client.tokenize(with(base, writing)).await
             }
             Action::Detokenize { collection } => {
@@ -279,9 +369,22 @@ impl Engine {
                 self.client.detokenize(call).await
             }
             Action::Mask { function } => {
-                let rules = vec![MaskRule { fields: RuleFields::Path(EACH), mask: function }];
-                let writing = Masking { rules, ..Masking::default() };
-                let call: Mask<'_> = with(DocumentCall { select: None, context: &[], ..base }, writing);
+                let rules = vec![MaskRule {
+                    fields: RuleFields::Path(EACH),
+                    mask: function,
+                }];
+                let writing = Masking {
+                    rules,
+                    ..Masking::default()
+                };
+                let call: Mask<'_> = with(
+                    DocumentCall {
+                        select: None,
+                        context: &[],
+                        ..base
+                    },
+                    writing,
+                );
                 self.client.mask(call).await
             }
         }
@@ -308,7 +411,9 @@ fn with<'a, W>(base: DocumentCall<'a, ()>, writing: W) -> DocumentCall<'a, W> {
 
 /// Decides before a call whether a value needs the action at all.
 fn is_needed(scope: &Scope, hole: &Hole) -> Result<bool, Failure> {
-    let Some(rule) = scope.direction().rules.get(hole.rule) else { return Ok(false) };
+    let Some(rule) = scope.direction().rules.get(hole.rule) else {
+        return Ok(false);
+    };
     let text = hole.text().unwrap_or_default();
     let is_native = envelope::is_native(text);
     let is_envelope = is_native || envelope::is_evervault(text);
@@ -316,13 +421,15 @@ fn is_needed(scope: &Scope, hole: &Hole) -> Result<bool, Failure> {
         // A string of another format says nothing of its key, so it passes only where the rule says so.
         (Action::Encrypt, Unneeded::Default) => Ok(!is_native),
         (Action::Encrypt, Unneeded::Pass) => Ok(!is_envelope),
-        (Action::Encrypt, Unneeded::Deny) if is_envelope => {
-            Err(scope.failure_at(Reason::Invalid("a selected value is encrypted already"), hole.rule))
-        }
+        (Action::Encrypt, Unneeded::Deny) if is_envelope => Err(scope.failure_at(
+            Reason::Invalid("a selected value is encrypted already"),
+            hole.rule,
+        )),
         (Action::Decrypt, Unneeded::Pass) => Ok(is_envelope),
-        (Action::Decrypt, _) if !is_envelope => {
-            Err(scope.failure_at(Reason::Invalid("a selected value is no envelope"), hole.rule))
-        }
+        (Action::Decrypt, _) if !is_envelope => Err(scope.failure_at(
+            Reason::Invalid("a selected value is no envelope"),
+            hole.rule,
+        )),
         _ => Ok(true),
     }
 }
@@ -334,8 +441,9 @@ fn elements(payload: &Bytes, expected: usize) -> Option<Vec<Bytes>> {
     if len != expected {
         return None;
     }
-    let values =
-        (0..len).map(|_| reader.value().ok().map(|value| payload.slice_ref(value))).collect::<Option<Vec<_>>>()?;
+    let values = (0..len)
+        .map(|_| reader.value().ok().map(|value| payload.slice_ref(value)))
+        .collect::<Option<Vec<_>>>()?;
     reader.is_at_end().then_some(values)
 }
 
@@ -346,15 +454,23 @@ fn failure_of(scope: &Scope, error: &Error, rule_of: impl Fn(usize) -> Option<us
         Error::Rpc(error) => failure_of_rpc(scope, error, rule_of),
         Error::Deadline => plain(Reason::EngineTimeout),
         Error::Disconnected { .. } | Error::Connect(_) => plain(Reason::EngineUnavailable),
-        Error::RequestTooLong { max } => plain(Reason::TooLarge("request to the engine", *max as u64)),
-        Error::Tls(_) | Error::Config(_) => plain(Reason::EngineDenied("the relay's certificate or configuration")),
-        Error::Payload(_) | Error::ReplyRefused(_) | Error::Protocol(_) | Error::Value(_) => {
-            plain(Reason::EngineDenied("the engine's response is not of the protocol"))
+        Error::RequestTooLong { max } => {
+            plain(Reason::TooLarge("request to the engine", *max as u64))
         }
+        Error::Tls(_) | Error::Config(_) => plain(Reason::EngineDenied(
+            "the relay's certificate or configuration",
+        )),
+        Error::Payload(_) | Error::ReplyRefused(_) | Error::Protocol(_) | Error::Value(_) => plain(
+            Reason::EngineDenied("the engine's response is not of the protocol"),
+        ),
     }
 }
 
-fn failure_of_rpc(scope: &Scope, error: &RpcError, rule_of: impl Fn(usize) -> Option<usize>) -> Failure {
+fn failure_of_rpc(
+    scope: &Scope,
+    error: &RpcError,
+    rule_of: impl Fn(usize) -> Option<usize>,
+) -> Failure {
     let field = field_of(error).and_then(rule_of);
     let at = |reason| match field {
         Some(rule) => scope.failure_at(reason, rule),
@@ -367,23 +483,36 @@ fn failure_of_rpc(scope: &Scope, error: &RpcError, rule_of: impl Fn(usize) -> Op
         ErrorCode::DeadlineExceeded => at(Reason::EngineTimeout),
         ErrorCode::CannotOpen => at(Reason::CannotOpen),
         ErrorCode::NotFound if field.is_some() => at(Reason::CannotOpen),
-        ErrorCode::BadRequest if field.is_some() => at(Reason::Invalid("a selected value does not fit the action")),
+        ErrorCode::BadRequest if field.is_some() => {
+            at(Reason::Invalid("a selected value does not fit the action"))
+        }
         ErrorCode::TooLarge => at(Reason::TooLarge("limit of the engine", limit_of(error))),
         code => at(Reason::EngineDenied(code.name())),
     };
-    Failure { retry_after_ms: error.retry_after_ms, ..failure }
+    Failure {
+        retry_after_ms: error.retry_after_ms,
+        ..failure
+    }
 }
 
 /// Position of the element that an error blames: `details.path` is `$[17]` or begins so.
 fn field_of(error: &RpcError) -> Option<usize> {
     let path = error.details.iter().find(|detail| detail.key == "path")?;
-    let DetailValue::Text(path) = &path.value else { return None };
+    let DetailValue::Text(path) = &path.value else {
+        return None;
+    };
     path.strip_prefix("$[")?.split_once(']')?.0.parse().ok()
 }
 
 fn limit_of(error: &RpcError) -> u64 {
     let max = error.details.iter().find(|detail| detail.key == "max");
-    max.map_or(0, |detail| if let DetailValue::Number(max) = detail.value { max } else { 0 })
+    max.map_or(0, |detail| {
+        if let DetailValue::Number(max) = detail.value {
+            max
+        } else {
+            0
+        }
+    })
 }
 
 /// Joins short pieces to one frame and keeps long literals as they are.
@@ -396,12 +525,18 @@ struct Frames {
 impl Frames {
     /// Reserves about the bytes that the pieces take once the values are replaced.
     fn for_pieces(pieces: &[Piece], replacements: &[Replacement]) -> Self {
-        let short = pieces.iter().map(|piece| piece.source().len()).filter(|len| *len < COPY_BYTES_MAX);
+        let short = pieces
+            .iter()
+            .map(|piece| piece.source().len())
+            .filter(|len| *len < COPY_BYTES_MAX);
         let values = replacements.iter().map(|replacement| match replacement {
             Replacement::Value(value) => value.len() + 2,
             Replacement::Unchanged => 0,
         });
-        Self { done: Vec::new(), small: Vec::with_capacity(short.chain(values).sum()) }
+        Self {
+            done: Vec::new(),
+            small: Vec::with_capacity(short.chain(values).sum()),
+        }
     }
 
     fn small(&mut self) -> &mut Vec<u8> {

@@ -19,14 +19,19 @@ const ENCAPSULATION_POINT_AT: usize = 1_088;
 
 /// Returns true if a text has the form of an envelope of an engine.
 pub fn is_native(text: &str) -> bool {
-    let Some(encoded) = text.strip_prefix("sw1:") else { return false };
-    let Ok(bytes) = URL_SAFE_NO_PAD.decode(encoded) else { return false };
+    let Some(encoded) = text.strip_prefix("sw1:") else {
+        return false;
+    };
+    let Ok(bytes) = URL_SAFE_NO_PAD.decode(encoded) else {
+        return false;
+    };
     let header = match (bytes.first(), bytes.get(HEADER - 1)) {
         (Some(1 | 2 | 5 | 6), _) if is_compressed(bytes.get(POINT_AT)) => POINT_HEADER,
         (Some(3), Some(0)) | (Some(4), Some(0)) => HEADER,
         (Some(4), Some(1)) => {
             let has_point = bytes.get(HEADER + ENCAPSULATION_POINT_AT) == Some(&4);
-            let has_zeros = bytes.get(HEADER + ENCAPSULATION - 2..HEADER + ENCAPSULATION) == Some(&[0u8, 0][..]);
+            let has_zeros = bytes.get(HEADER + ENCAPSULATION - 2..HEADER + ENCAPSULATION)
+                == Some(&[0u8, 0][..]);
             if !has_point || !has_zeros {
                 return false;
             }
@@ -34,18 +39,28 @@ pub fn is_native(text: &str) -> bool {
         }
         _ => return false,
     };
-    bytes
-        .get(header..)
-        .is_some_and(|body| body.len() >= BODY_BYTES_MIN && body.first().is_some_and(|datatype| *datatype <= 2))
+    bytes.get(header..).is_some_and(|body| {
+        body.len() >= BODY_BYTES_MIN && body.first().is_some_and(|datatype| *datatype <= 2)
+    })
 }
 
 /// Returns true if a text has the form of a string of an Evervault client.
 pub fn is_evervault(text: &str) -> bool {
-    let Some(inner) = text.strip_prefix("ev:").and_then(|rest| rest.strip_suffix(":$")) else { return false };
+    let Some(inner) = text
+        .strip_prefix("ev:")
+        .and_then(|rest| rest.strip_suffix(":$"))
+    else {
+        return false;
+    };
     let parts: Vec<&str> = inner.split(':').collect();
-    let [kind @ .., iv, point, ciphertext] = &parts[..] else { return false };
+    let [kind @ .., iv, point, ciphertext] = &parts[..] else {
+        return false;
+    };
     let kind = match kind {
-        ["QkTC" | "S0lS" | "Tk9D" | "RFVC" | "TENZ" | "QlJV" | "T1JL", kind @ ..] => kind,
+        [
+            "QkTC" | "S0lS" | "Tk9D" | "RFVC" | "TENZ" | "QlJV" | "T1JL",
+            kind @ ..,
+        ] => kind,
         kind => kind,
     };
     let decoded = |part: &str| STANDARD_NO_PAD.decode(part.trim_end_matches('=')).ok();
@@ -73,7 +88,9 @@ mod tests {
         let mut bytes = vec![suite, 9, 9, 9, 9, 9];
         match suite {
             3 => bytes.extend_from_slice(&[&[7; 20][..], &[0]].concat()),
-            4 => bytes.extend_from_slice(&[&[7; 20][..], &[1], &[7; 1_088], &[4], &[7; 64], &[0, 0]].concat()),
+            4 => bytes.extend_from_slice(
+                &[&[7; 20][..], &[1], &[7; 1_088], &[4], &[7; 64], &[0, 0]].concat(),
+            ),
             _ => bytes.extend_from_slice(&[&[2][..], &[7; 32]].concat()),
         }
         bytes.push(datatype);
@@ -84,10 +101,18 @@ mod tests {
     #[test]
     fn a_native_envelope_has_a_header_and_a_body() {
         for suite in 1..=6 {
-            for (datatype, body, expected) in
-                [(0, 21, true), (2, 90, true), (3, 21, false), (0x42, 90, false), (0, 20, false)]
-            {
-                assert_eq!(is_native(&text(&native(suite, datatype, body))), expected, "{suite} {datatype} {body}");
+            for (datatype, body, expected) in [
+                (0, 21, true),
+                (2, 90, true),
+                (3, 21, false),
+                (0x42, 90, false),
+                (0, 20, false),
+            ] {
+                assert_eq!(
+                    is_native(&text(&native(suite, datatype, body))),
+                    expected,
+                    "{suite} {datatype} {body}"
+                );
             }
         }
         let apart = [&native(4, 0, 21)[..26], &[0, 0], &[7; 20]].concat();
@@ -132,12 +157,19 @@ mod tests {
     #[test]
     fn an_evervault_string_has_a_nonce_a_point_and_a_ciphertext() {
         let encode = |bytes: &[u8]| STANDARD_NO_PAD.encode(bytes);
-        let (iv, point, ciphertext) = (encode(&[7; 12]), encode(&[&[3][..], &[7; 32]].concat()), encode(&[7; 24]));
+        let (iv, point, ciphertext) = (
+            encode(&[7; 12]),
+            encode(&[&[3][..], &[7; 32]].concat()),
+            encode(&[7; 24]),
+        );
         let (even, digits) = (encode(&[&[4][..], &[7; 32]].concat()), "4242424242424242");
         for (text, expected) in [
             (format!("ev:QkTC:{iv}:{point}:{ciphertext}:$"), true),
             (format!("ev:T1JL:number:{iv}:{point}:{ciphertext}:$"), true),
-            (format!("ev:boolean:{iv}:{point}:{}=:$", encode(&[7; 17])), true),
+            (
+                format!("ev:boolean:{iv}:{point}:{}=:$", encode(&[7; 17])),
+                true,
+            ),
             (format!("ev:{iv}:{point}:{ciphertext}:$"), true),
             (format!("ev:debug:QkTC:{iv}:{point}:{ciphertext}:$"), false),
             (format!("ev:XXXX:{iv}:{point}:{ciphertext}:$"), false),

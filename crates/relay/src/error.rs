@@ -87,12 +87,24 @@ pub struct Failure {
 impl Failure {
     /// A failure of a request that the upstream has not seen.
     pub const fn request(reason: Reason) -> Self {
-        Self { reason, phase: Phase::Request, upstream_called: false, retry_after_ms: None, field: None }
+        Self {
+            reason,
+            phase: Phase::Request,
+            upstream_called: false,
+            retry_after_ms: None,
+            field: None,
+        }
     }
 
     /// A failure after the upstream was called.
     pub const fn response(reason: Reason) -> Self {
-        Self { reason, phase: Phase::Response, upstream_called: true, retry_after_ms: None, field: None }
+        Self {
+            reason,
+            phase: Phase::Response,
+            upstream_called: true,
+            retry_after_ms: None,
+            field: None,
+        }
     }
 
     /// The status of the response. The same reason is the client's fault in a request and the upstream's in a response.
@@ -109,7 +121,9 @@ impl Failure {
             Reason::Expectation => StatusCode::EXPECTATION_FAILED,
             Reason::ClientTimeout => StatusCode::REQUEST_TIMEOUT,
             Reason::Unreadable(_) if is_request => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Reason::Malformed(_) | Reason::Invalid(_) | Reason::Missing | Reason::CannotOpen if is_request => {
+            Reason::Malformed(_) | Reason::Invalid(_) | Reason::Missing | Reason::CannotOpen
+                if is_request =>
+            {
                 StatusCode::UNPROCESSABLE_ENTITY
             }
             Reason::TooLarge(..) if is_request => StatusCode::PAYLOAD_TOO_LARGE,
@@ -275,7 +289,11 @@ pub fn problem(failure: &Failure, request_id: &str) -> String {
     if !reason.detail().is_empty() {
         let _ = write!(out, r#","detail":"{}""#, reason.detail());
     }
-    let phase = if failure.phase == Phase::Request { "request" } else { "response" };
+    let phase = if failure.phase == Phase::Request {
+        "request"
+    } else {
+        "response"
+    };
     let _ = write!(
         out,
         r#","instance":"{request_id}","phase":"{phase}","upstream_called":{},"retry_safe":{}"#,

@@ -7,7 +7,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, PROXY_AUTHENTICATE, RETRY_AFTER, TRAILER, WWW_AUTHENTICATE,
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, PROXY_AUTHENTICATE, RETRY_AFTER,
+    TRAILER, WWW_AUTHENTICATE,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
@@ -72,23 +73,29 @@ async fn run(
     completion.is_of(client.principal.clone());
     completion.holds(relay.client_permit(&client.id)?);
     if peer.listener.kind == ListenKind::Forward && peer.tunnel.is_none() {
-        return Box::pin(connect::open(relay, peer, completion, client, &target, Request::from_parts(parts, body)))
-            .await;
+        return Box::pin(connect::open(
+            relay,
+            peer,
+            completion,
+            client,
+            &target,
+            Request::from_parts(parts, body),
+        ))
+        .await;
     }
-    if peer
-        .tunnel
-        .as_ref()
-        .is_some_and(|tunnel| tunnel.host != target.host || tunnel.port != target.port.unwrap_or(443))
-    {
+    if peer.tunnel.as_ref().is_some_and(|tunnel| {
+        tunnel.host != target.host || tunnel.port != target.port.unwrap_or(443)
+    }) {
         return Err(Failure::request(Reason::Misdirected));
     }
     let routes = &peer.listener.routes;
     let (route, segments) = find_route(routes, &parts.method, &target)?; // 4. A route.
-    if peer
-        .tunnel
-        .as_ref()
-        .is_some_and(|tunnel| route.upstream.as_ref().is_none_or(|pool| pool.upstream().port != tunnel.port))
-    {
+    if peer.tunnel.as_ref().is_some_and(|tunnel| {
+        route
+            .upstream
+            .as_ref()
+            .is_none_or(|pool| pool.upstream().port != tunnel.port)
+    }) {
         return Err(Failure::request(Reason::Misdirected));
     }
     completion.takes(&route);
@@ -124,7 +131,9 @@ pub(crate) fn find_route(
     method: &Method,
     target: &CheckedTarget,
 ) -> Result<(Arc<Route>, Segments), Failure> {
-    let found = routes.find(&target.host, method, &target.path).map_err(not_found)?;
+    let found = routes
+        .find(&target.host, method, &target.path)
+        .map_err(not_found)?;
     if routes.depends_on_method(&target.host, &target.path) {
         request_check::check_no_method(target.query.as_deref().unwrap_or_default())?;
     }
@@ -163,11 +172,27 @@ impl Exchange<'_> {
         let inward = self.edit.scope(Phase::Response, &parts.headers)?;
         let upstream = upstream_of(route)?;
         let has_body = !body.is_end_stream();
-        let handshake =
-            websocket::handshake(&route.websockets, upstream.websockets(), &mut parts, has_body, &self.client)?;
-        let source = body::from_client(body, relay.limits.body_idle(), Arc::clone(completion.usage()));
+        let handshake = websocket::handshake(
+            &route.websockets,
+            upstream.websockets(),
+            &mut parts,
+            has_body,
+            &self.client,
+        )?;
+        let source = body::from_client(
+            body,
+            relay.limits.body_idle(),
+            Arc::clone(completion.usage()),
+        );
         // 5. Values of the request, or a failure before the upstream hears of it.
-        let editing = self.edit_request(completion, upstream, &outward, parts, source, handshake.is_some());
+        let editing = self.edit_request(
+            completion,
+            upstream,
+            &outward,
+            parts,
+            source,
+            handshake.is_some(),
+        );
         let late = |_| Failure::request(Reason::ClientTimeout);
         let request = timeout_at(deadline, editing).await.map_err(late)??;
         // 6. The upstream, within the client's share of its connections.
@@ -186,11 +211,20 @@ impl Exchange<'_> {
             let late = |_| Failure::response(Reason::UpstreamTimeout);
             timeout_at(deadline, editing).await.map_err(late)??;
             let account = self.edit.memory.clone();
-            return websocket::start(relay, self.peer, (outward, inward), handshake, response, account);
+            return websocket::start(
+                relay,
+                self.peer,
+                (outward, inward),
+                handshake,
+                response,
+                account,
+            );
         }
         // 7. Values of the response. Its head waits for the first of them.
         let editing = self.edit_response(completion, &inward, response, is_head);
-        timeout_at(deadline, editing).await.map_err(|_| Failure::response(Reason::UpstreamTimeout))?
+        timeout_at(deadline, editing)
+            .await
+            .map_err(|_| Failure::response(Reason::UpstreamTimeout))?
     }
 
     async fn edit_request(
@@ -204,29 +238,46 @@ impl Exchange<'_> {
     ) -> Result<Request<Outgoing>, Failure> {
         let edited = self.edit.request(scope, &mut parts.headers, source).await?;
         let upstream = pool.upstream();
-        let authority =
-            parts.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or(&self.edit.target.host).to_owned();
+        let authority = parts
+            .headers
+            .get(HOST)
+            .and_then(|host| host.to_str().ok())
+            .unwrap_or(&self.edit.target.host)
+            .to_owned();
         let hop = Hop {
             client: self.peer.address.ip(),
             is_tls: self.peer.is_tls,
             authority: &authority,
             trust_forwarded: self.peer.listener.trust_forwarded,
-            version: if self.client_version == Version::HTTP_2 { "2.0" } else { "1.1" },
+            version: if self.client_version == Version::HTTP_2 {
+                "2.0"
+            } else {
+                "1.1"
+            },
             via: &self.edit.route.via,
         };
         let trailers = self.declared_trailers(&parts.headers);
-        headers::forward_request(&mut parts.headers, &hop, upstream.protocol == Protocol::Http2);
+        headers::forward_request(
+            &mut parts.headers,
+            &hop,
+            upstream.protocol == Protocol::Http2,
+        );
         // Credentials towards the relay are not the upstream's.
         if self.peer.authorizes_by_header() {
             parts.headers.remove(http::header::AUTHORIZATION);
         }
-        self.edit.finish_request_headers(&mut parts.headers, edited.body.was_changed);
+        self.edit
+            .finish_request_headers(&mut parts.headers, edited.body.was_changed);
         if is_websocket {
             websocket::ask_upstream(&mut parts.headers);
         }
         // The upstream is addressed by its own name, unless it is the one that the client named.
         parts.headers.remove(HOST);
-        parts.uri = upstream_target(&upstream.base_path, self.edit.route.strip_prefix.as_deref(), &edited.target)?;
+        parts.uri = upstream_target(
+            &upstream.base_path,
+            self.edit.route.strip_prefix.as_deref(),
+            &edited.target,
+        )?;
         parts.version = Version::HTTP_11;
         parts.headers.remove(EXPECT);
         parts.headers.extend(trailers.map(|names| (TRAILER, names)));
@@ -248,11 +299,15 @@ impl Exchange<'_> {
             is_close_delimited: body.is_close_delimited(),
         };
         let source = body.map_err(|error| error.into_failure()).boxed_unsync();
-        let edited = self.edit.response(scope, parts.status, &mut parts.headers, source, framing).await?;
+        let edited = self
+            .edit
+            .response(scope, parts.status, &mut parts.headers, source, framing)
+            .await?;
         let trailers = self.declared_trailers(&parts.headers);
         headers::forward_response(&mut parts.headers, &self.edit.route.via, "1.1");
         parts.headers.extend(trailers.map(|names| (TRAILER, names)));
-        self.edit.finish_response_headers(&mut parts.headers, &edited);
+        self.edit
+            .finish_response_headers(&mut parts.headers, &edited);
         parts.version = Version::HTTP_11;
         parts.extensions.clear();
         Ok(Response::from_parts(parts, held(completion, edited.body)))
@@ -260,13 +315,20 @@ impl Exchange<'_> {
 
     /// Value of `Trailer` for the next hop: rules are not applied to trailers, so these pass on passing routes alone.
     fn declared_trailers(&self, headers: &HeaderMap) -> Option<HeaderValue> {
-        self.edit.route.pass.then(|| headers::declared_trailers(headers)).flatten()
+        self.edit
+            .route
+            .pass
+            .then(|| headers::declared_trailers(headers))
+            .flatten()
     }
 }
 
 /// The upstream of a route. Only routes of listeners for external processing have none.
 fn upstream_of(route: &Route) -> Result<&Pool, Failure> {
-    route.upstream.as_ref().ok_or_else(|| Failure::request(Reason::UpstreamUnreachable("the route has no upstream")))
+    route
+        .upstream
+        .as_ref()
+        .ok_or_else(|| Failure::request(Reason::UpstreamUnreachable("the route has no upstream")))
 }
 
 /// Takes a body out of an edited message. Its memory is released at the end of the exchange.
@@ -278,16 +340,33 @@ fn held(completion: &mut Completion, edited: EditedBody) -> Outgoing {
 }
 
 /// Target at the upstream: its base path and the client's path without the stripped prefix.
-fn upstream_target(base_path: &str, strip_prefix: Option<&str>, target: &str) -> Result<Uri, Failure> {
-    let rest = strip_prefix.and_then(|prefix| target.strip_prefix(prefix)).unwrap_or(target);
+fn upstream_target(
+    base_path: &str,
+    strip_prefix: Option<&str>,
+    target: &str,
+) -> Result<Uri, Failure> {
+    let rest = strip_prefix
+        .and_then(|prefix| target.strip_prefix(prefix))
+        .unwrap_or(target);
     let slash = if rest.starts_with('/') { "" } else { "/" };
-    let whole: Cow<'_, str> =
-        if base_path.is_empty() && slash.is_empty() { rest.into() } else { format!("{base_path}{slash}{rest}").into() };
-    whole.parse().map_err(|_| Failure::request(Reason::Invalid("the target of the edited request is no URL")))
+    let whole: Cow<'_, str> = if base_path.is_empty() && slash.is_empty() {
+        rest.into()
+    } else {
+        format!("{base_path}{slash}{rest}").into()
+    };
+    whole.parse().map_err(|_| {
+        Failure::request(Reason::Invalid(
+            "the target of the edited request is no URL",
+        ))
+    })
 }
 
 /// The response to a failure: a problem document.
-pub(crate) fn refuse(peer: &Peer, completion: &mut Completion, failure: &Failure) -> Response<Outgoing> {
+pub(crate) fn refuse(
+    peer: &Peer,
+    completion: &mut Completion,
+    failure: &Failure,
+) -> Response<Outgoing> {
     completion.fails(failure);
     completion.releases();
     let document = problem(failure, completion.request_id());
@@ -295,10 +374,24 @@ pub(crate) fn refuse(peer: &Peer, completion: &mut Completion, failure: &Failure
     let is_proxy = peer.listener.kind == ListenKind::Forward && peer.tunnel.is_none();
     let headers = &mut HeaderMap::new();
     if failure.reason == Reason::Unauthenticated {
-        let name = if is_proxy { PROXY_AUTHENTICATE } else { WWW_AUTHENTICATE };
-        headers
-            .insert(name, HeaderValue::from_static(if is_proxy { "Basic realm=\"sealwire-relay\"" } else { "Bearer" }));
-        status = if is_proxy { StatusCode::PROXY_AUTHENTICATION_REQUIRED } else { status };
+        let name = if is_proxy {
+            PROXY_AUTHENTICATE
+        } else {
+            WWW_AUTHENTICATE
+        };
+        headers.insert(
+            name,
+            HeaderValue::from_static(if is_proxy {
+                "Basic realm=\"sealwire-relay\""
+            } else {
+                "Bearer"
+            }),
+        );
+        status = if is_proxy {
+            StatusCode::PROXY_AUTHENTICATION_REQUIRED
+        } else {
+            status
+        };
     }
     if let Some(seconds) = failure.retry_after_s() {
         headers.insert(RETRY_AFTER, seconds.into());
@@ -318,11 +411,18 @@ pub(crate) fn refuse(peer: &Peer, completion: &mut Completion, failure: &Failure
     if (ends && failure.phase == Phase::Request) || is_unchecked {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    headers.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("application/problem+json"),
+    );
     headers.insert(CONTENT_LENGTH, document.len().into());
     headers.insert(RELAY_ERROR, HeaderValue::from_static(failure.reason.name()));
     // HTTP/2 sends what it is given, and a body breaks the stream of a HEAD. Its length stays.
-    let body = if completion.is_head() { Outgoing::empty() } else { Outgoing::whole(document.into()) };
+    let body = if completion.is_head() {
+        Outgoing::empty()
+    } else {
+        Outgoing::whole(document.into())
+    };
     let mut response = Response::new(body);
     *response.status_mut() = status;
     std::mem::swap(response.headers_mut(), headers);

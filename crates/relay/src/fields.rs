@@ -13,18 +13,32 @@ use crate::route::{Context, Direction, Rule};
 use crate::route_table::Segments;
 
 /// Error text for a value in another place than that of its rule.
-const ELSEWHERE: &str = "a query with the name of a value that a rule selects in the body: some readers join them";
+const ELSEWHERE: &str =
+    "a query with the name of a value that a rule selects in the body: some readers join them";
 
 /// Returns the context bytes of each rule, from the request's headers and path segments.
 ///
 /// # Errors
 /// A header that a rule takes its context from is absent or occurs twice.
-pub fn contexts(rules: &[Rule], headers: &HeaderMap, segments: &Segments) -> Result<Vec<Box<[u8]>>, Failure> {
-    let missing = || Failure::request(Reason::Invalid("the header of a context is absent or occurs twice"));
+pub fn contexts(
+    rules: &[Rule],
+    headers: &HeaderMap,
+    segments: &Segments,
+) -> Result<Vec<Box<[u8]>>, Failure> {
+    let missing = || {
+        Failure::request(Reason::Invalid(
+            "the header of a context is absent or occurs twice",
+        ))
+    };
     let context = |rule: &Rule| match &rule.context {
         Context::None => Ok(Box::default()),
         Context::Literal(bytes) => Ok(bytes.clone()),
-        Context::Segment(name) => Ok(segments.value(name).unwrap_or_default().into_owned().into_bytes().into()),
+        Context::Segment(name) => Ok(segments
+            .value(name)
+            .unwrap_or_default()
+            .into_owned()
+            .into_bytes()
+            .into()),
         Context::Header(name) => {
             let mut values = headers.get_all(name).iter();
             match (values.next(), values.next()) {
@@ -40,18 +54,27 @@ pub fn contexts(rules: &[Rule], headers: &HeaderMap, segments: &Segments) -> Res
 ///
 /// # Errors
 /// The failure of a value, or a name that some readers take for one of a rule.
-pub async fn edit_headers(engine: &Engine, scope: &Scope, headers: &mut HeaderMap) -> Result<bool, Failure> {
+pub async fn edit_headers(
+    engine: &Engine,
+    scope: &Scope,
+    headers: &mut HeaderMap,
+) -> Result<bool, Failure> {
     check_header_names(scope.direction(), headers).map_err(|reason| scope.failure(reason))?;
     let (mut names, mut holes) = (Vec::<HeaderName>::new(), Vec::new());
     for (at, rule) in scope.direction().rules.iter().enumerate() {
         let mut found = false;
-        for name in rule.headers.iter().filter(|name| headers.contains_key(*name)) {
+        for name in rule
+            .headers
+            .iter()
+            .filter(|name| headers.contains_key(*name))
+        {
             if names.contains(name) {
                 continue;
             }
             for value in headers.get_all(name) {
-                let text =
-                    value.to_str().map_err(|_| scope.failure(Reason::Invalid("a selected header is not ASCII")))?;
+                let text = value.to_str().map_err(|_| {
+                    scope.failure(Reason::Invalid("a selected header is not ASCII"))
+                })?;
                 names.push(name.clone());
                 holes.push(Piece::Hole(Hole::of_text(at, text, Place::Header)));
                 found = true;
@@ -67,7 +90,8 @@ pub async fn edit_headers(engine: &Engine, scope: &Scope, headers: &mut HeaderMa
     names.iter().for_each(|name| drop(headers.remove(name)));
     for (name, text) in names.into_iter().zip(texts(engine, scope, holes).await?) {
         let value = HeaderValue::from_maybe_shared(text);
-        let mut value = value.map_err(|_| scope.failure(Reason::Invalid("a value does not fit a header")))?;
+        let mut value =
+            value.map_err(|_| scope.failure(Reason::Invalid("a value does not fit a header")))?;
         // Not in the table of a compressor, and not in a debug text.
         value.set_sensitive(true);
         headers.append(name, value);
@@ -80,10 +104,17 @@ fn check_header_names(direction: &Direction, headers: &HeaderMap) -> Result<(), 
     if direction.sealed_headers.is_empty() {
         return Ok(());
     }
-    let is_selected = |name: &HeaderName| direction.rules.iter().any(|rule| rule.headers.contains(name));
+    let is_selected = |name: &HeaderName| {
+        direction
+            .rules
+            .iter()
+            .any(|rule| rule.headers.contains(name))
+    };
     for present in headers.keys() {
         // Gateways write one character for each that stands in no name of a variable.
-        let plain = present.as_str().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+        let plain = present
+            .as_str()
+            .replace(|c: char| !c.is_ascii_alphanumeric(), "-");
         if direction.sealed_headers.takes(&plain) && !is_selected(present) {
             return Err(Reason::Invalid(name::ALIAS));
         }
@@ -103,13 +134,16 @@ pub async fn edit_target<'a>(
     path: &'a str,
     query: Option<&'a str>,
 ) -> Result<Cow<'a, str>, Failure> {
-    let pieces = target_pieces(scope.direction(), segments, path, query).map_err(|reason| scope.failure(reason))?;
+    let pieces = target_pieces(scope.direction(), segments, path, query)
+        .map_err(|reason| scope.failure(reason))?;
     if pieces.iter().all(|piece| piece.hole().is_none()) {
-        return Ok(query.map_or(Cow::Borrowed(path), |query| Cow::Owned(format!("{path}?{query}"))));
+        return Ok(query.map_or(Cow::Borrowed(path), |query| {
+            Cow::Owned(format!("{path}?{query}"))
+        }));
     }
     let edited = joined(engine.replace(scope, pieces).await?);
-    let edited =
-        String::from_utf8(edited.into()).map_err(|_| scope.failure(Reason::Invalid("a value does not fit a path")))?;
+    let edited = String::from_utf8(edited.into())
+        .map_err(|_| scope.failure(Reason::Invalid("a value does not fit a path")))?;
     Ok(Cow::Owned(edited))
 }
 
@@ -136,25 +170,46 @@ pub fn target_pieces(
         if at > 0 {
             pieces.push(Piece::Literal(Bytes::from_static(b"/")));
         }
-        let rule =
-            segments.name_at(at).and_then(|name| position(rules, |rule| rule.segments.iter().any(|n| **n == *name)));
+        let rule = segments
+            .name_at(at)
+            .and_then(|name| position(rules, |rule| rule.segments.iter().any(|n| **n == *name)));
         pieces.push(piece(part, rule, Place::Segment, &mut found)?);
     }
     // Some readers also split at `;`.
     if is_read && query.is_some_and(|query| query.contains(';')) {
-        return Err(Reason::Ambiguous("a query with a semicolon: escape it as %3B"));
+        return Err(Reason::Ambiguous(
+            "a query with a semicolon: escape it as %3B",
+        ));
     }
-    for (at, pair) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
-        pieces.push(Piece::Literal(Bytes::from_static(if at == 0 { b"?" } else { b"&" })));
-        let (name, value) = pair.split_once('=').map_or((pair, None), |(name, value)| (name, Some(value)));
-        let rule = if is_read { rule_of_parameter(direction, name)? } else { None };
+    for (at, pair) in query
+        .into_iter()
+        .flat_map(|query| query.split('&'))
+        .enumerate()
+    {
+        pieces.push(Piece::Literal(Bytes::from_static(if at == 0 {
+            b"?"
+        } else {
+            b"&"
+        })));
+        let (name, value) = pair
+            .split_once('=')
+            .map_or((pair, None), |(name, value)| (name, Some(value)));
+        let rule = if is_read {
+            rule_of_parameter(direction, name)?
+        } else {
+            None
+        };
         pieces.push(Piece::Literal(Bytes::copy_from_slice(name.as_bytes())));
         let Some(value) = value else { continue };
         pieces.push(Piece::Literal(Bytes::from_static(b"=")));
         pieces.push(piece(value, rule, Place::Query, &mut found)?);
     }
     for (rule, found) in rules.iter().zip(&found) {
-        if is_missing(rule, *found, !rule.query.is_empty() || !rule.segments.is_empty()) {
+        if is_missing(
+            rule,
+            *found,
+            !rule.query.is_empty() || !rule.segments.is_empty(),
+        ) {
             return Err(Reason::Missing);
         }
     }
@@ -164,10 +219,22 @@ pub fn target_pieces(
 /// Rejects a query, in which no rule selects, with the name of a value that a rule seals elsewhere: some frameworks join
 /// query and body. The query passes as it is otherwise.
 fn check_unread_query(direction: &Direction, query: &str) -> Result<(), Reason> {
-    let is_accepted = |name: &str| direction.accepted_query.iter().any(|accepted| **accepted == *name);
+    let is_accepted = |name: &str| {
+        direction
+            .accepted_query
+            .iter()
+            .any(|accepted| **accepted == *name)
+    };
     for pair in query.split(['&', ';', '?']) {
         let raw = pair.split('=').next().unwrap_or_default();
-        let sealed = |name: &str| direction.guard.rules_of(name).first().copied().filter(|_| !is_accepted(name));
+        let sealed = |name: &str| {
+            direction
+                .guard
+                .rules_of(name)
+                .first()
+                .copied()
+                .filter(|_| !is_accepted(name))
+        };
         if name_in_any_reading(raw.as_bytes(), sealed).is_some() {
             return Err(Reason::Invalid(ELSEWHERE));
         }
@@ -178,11 +245,20 @@ fn check_unread_query(direction: &Direction, query: &str) -> Result<(), Reason> 
 /// The rule that selects a parameter of the query by its name as it stands there.
 fn rule_of_parameter(direction: &Direction, raw: &str) -> Result<Option<usize>, Reason> {
     let rules = &direction.rules;
-    let name = decoded(raw).ok_or(Reason::Ambiguous("a query with a malformed name of a parameter"))?;
+    let name = decoded(raw).ok_or(Reason::Ambiguous(
+        "a query with a malformed name of a parameter",
+    ))?;
     let selects = |rule: &Rule| rule.query.iter().any(|selected| **selected == *name);
     let rule = position(rules, selects);
-    let is_sealed = rules.iter().any(|rule| selects(rule) && !rule.action.reveals());
-    if is_sealed || direction.accepted_query.iter().any(|accepted| **accepted == *name) {
+    let is_sealed = rules
+        .iter()
+        .any(|rule| selects(rule) && !rule.action.reveals());
+    if is_sealed
+        || direction
+            .accepted_query
+            .iter()
+            .any(|accepted| **accepted == *name)
+    {
         return Ok(rule);
     }
     let sealed = direction.guard.rules_of(&name);
@@ -200,25 +276,44 @@ fn rule_of_parameter(direction: &Direction, raw: &str) -> Result<Option<usize>, 
 }
 
 /// A part of the target: a hole if a rule selects it and it has a value.
-fn piece(raw: &str, rule: Option<usize>, place: Place, found: &mut [bool]) -> Result<Piece, Reason> {
+fn piece(
+    raw: &str,
+    rule: Option<usize>,
+    place: Place,
+    found: &mut [bool],
+) -> Result<Piece, Reason> {
     let literal = || Piece::Literal(Bytes::copy_from_slice(raw.as_bytes()));
-    let Some(rule) = rule.filter(|_| !raw.is_empty()) else { return Ok(literal()) };
-    let raw_text = if matches!(place, Place::Query) { raw.replace('+', " ") } else { raw.to_owned() };
+    let Some(rule) = rule.filter(|_| !raw.is_empty()) else {
+        return Ok(literal());
+    };
+    let raw_text = if matches!(place, Place::Query) {
+        raw.replace('+', " ")
+    } else {
+        raw.to_owned()
+    };
     let text = percent_decode_str(&raw_text).decode_utf8();
-    let text = text.map_err(|_| Reason::Invalid("a selected part of the path or query is not UTF-8"))?;
+    let text =
+        text.map_err(|_| Reason::Invalid("a selected part of the path or query is not UTF-8"))?;
     if let Some(found) = found.get_mut(rule) {
         *found = true;
     }
-    Ok(Piece::Hole(Hole { source: Bytes::copy_from_slice(raw.as_bytes()), ..Hole::of_text(rule, &text, place) }))
+    Ok(Piece::Hole(Hole {
+        source: Bytes::copy_from_slice(raw.as_bytes()),
+        ..Hole::of_text(rule, &text, place)
+    }))
 }
 
 /// Decodes the name of a parameter. `None` if an escape is malformed, or the result is not UTF-8.
 fn decoded(name: &str) -> Option<String> {
-    let is_escape = |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+    let is_escape =
+        |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
     if !name.split('%').skip(1).all(is_escape) {
         return None;
     }
-    percent_decode_str(&name.replace('+', " ")).decode_utf8().ok().map(Cow::into_owned)
+    percent_decode_str(&name.replace('+', " "))
+        .decode_utf8()
+        .ok()
+        .map(Cow::into_owned)
 }
 
 fn position(rules: &[Rule], selects: impl Fn(&Rule) -> bool) -> Option<usize> {
@@ -233,7 +328,10 @@ const fn is_missing(rule: &Rule, found: bool, has_places: bool) -> bool {
 /// Replaces holes that stand alone. Returns one text per hole.
 async fn texts(engine: &Engine, scope: &Scope, holes: Vec<Piece>) -> Result<Vec<Bytes>, Failure> {
     // A line feed occurs in no header, so it separates the values.
-    let pieces = holes.into_iter().flat_map(|hole| [hole, Piece::Literal(Bytes::from_static(b"\n"))]).collect();
+    let pieces = holes
+        .into_iter()
+        .flat_map(|hole| [hole, Piece::Literal(Bytes::from_static(b"\n"))])
+        .collect();
     let all = joined(engine.replace(scope, pieces).await?);
     let mut values = Vec::new();
     let mut begin = 0;
@@ -259,7 +357,10 @@ mod tests {
             formats: Vec::new(),
             body: None,
             select: Vec::new(),
-            headers: headers.iter().map(|name| HeaderName::from_static(name)).collect(),
+            headers: headers
+                .iter()
+                .map(|name| HeaderName::from_static(name))
+                .collect(),
             query: query.iter().map(|name| (*name).into()).collect(),
             segments: Vec::new(),
             required: false,
@@ -279,9 +380,21 @@ mod tests {
 
     fn selected_by(direction: &Direction, query: &str) -> Option<Vec<String>> {
         let pieces = target_pieces(direction, &Segments::default(), "/a", Some(query)).ok()?;
-        let source: Vec<u8> = pieces.iter().flat_map(|piece| piece.source().to_vec()).collect();
-        assert!(pieces.is_empty() || source == format!("/a?{query}").into_bytes(), "{query}");
-        Some(pieces.iter().filter_map(Piece::hole).filter_map(|hole| hole.text().map(str::to_owned)).collect())
+        let source: Vec<u8> = pieces
+            .iter()
+            .flat_map(|piece| piece.source().to_vec())
+            .collect();
+        assert!(
+            pieces.is_empty() || source == format!("/a?{query}").into_bytes(),
+            "{query}"
+        );
+        Some(
+            pieces
+                .iter()
+                .filter_map(Piece::hole)
+                .filter_map(|hole| hole.text().map(str::to_owned))
+                .collect(),
+        )
     }
 
     #[test]
@@ -290,7 +403,10 @@ mod tests {
         for (query, expected) in [
             ("ssn=1", Some(vec!["1"])),
             ("a=1&ssn=x+%20y&s%73n=2", Some(vec!["x  y", "2"])),
-            ("card[number]=1&card%5Bnumber%5D=2&card[expiry]=3", Some(vec!["1", "2"])),
+            (
+                "card[number]=1&card%5Bnumber%5D=2&card[expiry]=3",
+                Some(vec!["1", "2"]),
+            ),
             ("a=%zz&b=%ff&ssn&ssn=&x[]=1&y.z=2&session=3", Some(vec![])),
             ("a=1;ssn=2", None),
             ("a=1;b", None),
@@ -314,15 +430,24 @@ mod tests {
             assert_eq!(selected(rules(), query), expected, "{query}");
         }
         // Routes without rules for queries, and rules that reveal, leave other spellings alone.
-        assert_eq!(selected(vec![rule(Action::Encrypt, &["x-card"], &[])], "a=1;SSN=%zz"), Some(vec![]));
-        assert_eq!(selected(vec![rule(Action::Decrypt, &[], &["ssn"])], "SSN=1&ssn=2"), Some(vec!["2".to_owned()]));
+        assert_eq!(
+            selected(vec![rule(Action::Encrypt, &["x-card"], &[])], "a=1;SSN=%zz"),
+            Some(vec![])
+        );
+        assert_eq!(
+            selected(vec![rule(Action::Decrypt, &[], &["ssn"])], "SSN=1&ssn=2"),
+            Some(vec!["2".to_owned()])
+        );
     }
 
     #[test]
     fn parameters_with_the_name_of_a_sealed_value_of_the_body_are_rejected() {
         let in_body = |action: Action, path: &str| {
             let body = Selection::parse([path]).unwrap();
-            Rule { body: Some(body.into()), ..rule(action, &[], &[]) }
+            Rule {
+                body: Some(body.into()),
+                ..rule(action, &[], &[])
+            }
         };
         for (path, query, is_ok) in [
             ("$.ssn", "ssn=1", false),
@@ -338,7 +463,11 @@ mod tests {
             ("$.user.ssn", "user[ssn]=1", false),
             ("$.user.ssn", "user.ssn=1", false),
             ("$.user.ssn", "User.SSN=1", false),
-            ("$.user.ssn", "user=1&ssn=2&userssn=3&user_ssn=4&user[id]=5", true),
+            (
+                "$.user.ssn",
+                "user=1&ssn=2&userssn=3&user_ssn=4&user[id]=5",
+                true,
+            ),
             ("$.users[*].ssn", "users[0][ssn]=1", false),
             ("$.users[*].ssn", "users[][ssn]=1", false),
             ("$.users[0].ssn", "users[0].ssn=1", false),
@@ -352,25 +481,63 @@ mod tests {
             ("$.users[*]", "users[]=1", false),
             ("$.users[1].ssn", "users[1][ssn]=1", false),
         ] {
-            assert_eq!(selected(vec![in_body(Action::Encrypt, path)], query).is_some(), is_ok, "{path} {query}");
+            assert_eq!(
+                selected(vec![in_body(Action::Encrypt, path)], query).is_some(),
+                is_ok,
+                "{path} {query}"
+            );
             // A rule for another parameter, which makes the query one that is read.
-            let rules = vec![in_body(Action::Encrypt, path), rule(Action::Encrypt, &[], &["other"])];
+            let rules = vec![
+                in_body(Action::Encrypt, path),
+                rule(Action::Encrypt, &[], &["other"]),
+            ];
             let is_read_alike = !query.contains(['%', ';']);
-            assert!(!is_read_alike || selected(rules, query).is_some() == is_ok, "{path} {query}");
-            assert!(selected(vec![in_body(Action::Decrypt, path)], query).is_some(), "{path} {query}");
+            assert!(
+                !is_read_alike || selected(rules, query).is_some() == is_ok,
+                "{path} {query}"
+            );
+            assert!(
+                selected(vec![in_body(Action::Decrypt, path)], query).is_some(),
+                "{path} {query}"
+            );
         }
         // A rule for the parameter decides on it, and the operator can accept it.
-        let both = |action| vec![in_body(Action::Encrypt, "$.ssn"), rule(action, &[], &["ssn"])];
-        assert_eq!(selected(both(Action::Encrypt), "ssn=1"), Some(vec!["1".into()]));
-        assert_eq!(selected(both(Action::Decrypt), "ssn=1"), Some(vec!["1".into()]));
+        let both = |action| {
+            vec![
+                in_body(Action::Encrypt, "$.ssn"),
+                rule(action, &[], &["ssn"]),
+            ]
+        };
+        assert_eq!(
+            selected(both(Action::Encrypt), "ssn=1"),
+            Some(vec!["1".into()])
+        );
+        assert_eq!(
+            selected(both(Action::Decrypt), "ssn=1"),
+            Some(vec!["1".into()])
+        );
         assert_eq!(selected(both(Action::Decrypt), "SSN=1"), None);
-        let revealed = vec![rule(Action::Encrypt, &[], &["ssn"]), rule(Action::Decrypt, &[], &["SSN"])];
+        let revealed = vec![
+            rule(Action::Encrypt, &[], &["ssn"]),
+            rule(Action::Decrypt, &[], &["SSN"]),
+        ];
         assert_eq!(selected(revealed, "SSN=1"), None);
         for others in [&[][..], &["other"]] {
-            let accepted = AcceptedNames { names: vec!["_ssn".into()], query: vec!["ssn".into()] };
-            let rules = vec![in_body(Action::Encrypt, "$.ssn"), rule(Action::Encrypt, &[], others)];
+            let accepted = AcceptedNames {
+                names: vec!["_ssn".into()],
+                query: vec!["ssn".into()],
+            };
+            let rules = vec![
+                in_body(Action::Encrypt, "$.ssn"),
+                rule(Action::Encrypt, &[], others),
+            ];
             let accepting = direction(rules, accepted);
-            for (query, is_ok) in [("ssn=1&_ssn=2", true), ("Ssn=1", false), ("__ssn=1", false), ("ssn[]=1", false)] {
+            for (query, is_ok) in [
+                ("ssn=1&_ssn=2", true),
+                ("Ssn=1", false),
+                ("__ssn=1", false),
+                ("ssn[]=1", false),
+            ] {
                 assert_eq!(selected_by(&accepting, query).is_some(), is_ok, "{query}");
             }
         }
@@ -388,10 +555,20 @@ mod tests {
             (Action::Encrypt, "xcard", false),
             (Action::Decrypt, "x_card", true),
         ] {
-            let rules = vec![rule(Action::Encrypt, &[], &["x"]), rule(action, &["x-card", "x-other"], &[])];
+            let rules = vec![
+                rule(Action::Encrypt, &[], &["x"]),
+                rule(action, &["x-card", "x-other"], &[]),
+            ];
             let rules = direction(rules, AcceptedNames::default());
-            let headers = HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static("v"))]);
-            assert_eq!(check_header_names(&rules, &headers).is_ok(), is_ok, "{name}");
+            let headers = HeaderMap::from_iter([(
+                HeaderName::from_static(name),
+                HeaderValue::from_static("v"),
+            )]);
+            assert_eq!(
+                check_header_names(&rules, &headers).is_ok(),
+                is_ok,
+                "{name}"
+            );
         }
     }
 }

@@ -55,7 +55,13 @@ struct Scanner {
 
 impl Scanner {
     const fn new() -> Self {
-        Self { part: Part::RequestLine, prefix: [0; PREFIX_BYTES], line_len: 0, length: None, has_coding: false }
+        Self {
+            part: Part::RequestLine,
+            prefix: [0; PREFIX_BYTES],
+            line_len: 0,
+            length: None,
+            has_coding: false,
+        }
     }
 
     /// Follows bytes, and breaks the head of a request with conflicting lengths.
@@ -110,17 +116,20 @@ impl Scanner {
             (Part::HeaderValue, b'\n') => self.begin_of_line(),
             (Part::Length, b'\n') => self.begin_of_line(),
             (Part::Length, b' ' | b'\t' | b'\r') => return,
-            (Part::Length, digit) => match self.length.and_then(|length| with_digit(length, digit, 10)) {
-                length @ Some(_) => {
-                    self.length = length;
-                    return;
+            (Part::Length, digit) => {
+                match self.length.and_then(|length| with_digit(length, digit, 10)) {
+                    length @ Some(_) => {
+                        self.length = length;
+                        return;
+                    }
+                    None => Part::Unchecked,
                 }
-                None => Part::Unchecked,
-            },
+            }
             (Part::ChunkSize(0, _), b'\n') => Part::Trailers(true),
             (Part::ChunkSize(size, _), b'\n') => Part::Chunk(size),
             (Part::ChunkSize(size, false), digit) if digit.is_ascii_hexdigit() => {
-                with_digit(size, digit, 16).map_or(Part::Unchecked, |size| Part::ChunkSize(size, false))
+                with_digit(size, digit, 16)
+                    .map_or(Part::Unchecked, |size| Part::ChunkSize(size, false))
             }
             (Part::ChunkSize(size, _), _) => Part::ChunkSize(size, true),
             (Part::ChunkEnd, b'\n') => Part::ChunkSize(0, false),
@@ -213,18 +222,28 @@ pub struct HeadCheck<T> {
 impl<T> HeadCheck<T> {
     /// Checks the bytes that are read until `upgrade` begins, and tells `activity` if a head is incomplete.
     pub const fn new(io: T, upgrade: Upgrade, activity: Arc<Activity>) -> Self {
-        Self { io, scanner: Scanner::new(), upgrade, activity }
+        Self {
+            io,
+            scanner: Scanner::new(),
+            upgrade,
+            activity,
+        }
     }
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for HeadCheck<T> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let poll = Pin::new(&mut self.io).poll_read(cx, buf);
         if !self.upgrade.0.load(Ordering::Acquire) {
             self.scanner.scan(&mut buf.filled_mut()[before..]);
             self.activity.within_head(self.scanner.is_within_head());
-            self.activity.between_requests(self.scanner.is_between_requests());
+            self.activity
+                .between_requests(self.scanner.is_between_requests());
         }
         poll
     }
@@ -262,17 +281,33 @@ mod tests {
     fn requests_without_a_conflict_are_unchanged() {
         assert_eq!(scanned(VALID), VALID);
         let mut scanner = Scanner::new();
-        VALID.to_owned().into_bytes().iter_mut().for_each(|byte| scanner.scan(std::slice::from_mut(byte)));
+        VALID
+            .to_owned()
+            .into_bytes()
+            .iter_mut()
+            .for_each(|byte| scanner.scan(std::slice::from_mut(byte)));
         assert_eq!((scanner.part, scanner.line_len), (Part::RequestLine, 0));
     }
 
     #[test]
     fn the_second_framing_header_of_a_head_is_broken() {
         for (headers, broken) in [
-            ("Content-Length: 1\r\nTransfer-Encoding: chunked", "Content-Length: 1\r\nTransfer-Encoding\0 chunked"),
-            ("Transfer-Encoding: chunked\r\ncontent-LENGTH: 1", "Transfer-Encoding: chunked\r\ncontent-LENGTH\0 1"),
-            ("Content-Length: 1\r\nx: y\r\nContent-Length: 1", "Content-Length: 1\r\nx: y\r\nContent-Length\0 1"),
-            ("Content-Length:1\nTransfer-Encoding:", "Content-Length:1\nTransfer-Encoding\0"),
+            (
+                "Content-Length: 1\r\nTransfer-Encoding: chunked",
+                "Content-Length: 1\r\nTransfer-Encoding\0 chunked",
+            ),
+            (
+                "Transfer-Encoding: chunked\r\ncontent-LENGTH: 1",
+                "Transfer-Encoding: chunked\r\ncontent-LENGTH\0 1",
+            ),
+            (
+                "Content-Length: 1\r\nx: y\r\nContent-Length: 1",
+                "Content-Length: 1\r\nx: y\r\nContent-Length\0 1",
+            ),
+            (
+                "Content-Length:1\nTransfer-Encoding:",
+                "Content-Length:1\nTransfer-Encoding\0",
+            ),
         ] {
             let with = |headers| format!("{VALID}POST / HTTP/1.1\r\n{headers}\r\n\r\n");
             assert_eq!(scanned(&with(headers)), with(broken), "{headers}");
@@ -282,7 +317,10 @@ mod tests {
     #[test]
     fn other_protocols_are_unchanged() {
         const CONFLICT: &str = "x: y\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n";
-        for begin in ["CONNECT a:1 HTTP/1.1\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+        for begin in [
+            "CONNECT a:1 HTTP/1.1\r\n",
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        ] {
             let stream = format!("{begin}{CONFLICT}");
             assert_eq!(scanned(&stream), stream);
         }

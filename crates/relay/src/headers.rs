@@ -7,12 +7,31 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use sealwire_relay_body::name::NameSet;
 
 /// Headers of one connection (RFC 9110, section 7.6.1). `upgrade` is set anew by the caller for WebSocket.
-const HOP_BY_HOP: [&str; 8] =
-    ["connection", "http2-settings", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"];
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
 /// Credentials of the hop between client and relay, and the challenge for them.
-const PROXY_ONLY: [&str; 3] = ["proxy-authenticate", "proxy-authentication-info", "proxy-authorization"];
+const PROXY_ONLY: [&str; 3] = [
+    "proxy-authenticate",
+    "proxy-authentication-info",
+    "proxy-authorization",
+];
 /// Validators and digests of the bytes that a change invalidates.
-const OF_THE_BYTES: [&str; 6] = ["content-digest", "content-length", "content-md5", "digest", "etag", "repr-digest"];
+const OF_THE_BYTES: [&str; 6] = [
+    "content-digest",
+    "content-length",
+    "content-md5",
+    "digest",
+    "etag",
+    "repr-digest",
+];
 /// Trailers that are never forwarded: framing, routing, authentication, and request modifiers (RFC 9110, section 6.5.1).
 const NOT_TRAILERS: [&str; 29] = [
     "age",
@@ -88,10 +107,14 @@ pub struct Hop<'a> {
 /// Returns true if a request has already taken the route with this name: an entry of `Via` (RFC 9110, section 7.6.3) has
 /// it as its second word.
 pub fn has_taken(headers: &HeaderMap, via: &str) -> bool {
-    let mut entries =
-        headers.get_all(header::VIA).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let mut entries = headers
+        .get_all(header::VIA)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
     entries.any(|entry| {
-        let mut words = entry.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        let mut words = entry
+            .split(u8::is_ascii_whitespace)
+            .filter(|word| !word.is_empty());
         words.nth(1).is_some_and(|name| name == via.as_bytes())
     })
 }
@@ -121,7 +144,11 @@ fn is_override(present: &str) -> bool {
 
 /// Removes headers that some servers take method or path from, in any spelling, because these decided on the rules.
 pub fn remove_overrides(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers.keys().filter(|name| is_override(name.as_str())).cloned().collect();
+    let named: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| is_override(name.as_str()))
+        .cloned()
+        .collect();
     for name in named {
         headers.remove(name);
     }
@@ -150,7 +177,9 @@ pub fn forward_response(headers: &mut HeaderMap, via: &str, version: &'static st
 /// Joins cookie lines, which HTTP/2 may split, with `; `: HTTP/1 allows one line only.
 pub fn join_cookies(headers: &mut HeaderMap) {
     let mut lines = headers.get_all(header::COOKIE).iter();
-    let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return };
+    let (Some(first), Some(second)) = (lines.next(), lines.next()) else {
+        return;
+    };
     let mut joined = first.as_bytes().to_vec();
     for line in [second].into_iter().chain(lines) {
         joined.extend_from_slice(b"; ");
@@ -165,7 +194,11 @@ pub fn join_cookies(headers: &mut HeaderMap) {
 
 /// Removes trailers that a recipient could take for framing, routing, authentication or a description of the content.
 pub fn filter_trailers(trailers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = trailers.keys().filter(|name| !can_be_trailer(name.as_str())).cloned().collect();
+    let named: Vec<HeaderName> = trailers
+        .keys()
+        .filter(|name| !can_be_trailer(name.as_str()))
+        .cloned()
+        .collect();
     for name in named {
         trailers.remove(name);
     }
@@ -181,7 +214,9 @@ pub fn declared_trailers(headers: &HeaderMap) -> Option<HeaderValue> {
         .filter(|name| can_be_trailer(name.as_str()))
         .collect();
     let names: Vec<&str> = names.iter().map(HeaderName::as_str).collect();
-    HeaderValue::try_from(names.join(", ")).ok().filter(|value| !value.is_empty())
+    HeaderValue::try_from(names.join(", "))
+        .ok()
+        .filter(|value| !value.is_empty())
 }
 
 fn can_be_trailer(name: &str) -> bool {
@@ -204,7 +239,10 @@ pub fn body_of_request_changed(headers: &mut HeaderMap, was_decoded: bool) {
 /// Adjusts a request whose response will be changed: the upstream must send the whole body without coding.
 pub fn response_will_be_changed(headers: &mut HeaderMap) {
     remove_all(headers, &["if-none-match", "if-range", "range"]);
-    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    headers.insert(
+        header::ACCEPT_ENCODING,
+        HeaderValue::from_static("identity"),
+    );
 }
 
 /// Adjusts a response whose body is changed. `was_decoded` tells that a content coding was removed.
@@ -219,7 +257,11 @@ pub fn body_of_response_changed(headers: &mut HeaderMap, was_decoded: bool) {
 /// Adjusts a response that now holds plaintext, in its body or a header: no cache may keep it. Each kind of cache has
 /// headers of its own that go before `Cache-Control`, so those go by pattern.
 pub fn revealed(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers.keys().filter(|name| concerns_caches(name.as_str())).cloned().collect();
+    let named: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| concerns_caches(name.as_str()))
+        .cloned()
+        .collect();
     for name in named {
         headers.remove(name);
     }
@@ -246,7 +288,9 @@ fn concerns_caches(name: &str) -> bool {
 /// Returns true for `Expires`, `Max-Age` and those of a kind of cache, such as `X-Accel-Expires`. A session or a token can
 /// have such times too.
 fn is_lifetime_in_caches(name: &str) -> bool {
-    let owner = name.strip_suffix("expires").or_else(|| name.strip_suffix("max-age"));
+    let owner = name
+        .strip_suffix("expires")
+        .or_else(|| name.strip_suffix("max-age"));
     let owner = owner.and_then(|owner| owner.trim_end_matches('-').rsplit('-').next());
     owner.is_some_and(|owner| ["", "accel", "cdn", "edge", "proxy", "shared", "x"].contains(&owner))
 }
@@ -259,9 +303,12 @@ fn remove_all(headers: &mut HeaderMap, names: &[&'static str]) {
 
 fn has_token(headers: &HeaderMap, name: &HeaderName, token: &[u8]) -> bool {
     let values = headers.get_all(name);
-    values
-        .iter()
-        .any(|value| value.as_bytes().split(|byte| *byte == b',').any(|t| t.trim_ascii().eq_ignore_ascii_case(token)))
+    values.iter().any(|value| {
+        value
+            .as_bytes()
+            .split(|byte| *byte == b',')
+            .any(|t| t.trim_ascii().eq_ignore_ascii_case(token))
+    })
 }
 
 fn append_via(headers: &mut HeaderMap, via: &str, version: &str) {
@@ -273,8 +320,11 @@ fn append_via(headers: &mut HeaderMap, via: &str, version: &str) {
 /// Sets `X-Forwarded-For`, `-Proto` and `-Host`. Values of the client remain only behind a trusted proxy; `Forwarded`
 /// remains there unchanged, because it is not extended.
 fn set_forwarded(headers: &mut HeaderMap, hop: &Hop<'_>) {
-    let known: Vec<HeaderName> =
-        headers.keys().filter(|name| name.as_str().starts_with("x-forwarded-")).cloned().collect();
+    let known: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| name.as_str().starts_with("x-forwarded-"))
+        .cloned()
+        .collect();
     let earlier = |name: &str| headers.get(name).filter(|_| hop.trust_forwarded).cloned();
     let (proto, host) = (earlier("x-forwarded-proto"), earlier("x-forwarded-host"));
     let mut hops: Vec<HeaderValue> = Vec::new();
@@ -284,7 +334,11 @@ fn set_forwarded(headers: &mut HeaderMap, hop: &Hop<'_>) {
         known.iter().for_each(|name| drop(headers.remove(name)));
         remove_all(headers, &["forwarded", "x-real-ip"]);
     }
-    let mut path: Vec<u8> = hops.iter().map(HeaderValue::as_bytes).collect::<Vec<_>>().join(&b", "[..]);
+    let mut path: Vec<u8> = hops
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect::<Vec<_>>()
+        .join(&b", "[..]);
     if !path.is_empty() {
         path.extend_from_slice(b", ");
     }
@@ -296,8 +350,18 @@ fn set_forwarded(headers: &mut HeaderMap, hop: &Hop<'_>) {
         }
     };
     set("x-forwarded-for", HeaderValue::from_bytes(&path).ok());
-    set("x-forwarded-proto", proto.or_else(|| Some(HeaderValue::from_static(scheme))));
-    set("x-forwarded-host", host.or_else(|| HeaderValue::from_str(hop.authority).ok().filter(|host| !host.is_empty())));
+    set(
+        "x-forwarded-proto",
+        proto.or_else(|| Some(HeaderValue::from_static(scheme))),
+    );
+    set(
+        "x-forwarded-host",
+        host.or_else(|| {
+            HeaderValue::from_str(hop.authority)
+                .ok()
+                .filter(|host| !host.is_empty())
+        }),
+    );
 }
 
 #[cfg(test)]
@@ -309,14 +373,19 @@ mod tests {
         let mut headers = HeaderMap::new();
         for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let (name, value) = line.split_once(": ").unwrap();
-            headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
+            headers.append(
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                value.parse().unwrap(),
+            );
         }
         headers
     }
 
     fn lines(headers: &HeaderMap) -> String {
-        let mut lines: Vec<String> =
-            headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+        let mut lines: Vec<String> = headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+            .collect();
         lines.sort();
         lines.join("\n")
     }
@@ -331,10 +400,22 @@ mod tests {
     fn hop_by_hop_headers_go() {
         let before = "connection: close, X-Mine\nconnection: keep-alive\nx-mine: 1\nkeep-alive: timeout=5\nte: trailers
             trailer: x\ntransfer-encoding: chunked\nupgrade: h2c\nhttp2-settings: AA\nproxy-connection: x\naccept: b";
-        check(|headers| remove_hop_by_hop(headers, false), before, "accept: b");
-        check(|headers| remove_hop_by_hop(headers, true), before, "te: trailers\naccept: b");
+        check(
+            |headers| remove_hop_by_hop(headers, false),
+            before,
+            "accept: b",
+        );
+        check(
+            |headers| remove_hop_by_hop(headers, true),
+            before,
+            "te: trailers\naccept: b",
+        );
         check(|headers| remove_hop_by_hop(headers, true), "te: gzip", "");
-        check(|headers| remove_hop_by_hop(headers, true), "te: gzip, Trailers;q=1\nte: trailers", "te: trailers");
+        check(
+            |headers| remove_hop_by_hop(headers, true),
+            "te: gzip, Trailers;q=1\nte: trailers",
+            "te: trailers",
+        );
     }
 
     #[test]
@@ -361,14 +442,26 @@ mod tests {
 
     #[test]
     fn declared_trailers_keep_what_is_harmless() {
-        let declared = |lines: &str| declared_trailers(&map(lines)).map(|value| value.to_str().unwrap().to_owned());
-        assert_eq!(declared("trailer: X-A, Content-Length,, x_b\ntrailer: host , x-c"), Some("x-a, x_b, x-c".into()));
-        assert_eq!((declared("trailer: host"), declared("accept: b")), (None, None));
+        let declared = |lines: &str| {
+            declared_trailers(&map(lines)).map(|value| value.to_str().unwrap().to_owned())
+        };
+        assert_eq!(
+            declared("trailer: X-A, Content-Length,, x_b\ntrailer: host , x-c"),
+            Some("x-a, x_b, x-c".into())
+        );
+        assert_eq!(
+            (declared("trailer: host"), declared("accept: b")),
+            (None, None)
+        );
     }
 
     #[test]
     fn cookies_are_joined() {
-        check(join_cookies, "cookie: a=1\ncookie: b=2\ncookie: c=3", "cookie: a=1; b=2; c=3");
+        check(
+            join_cookies,
+            "cookie: a=1\ncookie: b=2\ncookie: c=3",
+            "cookie: a=1; b=2; c=3",
+        );
         check(join_cookies, "cookie: a=1; b=2", "cookie: a=1; b=2");
         check(join_cookies, "accept: b", "accept: b");
     }
@@ -392,11 +485,19 @@ mod tests {
             proxy-authorization: Basic x\nauthorization: Bearer y\nvia: 1.0 edge";
         let own = "x-forwarded-for: 192.0.2.7\nx-forwarded-proto: https\nx-forwarded-host: api.example:8443
             authorization: Bearer y\nvia: 1.0 edge\nvia: 1.1 sealwire-relay-7";
-        check(|headers| forward_request(headers, &hop(false), false), before, own);
+        check(
+            |headers| forward_request(headers, &hop(false), false),
+            before,
+            own,
+        );
         let extended = "x-forwarded-for: 10.0.0.1, 10.0.0.2, 192.0.2.7\nx-forwarded-proto: http\nforwarded: for=x
             x-forwarded-host: evil\nx-forwarded-port: 1\nx-real-ip: 10.0.0.1\nauthorization: Bearer y
             via: 1.0 edge\nvia: 1.1 sealwire-relay-7";
-        check(|headers| forward_request(headers, &hop(true), false), before, extended);
+        check(
+            |headers| forward_request(headers, &hop(true), false),
+            before,
+            extended,
+        );
     }
 
     #[test]
@@ -424,7 +525,11 @@ mod tests {
             ("via: 1.1", false),
             ("forwarded: 1.1 sealwire-relay-7", false),
         ] {
-            assert_eq!(has_taken(&map(lines), "sealwire-relay-7"), expected, "{lines}");
+            assert_eq!(
+                has_taken(&map(lines), "sealwire-relay-7"),
+                expected,
+                "{lines}"
+            );
         }
     }
 
@@ -448,13 +553,29 @@ mod tests {
         let before = "etag: \"a\"\ncontent-md5: x\ndigest: x\ncontent-digest: x\nrepr-digest: x\ncontent-length: 5
             content-encoding: gzip\naccept-ranges: bytes\ncache-control: public\nexpires: x\nvary: accept";
         let after = "accept-ranges: none\ncache-control: public\nexpires: x\nvary: accept";
-        check(|headers| body_of_response_changed(headers, true), before, after);
+        check(
+            |headers| body_of_response_changed(headers, true),
+            before,
+            after,
+        );
         let after = format!("{after}\ncontent-encoding: gzip");
-        check(|headers| body_of_response_changed(headers, false), before, &after);
-        let before = "content-md5: x\ndigest: x\ncontent-length: 5\ncontent-encoding: gzip\naccept: b";
-        check(|headers| body_of_request_changed(headers, true), before, "accept: b");
+        check(
+            |headers| body_of_response_changed(headers, false),
+            before,
+            &after,
+        );
         let before =
-            "range: bytes=0-1\nif-range: \"a\"\nif-none-match: \"a\"\naccept-encoding: gzip, br\nif-match: \"a\"";
-        check(response_will_be_changed, before, "accept-encoding: identity\nif-match: \"a\"");
+            "content-md5: x\ndigest: x\ncontent-length: 5\ncontent-encoding: gzip\naccept: b";
+        check(
+            |headers| body_of_request_changed(headers, true),
+            before,
+            "accept: b",
+        );
+        let before = "range: bytes=0-1\nif-range: \"a\"\nif-none-match: \"a\"\naccept-encoding: gzip, br\nif-match: \"a\"";
+        check(
+            response_will_be_changed,
+            before,
+            "accept-encoding: identity\nif-match: \"a\"",
+        );
     }
 }

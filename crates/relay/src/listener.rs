@@ -17,7 +17,12 @@ use crate::relay::{Listener, Peer, Relay, stops};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections until `stop` becomes true.
-pub async fn accept(relay: Arc<Relay>, listener: Arc<Listener>, socket: TcpListener, mut stop: watch::Receiver<bool>) {
+pub async fn accept(
+    relay: Arc<Relay>,
+    listener: Arc<Listener>,
+    socket: TcpListener,
+    mut stop: watch::Receiver<bool>,
+) {
     loop {
         let accepted = tokio::select! {
             accepted = socket.accept() => accepted,
@@ -30,7 +35,14 @@ pub async fn accept(relay: Arc<Relay>, listener: Arc<Listener>, socket: TcpListe
                     continue;
                 };
                 let _ = stream.set_nodelay(true);
-                tokio::spawn(handle(Arc::clone(&relay), Arc::clone(&listener), stream, address, permit, stop.clone()));
+                tokio::spawn(handle(
+                    Arc::clone(&relay),
+                    Arc::clone(&listener),
+                    stream,
+                    address,
+                    permit,
+                    stop.clone(),
+                ));
             }
             Err(error) => {
                 tracing::warn!(listener = %listener.name, %error, "cannot accept a connection");
@@ -50,7 +62,11 @@ async fn handle(
     stop: watch::Receiver<bool>,
 ) {
     let limits = &relay.limits;
-    let timeouts = Timeouts { header: limits.header_timeout(), idle: limits.idle_timeout(), write: limits.body_idle() };
+    let timeouts = Timeouts {
+        header: limits.header_timeout(),
+        idle: limits.idle_timeout(),
+        write: limits.body_idle(),
+    };
     let activity = Arc::new(Activity::new(timeouts));
     let open = relay.metrics.connection_opened(&listener.name);
     let io = Watched::new(stream, Arc::clone(&activity));
@@ -64,19 +80,51 @@ async fn handle(
                 relay.connection_memory(&listener),
                 stop.clone(),
             );
-            connection::serve(Arc::clone(&relay), Arc::new(peer), io, Arc::clone(&activity), stop).await;
+            connection::serve(
+                Arc::clone(&relay),
+                Arc::new(peer),
+                io,
+                Arc::clone(&activity),
+                stop,
+            )
+            .await;
         }
-        Some(tls) => match timeout(limits.header_timeout(), TlsAcceptor::from(tls.config()).accept(io)).await {
+        Some(tls) => match timeout(
+            limits.header_timeout(),
+            TlsAcceptor::from(tls.config()).accept(io),
+        )
+        .await
+        {
             Ok(Ok(stream)) => {
-                let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+                let certificate = stream
+                    .get_ref()
+                    .1
+                    .peer_certificates()
+                    .and_then(|chain| chain.first());
                 let memory = relay.connection_memory(&listener);
-                let peer = Peer::new(Arc::clone(&listener), address, true, certificate, memory, stop.clone());
-                connection::serve(Arc::clone(&relay), Arc::new(peer), stream, Arc::clone(&activity), stop).await;
+                let peer = Peer::new(
+                    Arc::clone(&listener),
+                    address,
+                    true,
+                    certificate,
+                    memory,
+                    stop.clone(),
+                );
+                connection::serve(
+                    Arc::clone(&relay),
+                    Arc::new(peer),
+                    stream,
+                    Arc::clone(&activity),
+                    stop,
+                )
+                .await;
             }
             _ => relay.metrics.handshake_failed(&listener.name),
         },
     }
     let (received, sent) = activity.bytes();
-    relay.metrics.connection_closed(&listener.name, received, sent);
+    relay
+        .metrics
+        .connection_closed(&listener.name, received, sent);
     drop(open);
 }

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use sealwire_relay::config::{self, Compiled, Config, ConfigErrors, ListenKind, LogFormat, LogLevel};
+use sealwire_relay::config::{
+    self, Compiled, Config, ConfigErrors, ListenKind, LogFormat, LogLevel,
+};
 use sealwire_relay::doctor::{self, Level};
 use sealwire_relay::egress::authority;
 use sealwire_relay::metrics;
@@ -91,15 +93,28 @@ fn main() -> ExitCode {
 
 fn run() -> ExitCode {
     let outcome = match Arguments::parse().command {
-        Command::Serve { config } => read(&config).and_then(|(config, compiled)| serve(&config, compiled)),
-        Command::Config(ConfigCommand::Template { metrics: true, .. }) => print(&metrics::reference()),
-        Command::Config(ConfigCommand::Template { markdown: true, .. }) => print(&config::markdown()),
+        Command::Serve { config } => {
+            read(&config).and_then(|(config, compiled)| serve(&config, compiled))
+        }
+        Command::Config(ConfigCommand::Template { metrics: true, .. }) => {
+            print(&metrics::reference())
+        }
+        Command::Config(ConfigCommand::Template { markdown: true, .. }) => {
+            print(&config::markdown())
+        }
         Command::Config(ConfigCommand::Template { .. }) => print(&config::template()),
         Command::Config(ConfigCommand::Check { file }) => {
             read(&file).and_then(|(config, compiled)| check(&config, &compiled))
         }
-        Command::Doctor { config } => read(&config).and_then(|(config, compiled)| doctor(&config, &compiled)),
-        Command::Authority { hosts, certificate, key, days } => create_authority(&hosts, &certificate, &key, days),
+        Command::Doctor { config } => {
+            read(&config).and_then(|(config, compiled)| doctor(&config, &compiled))
+        }
+        Command::Authority {
+            hosts,
+            certificate,
+            key,
+            days,
+        } => create_authority(&hosts, &certificate, &key, days),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -121,7 +136,10 @@ fn print(text: &str) -> Result<(), Failure> {
 fn read(file: &Path) -> Result<(Config, Compiled), Failure> {
     let failure = |errors: ConfigErrors| {
         let lines: String = errors.iter().map(|error| format!("\n  {error}")).collect();
-        (format!("{} cannot be used:{lines}", file.display()), BAD_CONFIG)
+        (
+            format!("{} cannot be used:{lines}", file.display()),
+            BAD_CONFIG,
+        )
     };
     let config = config::load(file).map_err(failure)?;
     let compiled = config::compile(&config).map_err(failure)?;
@@ -136,16 +154,35 @@ fn check(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
             ListenKind::Forward => "CONNECT proxy",
             ListenKind::ExtProc => "external processor of Envoy",
         };
-        out += &format!("listener {} on {} ({kind})\n", listener.name, listener.config.address);
-        for route in config.route.iter().filter(|route| *route.listen == *listener.name) {
-            let methods = if route.methods.is_empty() { "any method".to_owned() } else { route.methods.join(", ") };
+        out += &format!(
+            "listener {} on {} ({kind})\n",
+            listener.name, listener.config.address
+        );
+        for route in config
+            .route
+            .iter()
+            .filter(|route| *route.listen == *listener.name)
+        {
+            let methods = if route.methods.is_empty() {
+                "any method".to_owned()
+            } else {
+                route.methods.join(", ")
+            };
             let upstream = route.upstream.as_deref().unwrap_or("Envoy's upstream");
-            out += &format!("  route {}: {methods} {} {} -> {upstream}\n", route.name, route.host, route.path);
+            out += &format!(
+                "  route {}: {methods} {} {} -> {upstream}\n",
+                route.name, route.host, route.path
+            );
             for (direction, rules) in [("request", &route.request), ("response", &route.response)] {
                 for rule in rules {
                     let places = [&rule.select, &rule.headers, &rule.query, &rule.segments];
-                    let places: Vec<&str> = places.into_iter().flatten().map(String::as_str).collect();
-                    out += &format!("    {direction}: {} {}\n", rule.action.name(), places.join(", "));
+                    let places: Vec<&str> =
+                        places.into_iter().flatten().map(String::as_str).collect();
+                    out += &format!(
+                        "    {direction}: {} {}\n",
+                        rule.action.name(),
+                        places.join(", ")
+                    );
                 }
             }
             if route.pass {
@@ -160,12 +197,21 @@ fn check(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
 }
 
 fn doctor(config: &Config, compiled: &Compiled) -> Result<(), Failure> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| (error.to_string(), 1))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| (error.to_string(), 1))?;
     let findings = runtime.block_on(doctor::examine(config, compiled));
-    let lines: String = findings.iter().map(|finding| format!("{finding}\n")).collect();
+    let lines: String = findings
+        .iter()
+        .map(|finding| format!("{finding}\n"))
+        .collect();
     print(&lines)?;
-    match findings.iter().filter(|finding| finding.level == Level::Wrong).count() {
+    match findings
+        .iter()
+        .filter(|finding| finding.level == Level::Wrong)
+        .count()
+    {
         0 => Ok(()),
         count => Err((format!("{count} problems must be solved"), 1)),
     }
@@ -176,10 +222,19 @@ fn forbid_core_dumps() {
     use rustix::process::{Resource, Rlimit, setrlimit};
     // Each is tried, also if the other fails: the limit does not apply to dumps that the kernel pipes to a program, and the
     // second call also keeps debuggers off.
-    let is_limited = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).is_ok();
+    let is_limited = setrlimit(
+        Resource::Core,
+        Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        },
+    )
+    .is_ok();
     #[cfg(target_os = "linux")]
     let is_limited =
-        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).is_ok() && is_limited;
+        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+            .is_ok()
+            && is_limited;
     if !is_limited {
         tracing::warn!("core dumps could not be switched off");
     }
@@ -191,14 +246,21 @@ fn serve(config: &Config, compiled: Compiled) -> Result<(), Failure> {
     for warning in &compiled.warnings {
         tracing::warn!("{warning}");
     }
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| (error.to_string(), 1))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| (error.to_string(), 1))?;
     runtime.block_on(async {
-        let (mut term, mut int) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        let (mut term, mut int) = match (
+            signal(SignalKind::terminate()),
+            signal(SignalKind::interrupt()),
+        ) {
             (Ok(term), Ok(int)) => (term, int),
             (Err(error), _) | (_, Err(error)) => return Err((error.to_string(), 1)),
         };
-        let server = Server::start(config, compiled).await.map_err(|error| (error.to_string(), 1))?;
+        let server = Server::start(config, compiled)
+            .await
+            .map_err(|error| (error.to_string(), 1))?;
         for (name, address) in server.addresses() {
             tracing::info!(listener = %name, %address, "listening");
         }
@@ -231,24 +293,42 @@ fn log(config: &Config) {
             || metadata.target() == "access"
     });
     // Its own errors would panic where standard error is closed.
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
     let layer = match config.log.format {
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
         LogFormat::Text => layer.boxed(),
     };
-    let _ = tracing_subscriber::registry().with(layer.with_filter(ours).with_filter(level)).try_init();
+    let _ = tracing_subscriber::registry()
+        .with(layer.with_filter(ours).with_filter(level))
+        .try_init();
 }
 
-fn create_authority(hosts: &[String], certificate: &Path, key: &Path, days: u16) -> Result<(), Failure> {
+fn create_authority(
+    hosts: &[String],
+    certificate: &Path,
+    key: &Path,
+    days: u16,
+) -> Result<(), Failure> {
     let names: Vec<&str> = hosts.iter().map(String::as_str).collect();
-    let new = authority::create(&names, days, OffsetDateTime::now_utc()).map_err(|error| (error.to_string(), 1))?;
+    let new = authority::create(&names, days, OffsetDateTime::now_utc())
+        .map_err(|error| (error.to_string(), 1))?;
     let write = |path: &Path, mode: u32, text: &str| {
         use std::os::unix::fs::OpenOptionsExt as _;
-        let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(path);
         let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
         written.map_err(|error| (format!("{}: {error}", path.display()), 1))
     };
     write(key, 0o600, &new.key_pem)?;
     write(certificate, 0o644, &new.cert_pem)?;
-    print(&format!("{} is what clients behind the relay trust; {} is secret\n", certificate.display(), key.display()))
+    print(&format!(
+        "{} is what clients behind the relay trust; {} is secret\n",
+        certificate.display(),
+        key.display()
+    ))
 }

@@ -27,12 +27,20 @@ pub struct Budget {
 impl Budget {
     /// Creates a budget of this many bytes.
     pub fn new(bytes: usize, exceeded: &'static str) -> Self {
-        Self::of(Arc::new(Semaphore::new(Self::units(bytes))), bytes, exceeded)
+        Self::of(
+            Arc::new(Semaphore::new(Self::units(bytes))),
+            bytes,
+            exceeded,
+        )
     }
 
     /// Wraps a semaphore that counts units of a budget of this many bytes.
     pub fn of(units: Arc<Semaphore>, bytes: usize, exceeded: &'static str) -> Self {
-        Self { units, total: Self::units(bytes), exceeded }
+        Self {
+            units,
+            total: Self::units(bytes),
+            exceeded,
+        }
     }
 
     /// Units of a budget of this many bytes.
@@ -65,7 +73,11 @@ pub struct Account {
 impl Account {
     /// Returns a reservation of nothing.
     pub const fn reservation(self) -> Reservation {
-        Reservation { account: self, units: 0, permits: None }
+        Reservation {
+            account: self,
+            units: 0,
+            permits: None,
+        }
     }
 }
 
@@ -90,12 +102,19 @@ impl Reservation {
         }
         let more = u32::try_from(units - self.units).unwrap_or(u32::MAX);
         let [connection, client, process] = &self.account.budgets;
-        for (share, limit) in [(connection, "limits.connection_memory_bytes"), (client, "limits.client_memory_bytes")] {
+        for (share, limit) in [
+            (connection, "limits.connection_memory_bytes"),
+            (client, "limits.client_memory_bytes"),
+        ] {
             if units > share.total {
                 return Err(Reason::TooLarge(limit, (share.total * UNIT) as u64));
             }
         }
-        let taken = [connection.take(more)?, client.take(more)?, process.take(more)?];
+        let taken = [
+            connection.take(more)?,
+            client.take(more)?,
+            process.take(more)?,
+        ];
         let used = client.used_units();
         let left = process.units.available_permits() + used;
         if !leaves_others_their_part(used, left, client.total, process.total) {
@@ -103,7 +122,10 @@ impl Reservation {
         }
         self.units = units;
         match &mut self.permits {
-            Some(permits) => permits.iter_mut().zip(taken).for_each(|(permit, more)| permit.merge(more)),
+            Some(permits) => permits
+                .iter_mut()
+                .zip(taken)
+                .for_each(|(permit, more)| permit.merge(more)),
             None => self.permits = Some(taken),
         }
         Ok(())
@@ -112,7 +134,9 @@ impl Reservation {
     /// Gives memory back until at most `bytes`, rounded up to a unit, are reserved.
     pub fn at_most(&mut self, bytes: usize) {
         let units = bytes.div_ceil(UNIT);
-        let Some(surplus) = self.units.checked_sub(units).filter(|surplus| *surplus > 0) else { return };
+        let Some(surplus) = self.units.checked_sub(units).filter(|surplus| *surplus > 0) else {
+            return;
+        };
         self.units = units;
         for permit in self.permits.iter_mut().flatten() {
             drop(permit.split(surplus));
@@ -128,14 +152,26 @@ mod tests {
 
     /// An account of a connection with 64 KiB, of a client with 128 KiB, in a process with 256 KiB.
     fn account(client: &Budget, process: &Budget) -> Account {
-        Account { budgets: [Budget::new(64 * KIB, "connection"), client.clone(), process.clone()] }
+        Account {
+            budgets: [
+                Budget::new(64 * KIB, "connection"),
+                client.clone(),
+                process.clone(),
+            ],
+        }
     }
 
     #[test]
     fn memory_is_taken_as_it_is_used_and_within_every_share() {
         let process = Budget::new(256 * KIB, "process");
-        let clients = [Budget::new(128 * KIB, "client"), Budget::new(128 * KIB, "client")];
-        let connections: Vec<_> = [0, 0, 0, 1, 1, 1].iter().map(|at| account(&clients[*at], &process)).collect();
+        let clients = [
+            Budget::new(128 * KIB, "client"),
+            Budget::new(128 * KIB, "client"),
+        ];
+        let connections: Vec<_> = [0, 0, 0, 1, 1, 1]
+            .iter()
+            .map(|at| account(&clients[*at], &process))
+            .collect();
         let reserve = |connection: usize, bytes| {
             let mut reservation = connections[connection].clone().reservation();
             reservation.at_least(bytes).map(|()| reservation)
@@ -165,7 +201,10 @@ mod tests {
 
         // No share of a connection has so much.
         let too_large = reserve(5, 64 * KIB + 1).unwrap_err();
-        assert_eq!(too_large, Reason::TooLarge("limits.connection_memory_bytes", 64 << 10));
+        assert_eq!(
+            too_large,
+            Reason::TooLarge("limits.connection_memory_bytes", 64 << 10)
+        );
         // A failed growth takes nothing of the other shares, and keeps what was taken.
         assert!(first.at_least(65 * KIB).is_err());
         drop((second, third, nothing));
@@ -184,7 +223,10 @@ mod tests {
     #[test]
     fn the_process_limits_what_clients_take_together() {
         let process = Budget::new(100 * KIB, "process");
-        let clients = [Budget::new(128 * KIB, "client"), Budget::new(128 * KIB, "client")];
+        let clients = [
+            Budget::new(128 * KIB, "client"),
+            Budget::new(128 * KIB, "client"),
+        ];
         let _first = {
             let mut reservation = account(&clients[0], &process).reservation();
             reservation.at_least(64 * KIB).unwrap();

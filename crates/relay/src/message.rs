@@ -31,7 +31,8 @@ const BEGIN_BYTES_MAX: usize = 64 << 10;
 /// Longest wait for the end of a body of unknown length that is rejected unless it is empty.
 const END_WAIT: Duration = Duration::from_secs(1);
 
-const UNCERTAIN_END: Reason = Reason::UpstreamBroken("a body whose end cannot be told from a broken connection");
+const UNCERTAIN_END: Reason =
+    Reason::UpstreamBroken("a body whose end cannot be told from a broken connection");
 
 /// A body to edit, with the parts of its message that decide how.
 pub struct Message<'a> {
@@ -87,15 +88,21 @@ impl Message<'_> {
         let is_empty = match &readable {
             Ok(_) => body::is_empty(&mut source).await?,
             Err(_) if passes || self.headers.contains_key(EXPECT) => source.is_end_stream(),
-            Err(_) => timeout(END_WAIT, body::is_empty(&mut source)).await.unwrap_or(Ok(false))?,
+            Err(_) => timeout(END_WAIT, body::is_empty(&mut source))
+                .await
+                .unwrap_or(Ok(false))?,
         };
         if is_empty && self.is_close_delimited && !passes {
             return Err(self.scope.failure(UNCERTAIN_END));
         }
         if is_empty {
-            let is_missing =
-                self.scope.phase == Phase::Request && direction.rules.iter().any(Rule::requires_body_value);
-            return if is_missing { Err(self.scope.failure(Reason::Missing)) } else { Ok(Edited::Unchanged(source)) };
+            let is_missing = self.scope.phase == Phase::Request
+                && direction.rules.iter().any(Rule::requires_body_value);
+            return if is_missing {
+                Err(self.scope.failure(Reason::Missing))
+            } else {
+                Ok(Edited::Unchanged(source))
+            };
         }
         match readable {
             // Boxed, because a request without rules would carry its size too.
@@ -117,35 +124,52 @@ impl Message<'_> {
         let mut memory = self.memory.clone().reservation();
         let mut bytes = BytesMut::new();
         while let Some(frame) = source.frame().await.transpose()? {
-            let Ok(data) = frame.into_data() else { continue };
+            let Ok(data) = frame.into_data() else {
+                continue;
+            };
             let len = bytes.len() + data.len();
             if len > max {
                 return Err(self.scope.failure(Reason::TooLarge("body", max as u64)));
             }
             // The buffer grows to twice its length.
-            memory.at_least(2 * len).map_err(|reason| self.scope.failure(reason))?;
+            memory
+                .at_least(2 * len)
+                .map_err(|reason| self.scope.failure(reason))?;
             bytes.extend_from_slice(&data);
         }
-        Ok(Edited::Held { bytes: bytes.freeze(), memory, was_edited: false })
+        Ok(Edited::Held {
+            bytes: bytes.freeze(),
+            memory,
+            was_edited: false,
+        })
     }
 
     /// A body that nobody reads passes if its route says so. So does an error page of an upstream if the rules only
     /// reveal, because it passes as it came and nothing in it is revealed.
     fn passes_unread(&self, direction: &Direction) -> bool {
-        let is_error = self.status.is_some_and(|status| status.is_client_error() || status.is_server_error());
-        direction.pass_unparsed || (is_error && direction.rules.iter().all(|rule| rule.action.reveals()))
+        let is_error = self
+            .status
+            .is_some_and(|status| status.is_client_error() || status.is_server_error());
+        direction.pass_unparsed
+            || (is_error && direction.rules.iter().all(|rule| rule.action.reveals()))
     }
 
     /// Format, decoder and rules for the body's type and coding.
     fn readable(&self, direction: &Direction) -> Result<Readable, Reason> {
-        let content_type =
-            single(self.headers, CONTENT_TYPE).map_err(|()| Reason::Unreadable("several content types"))?;
+        let content_type = single(self.headers, CONTENT_TYPE)
+            .map_err(|()| Reason::Unreadable("several content types"))?;
         let content_type = content_type.ok_or(Reason::Unreadable("no content type"))?;
-        let format = Format::from_content_type(content_type).map_err(|error| Reason::Unreadable(error.text()))?;
-        let rules = direction.body_rules(&format).ok_or(Reason::Unreadable("no rule for this content type"))?;
-        let coding =
-            single(self.headers, CONTENT_ENCODING).map_err(|()| Reason::Unreadable("several content codings"))?;
-        let decoder = Decoder::new(coding.unwrap_or("identity"), self.relay.limits.decoded_bytes as u64);
+        let format = Format::from_content_type(content_type)
+            .map_err(|error| Reason::Unreadable(error.text()))?;
+        let rules = direction
+            .body_rules(&format)
+            .ok_or(Reason::Unreadable("no rule for this content type"))?;
+        let coding = single(self.headers, CONTENT_ENCODING)
+            .map_err(|()| Reason::Unreadable("several content codings"))?;
+        let decoder = Decoder::new(
+            coding.unwrap_or("identity"),
+            self.relay.limits.decoded_bytes as u64,
+        );
         let decoder = decoder.map_err(|error| error.reason())?;
         Ok((format, decoder, rules))
     }
@@ -159,7 +183,11 @@ impl Message<'_> {
         loop {
             let Some(frame) = next else {
                 let (bytes, memory) = (joined(frames.into()), editor.into_memory());
-                return Ok(Edited::Held { bytes, memory, was_edited: true });
+                return Ok(Edited::Held {
+                    bytes,
+                    memory,
+                    was_edited: true,
+                });
             };
             bytes += frame.len();
             frames.push_back(frame);
@@ -197,29 +225,51 @@ impl Message<'_> {
         // JSON ends with its last bracket, and a reader drops an event without its blank line.
         if self.is_close_delimited && !matches!(format, Format::Json | Format::EventStream) {
             let is_passed = passes_unparsed && !direction.pass_unparsed;
-            return if is_passed { Ok(Edited::Unchanged(source)) } else { Err(self.scope.failure(UNCERTAIN_END)) };
+            return if is_passed {
+                Ok(Edited::Unchanged(source))
+            } else {
+                Err(self.scope.failure(UNCERTAIN_END))
+            };
         }
         let scanner = direction.scanner(format, rules, limits_of_scanner, self.scope.phase);
-        let is_short =
-            self.scope.phase == Phase::Response && length.is_some_and(|length| length <= HELD_RESPONSE_BYTES_MAX);
+        let is_short = self.scope.phase == Phase::Response
+            && length.is_some_and(|length| length <= HELD_RESPONSE_BYTES_MAX);
         let holds = self.must_hold
             || !direction.stream
             || passes_whole
             || is_short
             || decoder.as_ref().is_some_and(Decoder::holds_input);
-        let body_max = if decoder.is_some() { limits.decoded_bytes } else { direction.body_bytes_max };
+        let body_max = if decoder.is_some() {
+            limits.decoded_bytes
+        } else {
+            direction.body_bytes_max
+        };
         let expected = length.map_or(0, |length| usize::try_from(length).unwrap_or(usize::MAX));
         if holds && expected > body_max {
-            return Err(self.scope.failure(Reason::TooLarge("body", body_max as u64)));
+            return Err(self
+                .scope
+                .failure(Reason::TooLarge("body", body_max as u64)));
         }
         let extent = if holds {
-            Extent::Held { bytes_max: body_max }
+            Extent::Held {
+                bytes_max: body_max,
+            }
         } else {
-            Extent::Streams { memory_bytes_max: limits.stream_window_bytes }
+            Extent::Streams {
+                memory_bytes_max: limits.stream_window_bytes,
+            }
         };
         let memory = self.memory.clone().reservation();
         let engine = self.relay.engine.clone();
-        let mut editor = Editor::new(source, decoder, scanner, engine, Arc::clone(&self.scope), extent, memory);
+        let mut editor = Editor::new(
+            source,
+            decoder,
+            scanner,
+            engine,
+            Arc::clone(&self.scope),
+            extent,
+            memory,
+        );
         if !holds {
             return self.begin_stream(editor).await;
         }
@@ -227,10 +277,18 @@ impl Message<'_> {
             editor.keep_originals();
         }
         match editor.collect().await {
-            Ok(frames) => Ok(Edited::Held { bytes: joined(frames), memory: editor.into_memory(), was_edited: true }),
+            Ok(frames) => Ok(Edited::Held {
+                bytes: joined(frames),
+                memory: editor.into_memory(),
+                was_edited: true,
+            }),
             Err(failure) if passes_whole && matches!(failure.reason, Reason::Malformed(_)) => {
                 let (frames, memory) = editor.into_originals().await?;
-                Ok(Edited::Held { bytes: joined(frames), memory, was_edited: true })
+                Ok(Edited::Held {
+                    bytes: joined(frames),
+                    memory,
+                    was_edited: true,
+                })
             }
             Err(failure) => Err(failure),
         }
@@ -251,8 +309,14 @@ pub fn scanner_limits(relay: &Relay, pass_unparsed: bool) -> sealwire_relay_body
 /// The only value of a header, as text. An error if there are several, or one that is not visible ASCII.
 fn single(headers: &HeaderMap, name: http::HeaderName) -> Result<Option<&str>, ()> {
     let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    if values.next().is_some() { Err(()) } else { value.to_str().map(Some).map_err(|_| ()) }
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    if values.next().is_some() {
+        Err(())
+    } else {
+        value.to_str().map(Some).map_err(|_| ())
+    }
 }
 
 fn content_length(headers: &HeaderMap) -> Option<u64> {

@@ -52,7 +52,12 @@ const METRICS: &[MetricDoc] = &[
         labels: &["route", "action"],
         help: "Time of requests to the engine",
     },
-    MetricDoc { name: "values", kind: "counter", labels: &["route", "action"], help: "Values sent to the engine" },
+    MetricDoc {
+        name: "values",
+        kind: "counter",
+        labels: &["route", "action"],
+        help: "Values sent to the engine",
+    },
     MetricDoc {
         name: "engine_failures",
         kind: "counter",
@@ -65,24 +70,54 @@ const METRICS: &[MetricDoc] = &[
         labels: &["route"],
         help: "Batches whose values passed in the clear because the engine did not answer",
     },
-    MetricDoc { name: "connections", kind: "gauge", labels: &["listener"], help: "Open connections of clients" },
+    MetricDoc {
+        name: "connections",
+        kind: "gauge",
+        labels: &["listener"],
+        help: "Open connections of clients",
+    },
     MetricDoc {
         name: "rejected_connections",
         kind: "counter",
         labels: &["listener"],
         help: "Connections closed because limits.connections_max are open",
     },
-    MetricDoc { name: "failed_handshakes", kind: "counter", labels: &["listener"], help: "TLS handshakes that failed" },
+    MetricDoc {
+        name: "failed_handshakes",
+        kind: "counter",
+        labels: &["listener"],
+        help: "TLS handshakes that failed",
+    },
     MetricDoc {
         name: "client_bytes",
         kind: "counter",
         labels: &["listener", "direction"],
         help: "Bytes received from and sent to clients, TLS included",
     },
-    MetricDoc { name: "tunnels", kind: "counter", labels: &["listener"], help: "Tunnels that pass untouched" },
-    MetricDoc { name: "websockets", kind: "gauge", labels: &[], help: "Open WebSockets" },
-    MetricDoc { name: "in_flight", kind: "gauge", labels: &[], help: "Exchanges that run" },
-    MetricDoc { name: "memory_bytes", kind: "gauge", labels: &[], help: "Memory taken by bodies" },
+    MetricDoc {
+        name: "tunnels",
+        kind: "counter",
+        labels: &["listener"],
+        help: "Tunnels that pass untouched",
+    },
+    MetricDoc {
+        name: "websockets",
+        kind: "gauge",
+        labels: &[],
+        help: "Open WebSockets",
+    },
+    MetricDoc {
+        name: "in_flight",
+        kind: "gauge",
+        labels: &[],
+        help: "Exchanges that run",
+    },
+    MetricDoc {
+        name: "memory_bytes",
+        kind: "gauge",
+        labels: &[],
+        help: "Memory taken by bodies",
+    },
     MetricDoc {
         name: "certificate_remaining_seconds",
         kind: "gauge",
@@ -95,15 +130,30 @@ const METRICS: &[MetricDoc] = &[
         labels: &["listener"],
         help: "1 if the certificate files of the listener changed and are rejected, so that the old ones are in use",
     },
-    MetricDoc { name: "engine_ready", kind: "gauge", labels: &[], help: "1 if an engine answered the last probe" },
+    MetricDoc {
+        name: "engine_ready",
+        kind: "gauge",
+        labels: &[],
+        help: "1 if an engine answered the last probe",
+    },
     MetricDoc {
         name: "spans",
         kind: "counter",
         labels: &["outcome"],
         help: "Spans; no_room: queue full, undelivered: not accepted by the collector, over_rate: above traces.spans_per_s_max",
     },
-    MetricDoc { name: "spans_waiting", kind: "gauge", labels: &[], help: "Spans queued or being sent" },
-    MetricDoc { name: "build", kind: "info", labels: &["version"], help: "The program that runs" },
+    MetricDoc {
+        name: "spans_waiting",
+        kind: "gauge",
+        labels: &[],
+        help: "Spans queued or being sent",
+    },
+    MetricDoc {
+        name: "build",
+        kind: "info",
+        labels: &["version"],
+        help: "The program that runs",
+    },
 ];
 
 impl MetricDoc {
@@ -157,17 +207,30 @@ Written by `sealwire-relay config template --metrics`; a test compares it with t
 pub fn reference() -> String {
     let mut text = String::from(REFERENCE_HEAD);
     for metric in METRICS {
-        let labels = metric.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
+        let labels = metric
+            .labels
+            .iter()
+            .map(|label| format!("`{label}`"))
+            .collect::<Vec<_>>()
+            .join(", ");
         let unit = match metric.unit() {
             Some(Unit::Seconds) => "s",
             Some(_) => "bytes",
             None => "count",
         };
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "| `{}` | {} | {unit} | {labels} | {} |", metric.scraped(), metric.kind, metric.help);
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | {unit} | {labels} | {} |",
+            metric.scraped(),
+            metric.kind,
+            metric.help
+        );
     }
     let routes = "names of `[[route]]`; empty for a request without a route";
-    let reasons = Reason::KINDS.map(|reason| format!("`{}`", reason.name())).join(", ");
+    let reasons = Reason::KINDS
+        .map(|reason| format!("`{}`", reason.name()))
+        .join(", ");
     let _ = write!(
         text,
         "\n## Labels\n\n| label | values |\n| --- | --- |\n| `route` | {routes} |\n| `listener` | names of `[listen.NAME]` |\n\
@@ -286,13 +349,26 @@ impl Default for Metrics {
         registry.register("websockets", metrics.websockets.clone());
         registry.register("in_flight", metrics.in_flight.clone());
         registry.register("memory_bytes", metrics.memory_bytes.clone());
-        registry.register("certificate_remaining_seconds", metrics.certificate_remaining.clone());
-        registry.register("certificates_rejected", metrics.certificates_rejected.clone());
+        registry.register(
+            "certificate_remaining_seconds",
+            metrics.certificate_remaining.clone(),
+        );
+        registry.register(
+            "certificates_rejected",
+            metrics.certificates_rejected.clone(),
+        );
         registry.register("engine_ready", metrics.engine_ready.clone());
         registry.register("spans", metrics.spans.spans.clone());
         registry.register("spans_waiting", metrics.spans.waiting.clone());
-        Documented::register(&mut registry, "build", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
-        Self { registry: registry.0, ..metrics }
+        Documented::register(
+            &mut registry,
+            "build",
+            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
+        );
+        Self {
+            registry: registry.0,
+            ..metrics
+        }
     }
 }
 
@@ -334,16 +410,36 @@ impl Metrics {
 
     /// Counts an exchange that ended. `route` is empty if there was none; `reason` is empty without a failure.
     pub fn request(&self, route: &Label, status: StatusCode, reason: &'static str, time: Duration) {
-        let labels = ResultLabels { route: Arc::clone(route), status: class(status), reason };
+        let labels = ResultLabels {
+            route: Arc::clone(route),
+            status: class(status),
+            reason,
+        };
         self.requests.get_or_create(&labels).inc();
-        self.request_seconds.get_or_create(&RouteLabel { route: Arc::clone(route) }).observe(time.as_secs_f64());
+        self.request_seconds
+            .get_or_create(&RouteLabel {
+                route: Arc::clone(route),
+            })
+            .observe(time.as_secs_f64());
     }
 
     /// Counts a call to the engine.
-    pub fn engine_call(&self, route: &Label, action: &'static str, values: usize, time: Duration, is_ok: bool) {
-        let labels = ActionLabels { route: Arc::clone(route), action };
+    pub fn engine_call(
+        &self,
+        route: &Label,
+        action: &'static str,
+        values: usize,
+        time: Duration,
+        is_ok: bool,
+    ) {
+        let labels = ActionLabels {
+            route: Arc::clone(route),
+            action,
+        };
         self.values.get_or_create(&labels).inc_by(values as u64);
-        self.engine_seconds.get_or_create(&labels).observe(time.as_secs_f64());
+        self.engine_seconds
+            .get_or_create(&labels)
+            .observe(time.as_secs_f64());
         if !is_ok {
             self.engine_failures.get_or_create(&labels).inc();
         }
@@ -351,35 +447,60 @@ impl Metrics {
 
     /// Counts a batch whose values passed in the clear.
     pub fn failed_open(&self, route: &Label) {
-        self.failed_open.get_or_create(&RouteLabel { route: Arc::clone(route) }).inc();
+        self.failed_open
+            .get_or_create(&RouteLabel {
+                route: Arc::clone(route),
+            })
+            .inc();
     }
 
     /// Counts an open connection until the guard is dropped.
     pub fn connection_opened(&self, listener: &Label) -> GaugeGuard {
-        GaugeGuard::new(self.connections.get_or_create(&ListenerLabel { listener: Arc::clone(listener) }).clone())
+        GaugeGuard::new(
+            self.connections
+                .get_or_create(&ListenerLabel {
+                    listener: Arc::clone(listener),
+                })
+                .clone(),
+        )
     }
 
     /// Counts the bytes of a connection that ended.
     pub fn connection_closed(&self, listener: &Label, received: u64, sent: u64) {
         for (direction, bytes) in [("received", received), ("sent", sent)] {
-            let labels = DirectionLabels { listener: Arc::clone(listener), direction };
+            let labels = DirectionLabels {
+                listener: Arc::clone(listener),
+                direction,
+            };
             self.bytes.get_or_create(&labels).inc_by(bytes);
         }
     }
 
     /// Counts a connection over the limit.
     pub fn connection_rejected(&self, listener: &Label) {
-        self.rejected_connections.get_or_create(&ListenerLabel { listener: Arc::clone(listener) }).inc();
+        self.rejected_connections
+            .get_or_create(&ListenerLabel {
+                listener: Arc::clone(listener),
+            })
+            .inc();
     }
 
     /// Counts a failed handshake.
     pub fn handshake_failed(&self, listener: &Label) {
-        self.failed_handshakes.get_or_create(&ListenerLabel { listener: Arc::clone(listener) }).inc();
+        self.failed_handshakes
+            .get_or_create(&ListenerLabel {
+                listener: Arc::clone(listener),
+            })
+            .inc();
     }
 
     /// Counts a tunnel that passes untouched.
     pub fn tunnel(&self, listener: &Label) {
-        self.tunnels.get_or_create(&ListenerLabel { listener: Arc::clone(listener) }).inc();
+        self.tunnels
+            .get_or_create(&ListenerLabel {
+                listener: Arc::clone(listener),
+            })
+            .inc();
     }
 
     /// Counts an open WebSocket until the guard is dropped.
@@ -389,20 +510,31 @@ impl Metrics {
 
     /// Sets the gauges of permits.
     pub fn set_usage(&self, in_flight: usize, memory_bytes: usize) {
-        self.in_flight.set(i64::try_from(in_flight).unwrap_or(i64::MAX));
-        self.memory_bytes.set(i64::try_from(memory_bytes).unwrap_or(i64::MAX));
+        self.in_flight
+            .set(i64::try_from(in_flight).unwrap_or(i64::MAX));
+        self.memory_bytes
+            .set(i64::try_from(memory_bytes).unwrap_or(i64::MAX));
     }
 
     /// Sets whether the changed certificate files of a listener are rejected.
     pub fn set_certificates_rejected(&self, listener: &Label, is_rejected: bool) {
-        let labels = ListenerLabel { listener: Arc::clone(listener) };
-        self.certificates_rejected.get_or_create(&labels).set(is_rejected.into());
+        let labels = ListenerLabel {
+            listener: Arc::clone(listener),
+        };
+        self.certificates_rejected
+            .get_or_create(&labels)
+            .set(is_rejected.into());
     }
 
     /// Sets the time until the first certificate of a file expires, in seconds. `listener` is empty for files of no listener.
     pub fn set_certificate_remaining(&self, listener: &Label, of: &'static str, seconds: f64) {
-        let labels = CertificateLabels { listener: Arc::clone(listener), of };
-        self.certificate_remaining.get_or_create(&labels).set(seconds);
+        let labels = CertificateLabels {
+            listener: Arc::clone(listener),
+            of,
+        };
+        self.certificate_remaining
+            .get_or_create(&labels)
+            .set(seconds);
     }
 
     /// Sets the result of the last probe of the engine.
@@ -440,8 +572,17 @@ mod tests {
     fn sample(line: &str) -> (String, BTreeSet<String>) {
         let (series, _) = line.rsplit_once(' ').unwrap();
         let (name, labels) = series.split_once('{').unwrap_or((series, ""));
-        let labels = labels.trim_end_matches('}').split(',').filter_map(|label| label.split_once('='));
-        (name.to_owned(), labels.map(|(label, _)| label.to_owned()).filter(|label| label != "le").collect())
+        let labels = labels
+            .trim_end_matches('}')
+            .split(',')
+            .filter_map(|label| label.split_once('='));
+        (
+            name.to_owned(),
+            labels
+                .map(|(label, _)| label.to_owned())
+                .filter(|label| label != "le")
+                .collect(),
+        )
     }
 
     #[test]
@@ -450,19 +591,35 @@ mod tests {
         let mut scraped = BTreeMap::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let (name, labels) = sample(line);
-            let name =
-                ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(&name);
+            let name = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|suffix| name.strip_suffix(suffix))
+                .unwrap_or(&name);
             scraped.insert(name.to_owned(), labels);
         }
         let table: BTreeMap<_, _> = METRICS
             .iter()
-            .map(|doc| (doc.scraped(), doc.labels.iter().map(|label| (*label).to_owned()).collect::<BTreeSet<_>>()))
+            .map(|doc| {
+                (
+                    doc.scraped(),
+                    doc.labels
+                        .iter()
+                        .map(|label| (*label).to_owned())
+                        .collect::<BTreeSet<_>>(),
+                )
+            })
             .collect();
         assert_eq!(scraped, table);
         for doc in METRICS {
             let family = format!("{PREFIX}_{}", doc.name);
-            assert!(text.contains(&format!("# TYPE {family} {}\n", doc.kind)), "{family}");
-            assert!(text.contains(&format!("# HELP {family} {}", doc.help)), "{family}");
+            assert!(
+                text.contains(&format!("# TYPE {family} {}\n", doc.kind)),
+                "{family}"
+            );
+            assert!(
+                text.contains(&format!("# HELP {family} {}", doc.help)),
+                "{family}"
+            );
             let has_unit = text.contains(&format!("# UNIT {family} "));
             assert_eq!(has_unit, doc.unit().is_some(), "{family}");
         }
@@ -471,10 +628,21 @@ mod tests {
     #[test]
     fn gauges_go_down_with_their_guards() {
         let (metrics, name) = (Metrics::default(), Label::from("public"));
-        let guards = [metrics.connection_opened(&name), metrics.connection_opened(&name)];
-        assert!(metrics.text().contains("sealwire_relay_connections{listener=\"public\"} 2\n"));
+        let guards = [
+            metrics.connection_opened(&name),
+            metrics.connection_opened(&name),
+        ];
+        assert!(
+            metrics
+                .text()
+                .contains("sealwire_relay_connections{listener=\"public\"} 2\n")
+        );
         drop(guards);
-        assert!(metrics.text().contains("sealwire_relay_connections{listener=\"public\"} 0\n"));
+        assert!(
+            metrics
+                .text()
+                .contains("sealwire_relay_connections{listener=\"public\"} 0\n")
+        );
     }
 
     #[test]

@@ -42,8 +42,15 @@ pub struct Relay {
 
 impl Relay {
     /// Creates the state.
-    pub fn new(limits: Limits, engine: Engine, metrics: Arc<Metrics>, traces: Traces, logs_access: bool) -> Self {
-        let semaphore = |permits: usize| Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
+    pub fn new(
+        limits: Limits,
+        engine: Engine,
+        metrics: Arc<Metrics>,
+        traces: Traces,
+        logs_access: bool,
+    ) -> Self {
+        let semaphore =
+            |permits: usize| Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
         Self {
             connections: semaphore(limits.connections_max as usize),
             requests: semaphore(limits.requests_max as usize),
@@ -65,7 +72,10 @@ impl Relay {
 
     /// Waits until no connection is open.
     pub async fn is_drained(&self) {
-        let _all = self.connections.acquire_many(self.limits.connections_max).await;
+        let _all = self
+            .connections
+            .acquire_many(self.limits.connections_max)
+            .await;
     }
 
     /// Takes the permit of one exchange.
@@ -82,14 +92,22 @@ impl Relay {
     /// # Errors
     /// The client's share is in use.
     pub fn client_permit(&self, client: &ClientId) -> Result<OwnedSemaphorePermit, Failure> {
-        let busy = || Failure::request(Reason::Busy("limits.requests_per_client_max exchanges of the client run"));
+        let busy = || {
+            Failure::request(Reason::Busy(
+                "limits.requests_per_client_max exchanges of the client run",
+            ))
+        };
         let share = self.client_requests.of(client);
         let permit = Arc::clone(&share).try_acquire_owned().map_err(|_| busy())?;
         let used = self.client_requests.permits() - share.available_permits();
         // The exchange has its permit of the process already.
         let left = self.requests.available_permits() + used;
-        let is_within =
-            leaves_others_their_part(used, left, self.client_requests.permits(), self.limits.requests_max as usize);
+        let is_within = leaves_others_their_part(
+            used,
+            left,
+            self.client_requests.permits(),
+            self.limits.requests_max as usize,
+        );
         if is_within { Ok(permit) } else { Err(busy()) }
     }
 
@@ -98,20 +116,30 @@ impl Relay {
         if listener.trust_forwarded {
             return Budget::new(self.limits.memory_bytes, "limits.memory_bytes are in use");
         }
-        Budget::new(self.limits.connection_memory_bytes(), "limits.connection_memory_bytes are in use")
+        Budget::new(
+            self.limits.connection_memory_bytes(),
+            "limits.connection_memory_bytes are in use",
+        )
     }
 
     /// The memory that exchanges of a client on a connection may take.
     pub fn account(&self, peer: &Peer, client: &ClientId) -> Account {
         let bytes = self.limits.client_memory_bytes();
-        let share = Budget::of(self.client_memory.of(client), bytes, "limits.client_memory_bytes are in use");
-        Account { budgets: [peer.memory.clone(), share, self.memory.clone()] }
+        let share = Budget::of(
+            self.client_memory.of(client),
+            bytes,
+            "limits.client_memory_bytes are in use",
+        );
+        Account {
+            budgets: [peer.memory.clone(), share, self.memory.clone()],
+        }
     }
 
     /// Updates the gauges of permits.
     pub fn measure(&self) {
         let in_flight = self.limits.requests_max as usize - self.requests.available_permits();
-        self.metrics.set_usage(in_flight, self.memory.used(self.limits.memory_bytes));
+        self.metrics
+            .set_usage(in_flight, self.memory.used(self.limits.memory_bytes));
     }
 }
 
@@ -175,7 +203,16 @@ impl Peer {
         stop: watch::Receiver<bool>,
     ) -> Self {
         let name = certificate.and_then(name_of);
-        Self { listener, address, is_tls, name, tunnel: None, opened_by: None, memory, stop }
+        Self {
+            listener,
+            address,
+            is_tls,
+            name,
+            tunnel: None,
+            opened_by: None,
+            memory,
+            stop,
+        }
     }
 
     /// The peer inside an intercepted tunnel, whose client was let in when the tunnel was opened.
@@ -208,7 +245,10 @@ impl Peer {
         let listener = &self.listener;
         let is_proxy = listener.kind == ListenKind::Forward;
         let address = ClientId::of_address(self.address.ip(), listener.ipv6_bits);
-        let mut client = listener.clients.authenticate(&parts.headers, is_proxy, self.name.as_ref(), address)?;
+        let mut client =
+            listener
+                .clients
+                .authenticate(&parts.headers, is_proxy, self.name.as_ref(), address)?;
         // Behind a proxy the certificate and the address are the proxy's. A token is the client's own.
         if listener.trust_forwarded
             && !matches!(client.id, ClientId::Token(_))

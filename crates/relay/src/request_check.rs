@@ -56,9 +56,15 @@ const TWINS: [&str; 14] = [
 ];
 
 /// Parameters that some frameworks take the method from.
-static UNDERSCORED_METHODS: LazyLock<NameSet> = LazyLock::new(|| parameters(&["_method", "_httpmethod"]));
-static NAMED_METHODS: LazyLock<NameSet> =
-    LazyLock::new(|| parameters(&["x-http-method", "x-http-method-override", "x-method-override"]));
+static UNDERSCORED_METHODS: LazyLock<NameSet> =
+    LazyLock::new(|| parameters(&["_method", "_httpmethod"]));
+static NAMED_METHODS: LazyLock<NameSet> = LazyLock::new(|| {
+    parameters(&[
+        "x-http-method",
+        "x-http-method-override",
+        "x-method-override",
+    ])
+});
 
 fn parameters(names: &[&str]) -> NameSet {
     let mut set = NameSet::new(true);
@@ -82,7 +88,10 @@ pub struct CheckedTarget {
 impl std::fmt::Debug for CheckedTarget {
     /// Without path and query, which can hold values to encrypt.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CheckedTarget").field("host", &self.host).field("port", &self.port).finish_non_exhaustive()
+        f.debug_struct("CheckedTarget")
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .finish_non_exhaustive()
     }
 }
 
@@ -101,13 +110,23 @@ pub fn check(request: &Parts, is_tls: bool) -> Result<CheckedTarget, Failure> {
     check_method(request.method.as_str()).map_err(ambiguous)?;
     let (host, port) = check_authority(request, is_tls).map_err(ambiguous)?;
     if request.method == Method::CONNECT {
-        return Ok(CheckedTarget { host, port, path: "".into(), query: None });
+        return Ok(CheckedTarget {
+            host,
+            port,
+            path: "".into(),
+            query: None,
+        });
     }
     let path = request.uri.path();
     check_path(path).map_err(ambiguous)?;
     let query = request.uri.query();
     check_query(query.unwrap_or_default()).map_err(ambiguous)?;
-    Ok(CheckedTarget { host, port, path: with_capital_escapes(path).into(), query: query.map(Into::into) })
+    Ok(CheckedTarget {
+        host,
+        port,
+        path: with_capital_escapes(path).into(),
+        query: query.map(Into::into),
+    })
 }
 
 /// The path with the digits of its escapes in capital letters. Clients of .NET write small ones, and no reader tells them
@@ -130,14 +149,22 @@ fn ambiguous(detail: &'static str) -> Failure {
 
 fn check_sizes(request: &Parts) -> Result<(), Failure> {
     let too_large = |name, max: usize| Err(Failure::request(Reason::TooLarge(name, max as u64)));
-    let bytes: usize = request.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    let bytes: usize = request
+        .headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + 4)
+        .sum();
     if request.headers.len() > HEADERS_MAX {
         return too_large("header count", HEADERS_MAX);
     }
     if bytes > HEADER_BYTES_MAX {
         return too_large("header bytes", HEADER_BYTES_MAX);
     }
-    if request.uri.path_and_query().is_some_and(|target| target.as_str().len() > TARGET_BYTES_MAX) {
+    if request
+        .uri
+        .path_and_query()
+        .is_some_and(|target| target.as_str().len() > TARGET_BYTES_MAX)
+    {
         return too_large("target bytes", TARGET_BYTES_MAX);
     }
     Ok(())
@@ -145,7 +172,10 @@ fn check_sizes(request: &Parts) -> Result<(), Failure> {
 
 /// Methods are compared by case (RFC 9110, section 9.1), and some servers compare them without.
 fn check_method(method: &str) -> Result<(), &'static str> {
-    if method.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'-') {
+    if method
+        .bytes()
+        .all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'-')
+    {
         return Ok(());
     }
     Err("a method that is not in capital letters")
@@ -153,11 +183,17 @@ fn check_method(method: &str) -> Result<(), &'static str> {
 
 /// Rejects a name with `_` that becomes a significant or present name once `_` is read as `-`.
 fn check_names(headers: &HeaderMap) -> Result<(), Failure> {
-    for name in headers.keys().map(HeaderName::as_str).filter(|name| name.contains('_')) {
+    for name in headers
+        .keys()
+        .map(HeaderName::as_str)
+        .filter(|name| name.contains('_'))
+    {
         let twin = name.replace('_', "-");
         let is_significant = TWINS.contains(&twin.as_str()) || twin.starts_with("x-forwarded-");
         if is_significant || headers.contains_key(&twin) {
-            return Err(ambiguous("a header name with an underscore equals another header"));
+            return Err(ambiguous(
+                "a header name with an underscore equals another header",
+            ));
         }
     }
     Ok(())
@@ -207,7 +243,10 @@ fn check_connection(headers: &HeaderMap) -> Result<(), &'static str> {
     for value in headers.get_all(header::CONNECTION) {
         for option in value.as_bytes().split(|byte| *byte == b',') {
             let option = option.trim_ascii();
-            if NOT_CONNECTION_OPTIONS.iter().any(|name| option.eq_ignore_ascii_case(name.as_bytes())) {
+            if NOT_CONNECTION_OPTIONS
+                .iter()
+                .any(|name| option.eq_ignore_ascii_case(name.as_bytes()))
+            {
                 return Err("Connection names a header that is end to end");
             }
         }
@@ -233,10 +272,18 @@ fn check_authority(request: &Parts, is_tls: bool) -> Result<(Box<str>, Option<u1
     if hosts.next().is_some() {
         return Err("more than one Host");
     }
-    let host = host.map(|host| split_authority(host.to_str().map_err(|_| "a Host that is not ASCII")?)).transpose()?;
-    let authority = request.uri.authority().map(|authority| split_authority(authority.as_str())).transpose()?;
+    let host = host
+        .map(|host| split_authority(host.to_str().map_err(|_| "a Host that is not ASCII")?))
+        .transpose()?;
+    let authority = request
+        .uri
+        .authority()
+        .map(|authority| split_authority(authority.as_str()))
+        .transpose()?;
     match (authority, host) {
-        (Some(authority), Some(host)) if authority != host => Err("the target's authority differs from Host"),
+        (Some(authority), Some(host)) if authority != host => {
+            Err("the target's authority differs from Host")
+        }
         (Some(authority), None) if is_h2 || request.version == Version::HTTP_10 => Ok(authority),
         (Some(authority), Some(_)) => Ok(authority),
         (None, Some(host)) => Ok(host),
@@ -279,12 +326,17 @@ fn split_authority(text: &str) -> Result<(Box<str>, Option<u16>), &'static str> 
     const MALFORMED: &str = "a Host that is not a host and a port";
     let (host, rest) = if text.starts_with('[') {
         let end = text.find(']').ok_or(MALFORMED)?;
-        text[1..end].parse::<std::net::Ipv6Addr>().map_err(|_| MALFORMED)?;
+        text[1..end]
+            .parse::<std::net::Ipv6Addr>()
+            .map_err(|_| MALFORMED)?;
         text.split_at(end + 1)
     } else {
         let (host, rest) = text.split_at(text.find(':').unwrap_or(text.len()));
         let is_label = |label: &str| {
-            !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+            !label.is_empty()
+                && label
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
         };
         if host.len() > 253 || !host.split('.').all(is_label) {
             return Err(MALFORMED);
@@ -293,7 +345,10 @@ fn split_authority(text: &str) -> Result<(Box<str>, Option<u16>), &'static str> 
     };
     let port = match rest.strip_prefix(':') {
         None if rest.is_empty() => None,
-        Some(digits) if (1..=5).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+        Some(digits)
+            if (1..=5).contains(&digits.len())
+                && digits.bytes().all(|byte| byte.is_ascii_digit()) =>
+        {
             Some(digits.parse().map_err(|_| MALFORMED)?)
         }
         _ => return Err(MALFORMED),
@@ -316,7 +371,10 @@ fn check_path(path: &str) -> Result<(), &'static str> {
         }
     }
     // An overlong form such as `%c0%af` is a slash to lenient decoders.
-    if percent_encoding::percent_decode_str(path).decode_utf8().is_err() {
+    if percent_encoding::percent_decode_str(path)
+        .decode_utf8()
+        .is_err()
+    {
         return Err("a path with escapes that are not UTF-8");
     }
     // Some servers merge slashes, so `/a//b` would take another route there than here.
@@ -326,10 +384,18 @@ fn check_path(path: &str) -> Result<(), &'static str> {
     // A segment's parameters after `;` are dropped by some servers before dot segments are resolved.
     let is_dots = |segment: &str| {
         let name = segment.split(';').next().unwrap_or_default();
-        matches!(name.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..")
+        matches!(
+            name.to_ascii_lowercase().replace("%2e", ".").as_str(),
+            "." | ".."
+        )
     };
     // `%3b` is `;` to servers that decode first.
-    if path.replace("%3b", ";").replace("%3B", ";").split('/').any(is_dots) {
+    if path
+        .replace("%3b", ";")
+        .replace("%3B", ";")
+        .split('/')
+        .any(is_dots)
+    {
         return Err("a path with dot segments");
     }
     Ok(())
@@ -339,7 +405,9 @@ fn check_path(path: &str) -> Result<(), &'static str> {
 /// before it splits, or decodes twice. [`crate::route_table`] rejects a path that takes another route with other escapes.
 fn check_escape(digits: Option<&[u8]>) -> Result<(), &'static str> {
     let text = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-    let text = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit())).unwrap_or_default();
+    let text = text
+        .filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        .unwrap_or_default();
     match u8::from_str_radix(text, 16) {
         Err(_) => Err("a path with a malformed escape"),
         Ok(b'/' | b'\\' | b'%') => Err("a path with an escaped slash, backslash or percent sign"),
@@ -354,7 +422,10 @@ fn check_escape(digits: Option<&[u8]>) -> Result<(), &'static str> {
 
 /// Queries have no common syntax of escapes, so malformed ones pass; bytes outside visible ASCII do not.
 fn check_query(query: &str) -> Result<(), &'static str> {
-    if query.bytes().all(|byte| (0x21..=0x7e).contains(&byte) && byte != b'#') {
+    if query
+        .bytes()
+        .all(|byte| (0x21..=0x7e).contains(&byte) && byte != b'#')
+    {
         return Ok(());
     }
     Err("a query with a byte that is not visible ASCII")
@@ -373,7 +444,9 @@ pub fn check_no_method(query: &str) -> Result<(), Failure> {
         (begins && UNDERSCORED_METHODS.takes(&name)) || NAMED_METHODS.takes(&name)
     };
     if query.split(['&', ';', '?']).any(overrides) {
-        return Err(ambiguous("a query with _method, and a route that depends on the method"));
+        return Err(ambiguous(
+            "a query with _method, and a route that depends on the method",
+        ));
     }
     Ok(())
 }
@@ -388,12 +461,20 @@ mod tests {
         let (method, uri) = line.split_once(' ').unwrap();
         let mut builder = Request::builder().version(version).method(method).uri(uri);
         for (name, value) in headers {
-            builder = builder.header(*name, http::HeaderValue::from_bytes(value.as_bytes()).unwrap());
+            builder = builder.header(
+                *name,
+                http::HeaderValue::from_bytes(value.as_bytes()).unwrap(),
+            );
         }
         // The library rejects some targets itself, before hyper's server would pass them.
-        let Ok(request) = builder.body(()) else { return "ambiguous".into() };
+        let Ok(request) = builder.body(()) else {
+            return "ambiguous".into();
+        };
         match check(&request.into_parts().0, is_tls) {
-            Ok(target) => format!("{} {:?} {} {:?}", target.host, target.port, target.path, target.query),
+            Ok(target) => format!(
+                "{} {:?} {} {:?}",
+                target.host, target.port, target.path, target.query
+            ),
             Err(failure) => failure.reason.name().into(),
         }
     }
@@ -411,11 +492,23 @@ mod tests {
             (&[("expect", "100-Continue")], OK),
             (&[("connection", "close, x-mine")], OK),
             (&[("x_mine", "1")], OK),
-            (&[("transfer-encoding", "chunked"), ("content-length", "4")], "ambiguous"),
+            (
+                &[("transfer-encoding", "chunked"), ("content-length", "4")],
+                "ambiguous",
+            ),
             (&[("transfer-encoding", "gzip, chunked")], "ambiguous"),
             (&[("transfer-encoding", "chunked, chunked")], "ambiguous"),
-            (&[("transfer-encoding", "x"), ("transfer-encoding", "chunked")], "ambiguous"),
-            (&[("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")], "ambiguous"),
+            (
+                &[("transfer-encoding", "x"), ("transfer-encoding", "chunked")],
+                "ambiguous",
+            ),
+            (
+                &[
+                    ("transfer-encoding", "chunked"),
+                    ("transfer-encoding", "chunked"),
+                ],
+                "ambiguous",
+            ),
             (&[("transfer-encoding", "xchunked")], "ambiguous"),
             (&[("transfer-encoding", "\"chunked\"")], "ambiguous"),
             (&[("transfer-encoding", "")], "ambiguous"),
@@ -424,7 +517,10 @@ mod tests {
             (&[("x_forwarded_for", "10.0.0.1")], "ambiguous"),
             (&[("x-forwarded_for", "10.0.0.1")], "ambiguous"),
             (&[("x_mine", "1"), ("x-mine", "2")], "ambiguous"),
-            (&[("content-length", "3"), ("content-length", "3")], "ambiguous"),
+            (
+                &[("content-length", "3"), ("content-length", "3")],
+                "ambiguous",
+            ),
             (&[("content-length", "0001")], "ambiguous"),
             (&[("content-length", "1, 1")], "ambiguous"),
             (&[("content-length", "+1")], "ambiguous"),
@@ -437,11 +533,18 @@ mod tests {
             (&[("connection", "close, transfer-encoding")], "ambiguous"),
             (&[("expect", "200-ok")], "expectation"),
             (&[("expect", "100-continue, x")], "expectation"),
-            (&[("expect", "100-continue"), ("expect", "100-continue")], "expectation"),
+            (
+                &[("expect", "100-continue"), ("expect", "100-continue")],
+                "expectation",
+            ),
         ];
         for (headers, expected) in cases {
             let headers: Vec<_> = [HOST].into_iter().chain(headers.iter().copied()).collect();
-            assert_eq!(verdict(Version::HTTP_11, false, "GET /", &headers), *expected, "{headers:?}");
+            assert_eq!(
+                verdict(Version::HTTP_11, false, "GET /", &headers),
+                *expected,
+                "{headers:?}"
+            );
         }
     }
 
@@ -471,12 +574,22 @@ mod tests {
             ("ä.example", "ambiguous"),
         ];
         for (host, expected) in cases {
-            assert_eq!(verdict(Version::HTTP_11, false, "GET /", &[("host", host)]), expected, "{host}");
+            assert_eq!(
+                verdict(Version::HTTP_11, false, "GET /", &[("host", host)]),
+                expected,
+                "{host}"
+            );
         }
         assert_eq!(verdict(Version::HTTP_11, false, "GET /", &[]), "ambiguous");
-        assert_eq!(verdict(Version::HTTP_10, false, "GET /", &[]), " None / None");
+        assert_eq!(
+            verdict(Version::HTTP_10, false, "GET /", &[]),
+            " None / None"
+        );
         let coded = [("host", "a"), ("transfer-encoding", "chunked")];
-        assert_eq!(verdict(Version::HTTP_10, false, "GET /", &coded), "ambiguous");
+        assert_eq!(
+            verdict(Version::HTTP_10, false, "GET /", &coded),
+            "ambiguous"
+        );
     }
 
     #[test]
@@ -487,15 +600,24 @@ mod tests {
             ("GET /a%20b/%C3%A4", "a None /a%20b/%C3%A4 None"),
             ("GET /a/b...c/.hidden", "a None /a/b...c/.hidden None"),
             ("GET /a;v=1/b", "ambiguous"),
-            ("GET /a:b/c@d,e!$&'()*+=f", "a None /a:b/c@d,e!$&'()*+=f None"),
-            ("GET /a%40b/x%3Ay/%7Bz%7D", "a None /a%40b/x%3Ay/%7Bz%7D None"),
+            (
+                "GET /a:b/c@d,e!$&'()*+=f",
+                "a None /a:b/c@d,e!$&'()*+=f None",
+            ),
+            (
+                "GET /a%40b/x%3Ay/%7Bz%7D",
+                "a None /a%40b/x%3Ay/%7Bz%7D None",
+            ),
             ("M-SEARCH /a", "a None /a None"),
             ("post /a", "ambiguous"),
             ("Post /a", "ambiguous"),
             ("POSt /a", "ambiguous"),
             ("GET_ /a", "ambiguous"),
             ("GET /a%3ab", "a None /a%3Ab None"),
-            ("GET /a%c3%a4/b%c3%a4?c=%c3", "a None /a%C3%A4/b%C3%A4 Some(\"c=%c3\")"),
+            (
+                "GET /a%c3%a4/b%c3%a4?c=%c3",
+                "a None /a%C3%A4/b%C3%A4 Some(\"c=%c3\")",
+            ),
             ("GET /a%C3%a4", "a None /a%C3%A4 None"),
             ("GET /%61/b", "ambiguous"),
             ("GET /a%2db", "ambiguous"),
@@ -539,10 +661,20 @@ mod tests {
             ("GET /?ä", "ambiguous"),
         ];
         for (line, expected) in cases {
-            assert_eq!(verdict(h1, false, line, &[("host", "a")]), *expected, "{line}");
+            assert_eq!(
+                verdict(h1, false, line, &[("host", "a")]),
+                *expected,
+                "{line}"
+            );
         }
-        assert_eq!(verdict(h1, false, "CONNECT a:443", &[("host", "a:443")]), "a Some(443)  None");
-        assert_eq!(verdict(h1, false, "CONNECT a:443", &[("host", "b:443")]), "ambiguous");
+        assert_eq!(
+            verdict(h1, false, "CONNECT a:443", &[("host", "a:443")]),
+            "a Some(443)  None"
+        );
+        assert_eq!(
+            verdict(h1, false, "CONNECT a:443", &[("host", "b:443")]),
+            "ambiguous"
+        );
         let with_body = [("host", "a:443"), ("content-length", "3")];
         assert_eq!(verdict(h1, false, "CONNECT a:443", &with_body), "ambiguous");
     }
@@ -574,7 +706,12 @@ mod tests {
 
     #[test]
     fn http2_authority_and_scheme() {
-        type Case = (&'static str, bool, &'static [(&'static str, &'static str)], &'static str);
+        type Case = (
+            &'static str,
+            bool,
+            &'static [(&'static str, &'static str)],
+            &'static str,
+        );
         let cases: &[Case] = &[
             ("GET https://a/x", true, &[], "a None /x None"),
             ("GET https://a/x", true, &[("host", "A")], "a None /x None"),
@@ -584,10 +721,19 @@ mod tests {
             ("GET https://u@a/x", true, &[], "ambiguous"),
             ("GET http://a/x", true, &[], "ambiguous"),
             ("GET https://a/x", false, &[], "ambiguous"),
-            ("GET https://a/x", true, &[("transfer-encoding", "chunked")], "ambiguous"),
+            (
+                "GET https://a/x",
+                true,
+                &[("transfer-encoding", "chunked")],
+                "ambiguous",
+            ),
         ];
         for (line, is_tls, headers, expected) in cases {
-            assert_eq!(verdict(Version::HTTP_2, *is_tls, line, headers), *expected, "{line} {is_tls} {headers:?}");
+            assert_eq!(
+                verdict(Version::HTTP_2, *is_tls, line, headers),
+                *expected,
+                "{line} {is_tls} {headers:?}"
+            );
         }
     }
 
@@ -596,11 +742,17 @@ mod tests {
         let fits = "v".repeat(HEADER_BYTES_MAX - 64);
         let large = "v".repeat(HEADER_BYTES_MAX);
         for (value, expected) in [(fits, "a None / None"), (large, "too_large")] {
-            assert_eq!(verdict(Version::HTTP_2, false, "GET http://a/", &[("x", &value)]), expected);
+            assert_eq!(
+                verdict(Version::HTTP_2, false, "GET http://a/", &[("x", &value)]),
+                expected
+            );
         }
         let names: Vec<String> = (0..=HEADERS_MAX).map(|index| format!("x{index}")).collect();
         let headers: Vec<_> = names.iter().map(|name| (name.as_str(), "v")).collect();
-        assert_eq!(verdict(Version::HTTP_2, false, "GET http://a/", &headers), "too_large");
+        assert_eq!(
+            verdict(Version::HTTP_2, false, "GET http://a/", &headers),
+            "too_large"
+        );
         let line = format!("GET http://a/{}", "p".repeat(TARGET_BYTES_MAX));
         assert_eq!(verdict(Version::HTTP_2, false, &line, &[]), "too_large");
     }

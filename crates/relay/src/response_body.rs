@@ -45,12 +45,22 @@ impl ResponseBody {
             completion.is_complete();
         }
         let (in_flight, is_http2) = (completion.in_flight(), completion.is_http2());
-        Self { completion: Some(completion), ..Self::new(body, in_flight, is_http2) }
+        Self {
+            completion: Some(completion),
+            ..Self::new(body, in_flight, is_http2)
+        }
     }
 
     /// Creates the body of a response whose exchange ends elsewhere.
     pub const fn new(body: Outgoing, in_flight: Arc<InFlight>, is_http2: bool) -> Self {
-        Self { body, is_http2, has_begun: false, end: None, in_flight, completion: None }
+        Self {
+            body,
+            is_http2,
+            has_begun: false,
+            end: None,
+            in_flight,
+            completion: None,
+        }
     }
 
     fn is_complete(&mut self) {
@@ -83,7 +93,9 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<OfferedBytes>, Failure>>> {
         let this = &mut *self;
         while this.end.is_none() {
-            match ready!(Pin::new(&mut this.body).poll_frame(cx)).map(|frame| frame.map(Frame::into_data)) {
+            match ready!(Pin::new(&mut this.body).poll_frame(cx))
+                .map(|frame| frame.map(Frame::into_data))
+            {
                 Some(Ok(Ok(bytes))) => return Poll::Ready(Some(Ok(this.offer(bytes)))),
                 Some(Ok(Err(frame))) => this.end = frame.into_trailers().ok().map(Some),
                 None => this.end = Some(None),

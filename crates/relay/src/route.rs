@@ -83,17 +83,29 @@ impl Direction {
         body_bytes_max: usize,
         accepted: AcceptedNames,
     ) -> Option<Self> {
-        let guard = Arc::new(Guard::new(&sealed_values(&rules, |_| true), &accepted.names)?);
+        let guard = Arc::new(Guard::new(
+            &sealed_values(&rules, |_| true),
+            &accepted.names,
+        )?);
         let is_form = |rule: &Rule| rule.formats.contains(&Format::Form);
         let form_names = if rules.iter().any(is_form) {
-            let of_forms = Guard::new(&sealed_values(&rules, |rule| is_form(rule) || rule.formats.is_empty()), &[])?;
+            let of_forms = Guard::new(
+                &sealed_values(&rules, |rule| is_form(rule) || rule.formats.is_empty()),
+                &[],
+            )?;
             Some(Arc::new(of_forms.into_names()))
         } else {
             None
         };
         let mut sealed_headers = NameSet::new(false);
-        for (at, rule) in rules.iter().enumerate().filter(|(_, rule)| !rule.action.reveals()) {
-            rule.headers.iter().for_each(|name| sealed_headers.insert(name.as_str(), at));
+        for (at, rule) in rules
+            .iter()
+            .enumerate()
+            .filter(|(_, rule)| !rule.action.reveals())
+        {
+            rule.headers
+                .iter()
+                .for_each(|name| sealed_headers.insert(name.as_str(), at));
         }
         let is_for_all = rules.iter().all(|rule| rule.formats.is_empty());
         let shared = is_for_all.then(|| {
@@ -125,14 +137,30 @@ impl Direction {
             return Some(Arc::clone(shared));
         }
         let is_for = |rule: &Rule| {
-            rule.body.is_some() && (rule.formats.is_empty() || rule.formats.iter().any(|other| other.is_like(format)))
+            rule.body.is_some()
+                && (rule.formats.is_empty()
+                    || rule.formats.iter().any(|other| other.is_like(format)))
         };
-        let body_rules = || self.rules.iter().map(|rule| rule.body_rule(is_for(rule))).collect();
-        self.rules.iter().any(is_for).then(|| Arc::new(RuleSet::new(body_rules(), Arc::clone(&self.guard))))
+        let body_rules = || {
+            self.rules
+                .iter()
+                .map(|rule| rule.body_rule(is_for(rule)))
+                .collect()
+        };
+        self.rules
+            .iter()
+            .any(is_for)
+            .then(|| Arc::new(RuleSet::new(body_rules(), Arc::clone(&self.guard))))
     }
 
     /// A scanner for a body of a format with the rules for it.
-    pub fn scanner(&self, format: Format, rules: Arc<RuleSet>, limits: Limits, phase: Phase) -> Scanner {
+    pub fn scanner(
+        &self,
+        format: Format,
+        rules: Arc<RuleSet>,
+        limits: Limits,
+        phase: Phase,
+    ) -> Scanner {
         // An upstream with rules for forms may read a body of another type as one.
         let is_guarded = !format.is_flat() && phase == Phase::Request;
         let scanner = Scanner::new(format, rules, limits);
@@ -145,8 +173,17 @@ impl Direction {
 
 /// The values that rules of a kind seal.
 fn sealed_values(rules: &[Rule], is_wanted: impl Fn(&Rule) -> bool) -> Vec<SealedValues<'_>> {
-    let sealing = rules.iter().enumerate().filter(|(_, rule)| !rule.action.reveals() && is_wanted(rule));
-    sealing.map(|(at, rule)| SealedValues { rule: at, body: rule.body.as_deref(), query: &rule.query }).collect()
+    let sealing = rules
+        .iter()
+        .enumerate()
+        .filter(|(_, rule)| !rule.action.reveals() && is_wanted(rule));
+    sealing
+        .map(|(at, rule)| SealedValues {
+            rule: at,
+            body: rule.body.as_deref(),
+            query: &rule.query,
+        })
+        .collect()
 }
 
 impl Rule {
@@ -159,7 +196,12 @@ impl Rule {
             Containers::Leaves => sealwire_relay_body::Containers::Leaves,
         };
         let seals = !self.action.reveals();
-        BodyRule { required: self.required && selection.is_some(), selection, containers, seals }
+        BodyRule {
+            required: self.required && selection.is_some(),
+            selection,
+            containers,
+            seals,
+        }
     }
 
     /// Returns true if a message without a value in its body is rejected.
@@ -170,7 +212,11 @@ impl Rule {
     /// The first text of the rule, for messages.
     pub fn first_select(&self) -> Option<Box<str>> {
         let header = || self.headers.first().map(|name| name.as_str().into());
-        self.select.first().cloned().or_else(header).or_else(|| self.query.first().or(self.segments.first()).cloned())
+        self.select
+            .first()
+            .cloned()
+            .or_else(header)
+            .or_else(|| self.query.first().or(self.segments.first()).cloned())
     }
 }
 

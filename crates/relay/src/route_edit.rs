@@ -119,7 +119,10 @@ impl RouteEdit {
         fields::edit_headers(engine, scope, headers).await?;
         let message = self.message(scope, headers, None);
         let edited = message.edit(source).await?;
-        Ok(EditedRequest { target, body: self.outgoing(edited) })
+        Ok(EditedRequest {
+            target,
+            body: self.outgoing(edited),
+        })
     }
 
     /// Adjusts the headers of a request that was edited. Headers of the hop must be removed before.
@@ -131,7 +134,11 @@ impl RouteEdit {
         if edits_bodies(&self.route.response) {
             headers::response_will_be_changed(headers);
         }
-        if let Some(traceparent) = self.traceparent.as_deref().and_then(|text| HeaderValue::from_str(text).ok()) {
+        if let Some(traceparent) = self
+            .traceparent
+            .as_deref()
+            .and_then(|text| HeaderValue::from_str(text).ok())
+        {
             headers.insert(TRACEPARENT, traceparent);
         }
         mark(headers, &self.request_id);
@@ -149,13 +156,27 @@ impl RouteEdit {
         source: Source,
         framing: ResponseFraming,
     ) -> Result<EditedResponse, Failure> {
-        let ResponseFraming { has_body, must_hold, is_close_delimited } = framing;
+        let ResponseFraming {
+            has_body,
+            must_hold,
+            is_close_delimited,
+        } = framing;
         if edits_bodies(&self.route.response) && has_body && status == StatusCode::PARTIAL_CONTENT {
-            return Err(Failure::response(Reason::UpstreamBroken("a part of a body that must be changed")));
+            return Err(Failure::response(Reason::UpstreamBroken(
+                "a part of a body that must be changed",
+            )));
         }
         let headers_changed = fields::edit_headers(&self.relay.engine, scope, headers).await?;
-        let message = Message { must_hold, is_close_delimited, ..self.message(scope, headers, Some(status)) };
-        let edited = match if has_body { message.edit(source).await? } else { Edited::Unchanged(source) } {
+        let message = Message {
+            must_hold,
+            is_close_delimited,
+            ..self.message(scope, headers, Some(status))
+        };
+        let edited = match if has_body {
+            message.edit(source).await?
+        } else {
+            Edited::Unchanged(source)
+        } {
             Edited::Unchanged(source) if has_body && must_hold => message.hold(source).await?,
             edited => edited,
         };
@@ -164,8 +185,13 @@ impl RouteEdit {
             // Over HTTP/2 such a response can carry bytes, which no rule would see.
             body.body = Outgoing::empty();
         }
-        let describes_edited = !has_body && status != StatusCode::NO_CONTENT && edits_bodies(&self.route.response);
-        Ok(EditedResponse { body, headers_changed, describes_edited })
+        let describes_edited =
+            !has_body && status != StatusCode::NO_CONTENT && edits_bodies(&self.route.response);
+        Ok(EditedResponse {
+            body,
+            headers_changed,
+            describes_edited,
+        })
     }
 
     /// Adjusts the headers of a response that was edited. Headers of the hop must be removed before.
@@ -180,7 +206,12 @@ impl RouteEdit {
         }
     }
 
-    fn message<'a>(&'a self, scope: &Arc<Scope>, headers: &'a HeaderMap, status: Option<StatusCode>) -> Message<'a> {
+    fn message<'a>(
+        &'a self,
+        scope: &Arc<Scope>,
+        headers: &'a HeaderMap,
+        status: Option<StatusCode>,
+    ) -> Message<'a> {
         Message {
             relay: &self.relay,
             scope: Arc::clone(scope),
@@ -196,13 +227,31 @@ impl RouteEdit {
         match edited {
             // Rules are not applied to trailers, so these pass on passing routes alone.
             Edited::Unchanged(source) => {
-                let filter = if self.route.pass { headers::filter_trailers } else { HeaderMap::clear };
-                EditedBody { body: Outgoing::pass(source, filter), memory: None, was_changed: false }
+                let filter = if self.route.pass {
+                    headers::filter_trailers
+                } else {
+                    HeaderMap::clear
+                };
+                EditedBody {
+                    body: Outgoing::pass(source, filter),
+                    memory: None,
+                    was_changed: false,
+                }
             }
-            Edited::Held { bytes, memory, was_edited } => {
-                EditedBody { body: Outgoing::whole(bytes), memory: Some(memory), was_changed: was_edited }
-            }
-            Edited::Streams(body) => EditedBody { body: *body, memory: None, was_changed: true },
+            Edited::Held {
+                bytes,
+                memory,
+                was_edited,
+            } => EditedBody {
+                body: Outgoing::whole(bytes),
+                memory: Some(memory),
+                was_changed: was_edited,
+            },
+            Edited::Streams(body) => EditedBody {
+                body: *body,
+                memory: None,
+                was_changed: true,
+            },
         }
     }
 }

@@ -16,12 +16,14 @@ use sealwire_relay_body::name;
 use crate::route::Route;
 
 /// Suffixes of scripts.
-const SCRIPTS: [&str; 12] = ["asax", "ashx", "asmx", "asp", "aspx", "cfm", "cgi", "jsp", "php", "php5", "phtml", "svc"];
+const SCRIPTS: [&str; 12] = [
+    "asax", "ashx", "asmx", "asp", "aspx", "cfm", "cgi", "jsp", "php", "php5", "phtml", "svc",
+];
 /// Suffixes of formats in the paths of routes.
 const FORMATS: [&str; 37] = [
-    "action", "ashx", "asmx", "asp", "aspx", "atom", "cfm", "cgi", "csv", "do", "gif", "htm", "html", "ics", "jpg",
-    "js", "json", "jsonp", "jsp", "md", "ndjson", "pdf", "php", "phtml", "png", "rss", "svc", "svg", "tsv", "txt",
-    "xhtml", "xls", "xlsx", "xml", "yaml", "yml", "zip",
+    "action", "ashx", "asmx", "asp", "aspx", "atom", "cfm", "cgi", "csv", "do", "gif", "htm",
+    "html", "ics", "jpg", "js", "json", "jsonp", "jsp", "md", "ndjson", "pdf", "php", "phtml",
+    "png", "rss", "svc", "svg", "tsv", "txt", "xhtml", "xls", "xlsx", "xml", "yaml", "yml", "zip",
 ];
 /// The name of an index without its suffix.
 const INDEX: &str = "index";
@@ -33,7 +35,9 @@ pub enum RouteConflict {
     #[error("the host must be a name, `*.` and a name, or `*`")]
     Host,
     /// The path does not begin with `/`, or its braces are wrong.
-    #[error("the path must begin with `/` and have names in braces, such as `/orders/{{id}}` or `/files/{{*rest}}`")]
+    #[error(
+        "the path must begin with `/` and have names in braces, such as `/orders/{{id}}` or `/files/{{*rest}}`"
+    )]
     Path,
     /// The path overlaps with another path of the host, and neither is more specific.
     #[error("the path conflicts with that of another route")]
@@ -97,7 +101,9 @@ pub struct Segments {
 impl std::fmt::Debug for Segments {
     /// Without the path, whose segments can be values to encrypt.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Segments").field("names", &self.names).finish_non_exhaustive()
+        f.debug_struct("Segments")
+            .field("names", &self.names)
+            .finish_non_exhaustive()
     }
 }
 
@@ -109,8 +115,13 @@ impl Segments {
 
     /// Decoded value of a segment.
     pub fn value(&self, name: &str) -> Option<Cow<'_, str>> {
-        let at = self.names.iter().position(|candidate| candidate.as_deref() == Some(name))?;
-        percent_decode_str(self.path.split('/').nth(at)?).decode_utf8().ok()
+        let at = self
+            .names
+            .iter()
+            .position(|candidate| candidate.as_deref() == Some(name))?;
+        percent_decode_str(self.path.split('/').nth(at)?)
+            .decode_utf8()
+            .ok()
     }
 }
 
@@ -129,7 +140,9 @@ impl RouteTable {
         let host = host.to_ascii_lowercase();
         let is_name = |name: &str| {
             !name.is_empty()
-                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte))
+                && name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte))
                 && (!name.contains(':') || (name.starts_with('[') && name.ends_with(']')))
         };
         let paths = match host.strip_prefix('*') {
@@ -147,9 +160,17 @@ impl RouteTable {
     ///
     /// # Errors
     /// [`NoMatch`].
-    pub fn find(&self, host: &str, method: &Method, path: &str) -> Result<(Arc<Route>, Segments), NoMatch> {
+    pub fn find(
+        &self,
+        host: &str,
+        method: &Method,
+        path: &str,
+    ) -> Result<(Arc<Route>, Segments), NoMatch> {
         // The most specific host decides alone: what it has no route for must not fall to a wider one.
-        self.of_host(host).next().ok_or(NoMatch::Host)?.find(method, path)
+        self.of_host(host)
+            .next()
+            .ok_or(NoMatch::Host)?
+            .find(method, path)
     }
 
     /// Returns true if path and method of a request decide on the rules that apply to it: its host has routes with rules, and
@@ -164,23 +185,45 @@ impl RouteTable {
 
     /// Returns true if the method of a request to this path decides on its route.
     pub fn depends_on_method(&self, host: &str, path: &str) -> bool {
-        let Some(paths) = self.of_host(host).next() else { return false };
-        let Some(entry) = paths.router.at(path).ok().and_then(|found| paths.entries.get(*found.value)) else {
+        let Some(paths) = self.of_host(host).next() else {
             return false;
         };
-        entry.has_methods() || paths.others_of(entry, path).into_iter().any(Entry::has_methods)
+        let Some(entry) = paths
+            .router
+            .at(path)
+            .ok()
+            .and_then(|found| paths.entries.get(*found.value))
+        else {
+            return false;
+        };
+        entry.has_methods()
+            || paths
+                .others_of(entry, path)
+                .into_iter()
+                .any(Entry::has_methods)
     }
 
     /// Returns true if a route is for this host by its name, and leads to an upstream of this port.
     pub fn has_destination(&self, host: &str, port: u16) -> bool {
-        let named = self.of_host(host).filter(|paths| !std::ptr::eq(*paths, &raw const self.any));
-        let mut routes = named.flat_map(|paths| &paths.entries).flat_map(|entry| &entry.routes);
-        routes.any(|(_, route)| route.upstream.as_ref().is_some_and(|pool| pool.upstream().port == port))
+        let named = self
+            .of_host(host)
+            .filter(|paths| !std::ptr::eq(*paths, &raw const self.any));
+        let mut routes = named
+            .flat_map(|paths| &paths.entries)
+            .flat_map(|entry| &entry.routes);
+        routes.any(|(_, route)| {
+            route
+                .upstream
+                .as_ref()
+                .is_some_and(|pool| pool.upstream().port == port)
+        })
     }
 
     /// Tables of a host, the most specific first.
     fn of_host<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Paths> {
-        let suffixes = host.match_indices('.').map(move |(at, _)| host.get(at..).unwrap_or_default());
+        let suffixes = host
+            .match_indices('.')
+            .map(move |(at, _)| host.get(at..).unwrap_or_default());
         let wildcards = suffixes.filter_map(|suffix| self.wildcard.get(suffix));
         let any = (!self.any.entries.is_empty()).then_some(&self.any);
         self.exact.get(host).into_iter().chain(wildcards).chain(any)
@@ -188,7 +231,12 @@ impl RouteTable {
 }
 
 impl Paths {
-    fn add(&mut self, path: &str, methods: Vec<Method>, route: Arc<Route>) -> Result<(), RouteConflict> {
+    fn add(
+        &mut self,
+        path: &str,
+        methods: Vec<Method>,
+        route: Arc<Route>,
+    ) -> Result<(), RouteConflict> {
         if !path.starts_with('/') {
             return Err(RouteConflict::Path);
         }
@@ -202,7 +250,9 @@ impl Paths {
                 })?;
                 let folded = folded_template(path);
                 if !self.entries.iter().any(|entry| *entry.folded == *folded) {
-                    self.folded.insert(&*folded, at).map_err(|_| RouteConflict::Overlap)?;
+                    self.folded
+                        .insert(&*folded, at)
+                        .map_err(|_| RouteConflict::Overlap)?;
                 }
                 self.entries.push(Entry {
                     path: path.into(),
@@ -214,7 +264,9 @@ impl Paths {
                 at
             }
         };
-        let Some(entry) = self.entries.get_mut(at) else { return Err(RouteConflict::Path) };
+        let Some(entry) = self.entries.get_mut(at) else {
+            return Err(RouteConflict::Path);
+        };
         let shares = |other: &[Method]| {
             methods.is_empty() == other.is_empty()
                 && (methods.is_empty() || methods.iter().any(|method| other.contains(method)))
@@ -224,14 +276,25 @@ impl Paths {
         }
         if !route.pass && !entry.has_rules() {
             let bare = entry.bare.clone();
-            let is_there = self.entries.iter().any(|other| other.has_rules() && other.bare == bare);
+            let is_there = self
+                .entries
+                .iter()
+                .any(|other| other.has_rules() && other.bare == bare);
             if !is_there {
-                self.bare.insert(&*bare, at).map_err(|_| RouteConflict::Overlap)?;
+                self.bare
+                    .insert(&*bare, at)
+                    .map_err(|_| RouteConflict::Overlap)?;
             }
         }
-        let Some(entry) = self.entries.get_mut(at) else { return Err(RouteConflict::Path) };
+        let Some(entry) = self.entries.get_mut(at) else {
+            return Err(RouteConflict::Path);
+        };
         // A route for all methods comes last.
-        let behind = if methods.is_empty() { entry.routes.len() } else { 0 };
+        let behind = if methods.is_empty() {
+            entry.routes.len()
+        } else {
+            0
+        };
         entry.routes.insert(behind, (methods, route));
         Ok(())
     }
@@ -239,14 +302,24 @@ impl Paths {
     fn find(&self, method: &Method, path: &str) -> Result<(Arc<Route>, Segments), NoMatch> {
         let found = self.router.at(path).map_err(|_| NoMatch::Path)?;
         let entry = self.entries.get(*found.value).ok_or(NoMatch::Path)?;
-        if self.others_of(entry, path).into_iter().any(|other| other.may_have_rules(method)) {
+        if self
+            .others_of(entry, path)
+            .into_iter()
+            .any(|other| other.may_have_rules(method))
+        {
             return Err(NoMatch::Spelling);
         }
-        let route = entry.routes.iter().find(|(methods, _)| methods.is_empty() || methods.contains(method));
+        let route = entry
+            .routes
+            .iter()
+            .find(|(methods, _)| methods.is_empty() || methods.contains(method));
         let (_, route) = route.ok_or(NoMatch::Method)?;
         let has_names = entry.names.iter().any(Option::is_some);
         let segments = if has_names {
-            Segments { names: Arc::clone(&entry.names), path: path.into() }
+            Segments {
+                names: Arc::clone(&entry.names),
+                path: path.into(),
+            }
         } else {
             Segments::default()
         };
@@ -277,9 +350,18 @@ impl Paths {
 
     /// Entries with rules that a folded path takes, if these are others than `entry`.
     fn folded_like(&self, entry: &Entry, path: &str) -> Vec<&Entry> {
-        let found = self.folded.at(path).ok().and_then(|found| self.entries.get(*found.value));
-        let Some(other) = found.filter(|other| other.folded != entry.folded) else { return Vec::new() };
-        self.entries.iter().filter(|entry| entry.folded == other.folded && entry.has_rules()).collect()
+        let found = self
+            .folded
+            .at(path)
+            .ok()
+            .and_then(|found| self.entries.get(*found.value));
+        let Some(other) = found.filter(|other| other.folded != entry.folded) else {
+            return Vec::new();
+        };
+        self.entries
+            .iter()
+            .filter(|entry| entry.folded == other.folded && entry.has_rules())
+            .collect()
     }
 
     /// Entries with rules that a folded path takes without the suffix of a format, an index or a script, if the path of
@@ -288,10 +370,19 @@ impl Paths {
         let mut others = Vec::new();
         for (bare, removed) in bares(path) {
             let has_own = removed.iter().all(|(at, text)| entry.has_own(*at, text));
-            let found = self.bare.at(&bare).ok().and_then(|found| self.entries.get(*found.value));
-            let other = found.filter(|other| other.bare != entry.bare && (removed.is_empty() || !has_own));
+            let found = self
+                .bare
+                .at(&bare)
+                .ok()
+                .and_then(|found| self.entries.get(*found.value));
+            let other =
+                found.filter(|other| other.bare != entry.bare && (removed.is_empty() || !has_own));
             let Some(other) = other else { continue };
-            others.extend(self.entries.iter().filter(|entry| entry.bare == other.bare && entry.has_rules()));
+            others.extend(
+                self.entries
+                    .iter()
+                    .filter(|entry| entry.bare == other.bare && entry.has_rules()),
+            );
         }
         others
     }
@@ -311,7 +402,10 @@ impl Entry {
 
     /// Returns true if a segment of the path itself ends with this text, which is no value of a name.
     fn has_own(&self, at: usize, text: &str) -> bool {
-        self.folded.split('/').nth(at).is_some_and(|segment| segment.ends_with(text) && !text.contains('}'))
+        self.folded
+            .split('/')
+            .nth(at)
+            .is_some_and(|segment| segment.ends_with(text) && !text.contains('}'))
     }
 
     fn has_methods(&self) -> bool {
@@ -332,16 +426,30 @@ fn folded(path: &str) -> String {
 /// suffix that can be a format, with the texts that were removed and their segments. Rails takes any word for a format.
 fn bares(folded: &str) -> Vec<(String, Vec<(usize, String)>)> {
     let segments: Vec<&str> = folded.split('/').skip(1).collect();
-    let Some((mut last, before)) = segments.split_last().map(|(last, before)| (*last, before)) else {
+    let Some((mut last, before)) = segments.split_last().map(|(last, before)| (*last, before))
+    else {
         return Vec::new();
     };
-    let scripts = before.iter().enumerate().filter(|(_, segment)| is_script(segment));
-    let scripts: Vec<_> = scripts.map(|(at, segment)| (at + 1, (*segment).to_owned())).collect();
+    let scripts = before
+        .iter()
+        .enumerate()
+        .filter(|(_, segment)| is_script(segment));
+    let scripts: Vec<_> = scripts
+        .map(|(at, segment)| (at + 1, (*segment).to_owned()))
+        .collect();
     let (whole, mut bares) = (last, Vec::new());
     loop {
         let mut removed = scripts.clone();
         if last == INDEX || last.len() < whole.len() {
-            removed.push((segments.len(), if last == INDEX { whole } else { &whole[last.len()..] }.to_owned()));
+            removed.push((
+                segments.len(),
+                if last == INDEX {
+                    whole
+                } else {
+                    &whole[last.len()..]
+                }
+                .to_owned(),
+            ));
         }
         bares.push((without_scripts(before, last), removed));
         match last.rsplit_once('.') {
@@ -354,35 +462,52 @@ fn bares(folded: &str) -> Vec<(String, Vec<(usize, String)>)> {
 /// Returns true for what can be a format, and for nothing, as behind a final dot. What begins with another character than a
 /// letter is a version.
 fn is_word(suffix: &str) -> bool {
-    suffix.is_empty() || (suffix.starts_with(char::is_alphabetic) && suffix.chars().all(char::is_alphanumeric))
+    suffix.is_empty()
+        || (suffix.starts_with(char::is_alphabetic) && suffix.chars().all(char::is_alphanumeric))
 }
 
 /// The bare form of a route's folded path. A word that is no known format is a part of the name, as in
 /// `/api/chat.postMessage`.
 fn bare_template(folded: &str) -> String {
     let segments: Vec<&str> = folded.split('/').skip(1).collect();
-    let Some((last, before)) = segments.split_last() else { return folded.to_owned() };
-    let name = last.rsplit_once('.').filter(|(name, suffix)| !name.is_empty() && FORMATS.contains(suffix));
+    let Some((last, before)) = segments.split_last() else {
+        return folded.to_owned();
+    };
+    let name = last
+        .rsplit_once('.')
+        .filter(|(name, suffix)| !name.is_empty() && FORMATS.contains(suffix));
     without_scripts(before, name.map_or(*last, |(name, _)| name))
 }
 
 fn without_scripts(before: &[&str], last: &str) -> String {
     let last = Some(last).filter(|last| *last != INDEX);
     let segments = before.iter().copied().filter(|segment| !is_script(segment));
-    let bare: String = segments.chain(last).flat_map(|segment| ["/", segment]).collect();
-    if bare.is_empty() { "/".to_owned() } else { bare }
+    let bare: String = segments
+        .chain(last)
+        .flat_map(|segment| ["/", segment])
+        .collect();
+    if bare.is_empty() {
+        "/".to_owned()
+    } else {
+        bare
+    }
 }
 
 /// Returns true for a segment that servers take for a script, which gets the rest of the path.
 fn is_script(segment: &str) -> bool {
-    segment.rsplit_once('.').is_some_and(|(_, suffix)| SCRIPTS.contains(&suffix))
+    segment
+        .rsplit_once('.')
+        .is_some_and(|(_, suffix)| SCRIPTS.contains(&suffix))
 }
 
 /// The folded form of a route's path: names in braces become numbers, so that equal forms are equal texts.
 fn folded_template(path: &str) -> String {
     let (mut out, mut rest, mut names) = (String::new(), path, 0);
-    let literal =
-        |text: &str| name::folded(&percent_decode_str(text).decode_utf8_lossy()).replace('{', "{{").replace('}', "}}");
+    let literal = |text: &str| {
+        name::folded(&percent_decode_str(text).decode_utf8_lossy())
+            .replace('{', "{{")
+            .replace('}', "}}")
+    };
     while let Some(begin) = rest.find('{') {
         let (before, braces) = rest.split_at(begin);
         let escaped = before.replace("}}", "}");
@@ -462,8 +587,13 @@ mod tests {
         let mut table = RouteTable::default();
         for (host, path, methods) in routes {
             let name = format!("{host} {path} {methods}");
-            let methods = methods.split_whitespace().map(|method| method.parse().unwrap()).collect();
-            table.add(host, path, methods, route(&name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let methods = methods
+                .split_whitespace()
+                .map(|method| method.parse().unwrap())
+                .collect();
+            table
+                .add(host, path, methods, route(&name))
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
         }
         table
     }
@@ -485,20 +615,75 @@ mod tests {
             ("[::1]", "/", ""),
         ]);
         for (host, method, path, expected) in [
-            ("api.example.com", "GET", "/orders/1", "API.example.com /orders/{id} "),
-            ("api.example.com", "GET", "/orders/new", "api.example.com /orders/new "),
-            ("api.example.com", "GET", "/orders/1/items/2", "api.example.com /orders/{id}/items/{item} "),
-            ("www.example.com", "GET", "/orders/1", "*.example.com /orders/{id} "),
-            ("a.b.example.com", "GET", "/orders/1", "*.example.com /orders/{id} "),
-            ("a.eu.example.com", "GET", "/orders/1", "*.eu.example.com /orders/{id} "),
+            (
+                "api.example.com",
+                "GET",
+                "/orders/1",
+                "API.example.com /orders/{id} ",
+            ),
+            (
+                "api.example.com",
+                "GET",
+                "/orders/new",
+                "api.example.com /orders/new ",
+            ),
+            (
+                "api.example.com",
+                "GET",
+                "/orders/1/items/2",
+                "api.example.com /orders/{id}/items/{item} ",
+            ),
+            (
+                "www.example.com",
+                "GET",
+                "/orders/1",
+                "*.example.com /orders/{id} ",
+            ),
+            (
+                "a.b.example.com",
+                "GET",
+                "/orders/1",
+                "*.example.com /orders/{id} ",
+            ),
+            (
+                "a.eu.example.com",
+                "GET",
+                "/orders/1",
+                "*.eu.example.com /orders/{id} ",
+            ),
             ("example.com", "GET", "/orders/1", "* /{*rest} "),
             ("badexample.com", "GET", "/orders/1", "* /{*rest} "),
             ("[::1]", "GET", "/", "[::1] / "),
-            ("api.example.com", "HEAD", "/methods", "api.example.com /methods GET HEAD"),
-            ("api.example.com", "POST", "/methods", "api.example.com /methods POST"),
-            ("api.example.com", "GET", "/mixed", "api.example.com /mixed GET"),
-            ("api.example.com", "PUT", "/mixed", "api.example.com /mixed "),
-            ("api.example.com", "GET", "/v2", "api.example.com /v{version} "),
+            (
+                "api.example.com",
+                "HEAD",
+                "/methods",
+                "api.example.com /methods GET HEAD",
+            ),
+            (
+                "api.example.com",
+                "POST",
+                "/methods",
+                "api.example.com /methods POST",
+            ),
+            (
+                "api.example.com",
+                "GET",
+                "/mixed",
+                "api.example.com /mixed GET",
+            ),
+            (
+                "api.example.com",
+                "PUT",
+                "/mixed",
+                "api.example.com /mixed ",
+            ),
+            (
+                "api.example.com",
+                "GET",
+                "/v2",
+                "api.example.com /v{version} ",
+            ),
         ] {
             let found = table.find(host, &method.parse().unwrap(), path);
             let name = found.as_ref().map(|(route, _)| &*route.name);
@@ -519,7 +704,9 @@ mod tests {
             ("/v1/health", "health pass"),
             ("/v1/{*rest}", "rest pass"),
         ] {
-            table.add("a", path, Vec::new(), route(name)).unwrap_or_else(|error| panic!("{path}: {error}"));
+            table
+                .add("a", path, Vec::new(), route(name))
+                .unwrap_or_else(|error| panic!("{path}: {error}"));
         }
         for (path, expected) in [
             ("/v1/orders:charge", Ok("charge")),
@@ -549,7 +736,14 @@ mod tests {
             ("/V1/orders:charge", Err(NoMatch::Path)),
         ] {
             let found = table.find("a", &Method::POST, path);
-            assert_eq!(found.as_ref().map(|(route, _)| &*route.name).map_err(|error| *error), expected, "{path}");
+            assert_eq!(
+                found
+                    .as_ref()
+                    .map(|(route, _)| &*route.name)
+                    .map_err(|error| *error),
+                expected,
+                "{path}"
+            );
         }
         let conflict = table.add("a", "/V1/users/{*all}", Vec::new(), route("all"));
         assert_eq!(conflict, Err(RouteConflict::Overlap));
@@ -578,7 +772,9 @@ mod tests {
             ("/users/me", "me"),
             ("/{*rest}", "rest pass"),
         ] {
-            table.add("a", path, Vec::new(), route(name)).unwrap_or_else(|error| panic!("{path}: {error}"));
+            table
+                .add("a", path, Vec::new(), route(name))
+                .unwrap_or_else(|error| panic!("{path}: {error}"));
         }
         for (path, expected) in [
             // A script gets the rest of the path as data.
@@ -643,7 +839,14 @@ mod tests {
             ("/", Err(NoMatch::Path)),
         ] {
             let found = table.find("a", &Method::POST, path);
-            assert_eq!(found.as_ref().map(|(route, _)| &*route.name).map_err(|error| *error), expected, "{path}");
+            assert_eq!(
+                found
+                    .as_ref()
+                    .map(|(route, _)| &*route.name)
+                    .map_err(|error| *error),
+                expected,
+                "{path}"
+            );
         }
     }
 
@@ -665,7 +868,14 @@ mod tests {
             ("/index.php/reports.csv", Err(NoMatch::Spelling)),
         ] {
             let found = table.find("a", &Method::POST, path);
-            assert_eq!(found.as_ref().map(|(route, _)| &*route.name).map_err(|error| *error), expected, "{path}");
+            assert_eq!(
+                found
+                    .as_ref()
+                    .map(|(route, _)| &*route.name)
+                    .map_err(|error| *error),
+                expected,
+                "{path}"
+            );
         }
     }
 
@@ -679,12 +889,30 @@ mod tests {
             ("/login.php", "GET", "page pass"),
             ("/{*rest}", "", "rest pass"),
         ] {
-            let methods = method.split_whitespace().map(|method| method.parse().unwrap()).collect();
+            let methods = method
+                .split_whitespace()
+                .map(|method| method.parse().unwrap())
+                .collect();
             table.add("a", path, methods, route(name)).unwrap();
         }
-        for path in ["/orders.json", "/orders/", "/ORDERS", "/orders/index.html", "/index.php/orders", "/login.php/x"] {
-            for (method, is_ok) in [(Method::GET, true), (Method::POST, false), (Method::PUT, false)] {
-                assert_eq!(table.find("a", &method, path).is_ok(), is_ok, "{method} {path}");
+        for path in [
+            "/orders.json",
+            "/orders/",
+            "/ORDERS",
+            "/orders/index.html",
+            "/index.php/orders",
+            "/login.php/x",
+        ] {
+            for (method, is_ok) in [
+                (Method::GET, true),
+                (Method::POST, false),
+                (Method::PUT, false),
+            ] {
+                assert_eq!(
+                    table.find("a", &method, path).is_ok(),
+                    is_ok,
+                    "{method} {path}"
+                );
             }
             // A header that overrides the method decides on rules here too.
             assert!(table.depends_on_method("a", path), "{path}");
@@ -696,15 +924,26 @@ mod tests {
     fn rules_depend_on_path_or_method() {
         for (routes, path, method) in [
             (&[("/{*rest}", "", "seal")][..], false, false),
-            (&[("/{*rest}", "", "rest pass"), ("/x", "", "x pass")], false, false),
-            (&[("/{*rest}", "", "rest pass"), ("/x", "", "seal")], true, false),
+            (
+                &[("/{*rest}", "", "rest pass"), ("/x", "", "x pass")],
+                false,
+                false,
+            ),
+            (
+                &[("/{*rest}", "", "rest pass"), ("/x", "", "seal")],
+                true,
+                false,
+            ),
             (&[("/{*rest}", "POST", "seal")], true, true),
             (&[("/x", "", "seal")], true, false),
             (&[("/x", "POST", "seal"), ("/x", "", "pass")], true, true),
         ] {
             let mut table = RouteTable::default();
             for (path, methods, name) in routes {
-                let methods = methods.split_whitespace().map(|method| method.parse().unwrap()).collect();
+                let methods = methods
+                    .split_whitespace()
+                    .map(|method| method.parse().unwrap())
+                    .collect();
                 table.add("a", path, methods, route(name)).unwrap();
             }
             assert_eq!(table.depends_on_target("a"), path, "{routes:?}");
@@ -715,7 +954,11 @@ mod tests {
 
     #[test]
     fn no_match_tells_what_fails() {
-        let table = table(&[("a.example", "/x", "GET"), ("*.example", "/x", ""), ("*.example", "/y/{id}", "")]);
+        let table = table(&[
+            ("a.example", "/x", "GET"),
+            ("*.example", "/x", ""),
+            ("*.example", "/y/{id}", ""),
+        ]);
         for (host, path, expected) in [
             ("b.test", "/x", NoMatch::Host),
             ("", "/x", NoMatch::Host),
@@ -728,20 +971,52 @@ mod tests {
             // The method of the most specific host decides: a route for fewer methods is no way around it.
             ("a.example", "/x", NoMatch::Method),
         ] {
-            assert_eq!(table.find(host, &Method::POST, path).map(drop), Err(expected), "{host}{path}");
+            assert_eq!(
+                table.find(host, &Method::POST, path).map(drop),
+                Err(expected),
+                "{host}{path}"
+            );
         }
-        assert_eq!(RouteTable::default().find("a", &Method::GET, "/").map(drop), Err(NoMatch::Host));
+        assert_eq!(
+            RouteTable::default().find("a", &Method::GET, "/").map(drop),
+            Err(NoMatch::Host)
+        );
     }
 
     #[test]
     fn conflicts_are_rejected() {
         for (host, path, methods, expected) in [
-            ("a.example", "/orders/{id}", "", "route a.example /orders/{id} GET"),
-            ("a.example", "/orders/{id}", "HEAD GET", "has this host, path and method"),
-            ("A.example", "/orders/{id}", "GET", "has this host, path and method"),
+            (
+                "a.example",
+                "/orders/{id}",
+                "",
+                "route a.example /orders/{id} GET",
+            ),
+            (
+                "a.example",
+                "/orders/{id}",
+                "HEAD GET",
+                "has this host, path and method",
+            ),
+            (
+                "A.example",
+                "/orders/{id}",
+                "GET",
+                "has this host, path and method",
+            ),
             ("a.example", "/all", "", "has this host, path and method"),
-            ("a.example", "/orders/{other}", "", "conflicts with that of another route"),
-            ("a.example", "/orders/{*rest}", "", "conflicts with that of another route"),
+            (
+                "a.example",
+                "/orders/{other}",
+                "",
+                "conflicts with that of another route",
+            ),
+            (
+                "a.example",
+                "/orders/{*rest}",
+                "",
+                "conflicts with that of another route",
+            ),
             ("a.example", "orders", "", "must begin with `/`"),
             ("a.example", "", "", "must begin with `/`"),
             ("a.example", "/{", "", "must begin with `/`"),
@@ -753,26 +1028,45 @@ mod tests {
             ("a/b", "/", "", "the host must be a name"),
             ("b\u{fc}cher.example", "/", "", "the host must be a name"),
         ] {
-            let mut table = table(&[("a.example", "/orders/{id}", "GET"), ("a.example", "/all", "")]);
-            let methods: Vec<Method> = methods.split_whitespace().map(|method| method.parse().unwrap()).collect();
+            let mut table = table(&[
+                ("a.example", "/orders/{id}", "GET"),
+                ("a.example", "/all", ""),
+            ]);
+            let methods: Vec<Method> = methods
+                .split_whitespace()
+                .map(|method| method.parse().unwrap())
+                .collect();
             let is_for_all = methods.is_empty() && path == "/orders/{id}";
             match table.add(host, path, methods, route("new")) {
                 // A route for all methods takes those that the other one does not have.
                 Ok(()) => assert!(is_for_all, "{host}{path}"),
-                Err(error) => assert!(error.to_string().contains(expected), "{host}{path}: {error}"),
+                Err(error) => assert!(
+                    error.to_string().contains(expected),
+                    "{host}{path}: {error}"
+                ),
             }
         }
     }
 
     #[test]
     fn segments_are_decoded_once() {
-        let table = table(&[("*", "/orders/{id}/items/{item}", ""), ("*", "/v{version}/x", "")]);
-        let (_, segments) = table.find("a", &Method::GET, "/orders/a%20b/items/%2541").unwrap();
+        let table = table(&[
+            ("*", "/orders/{id}/items/{item}", ""),
+            ("*", "/v{version}/x", ""),
+        ]);
+        let (_, segments) = table
+            .find("a", &Method::GET, "/orders/a%20b/items/%2541")
+            .unwrap();
         assert_eq!(segments.value("id").as_deref(), Some("a b"));
         assert_eq!(segments.value("item").as_deref(), Some("%41"));
         assert_eq!(segments.value("other"), None);
-        assert_eq!((segments.name_at(2), segments.name_at(3)), (Some("id"), None));
-        let (_, segments) = table.find("a", &Method::GET, "/orders/%ff/items/1").unwrap();
+        assert_eq!(
+            (segments.name_at(2), segments.name_at(3)),
+            (Some("id"), None)
+        );
+        let (_, segments) = table
+            .find("a", &Method::GET, "/orders/%ff/items/1")
+            .unwrap();
         assert_eq!(segments.value("id"), None, "not UTF-8");
         // Only whole segments have names.
         let (_, segments) = table.find("a", &Method::GET, "/v1/x").unwrap();
@@ -781,9 +1075,17 @@ mod tests {
 
     #[test]
     fn hosts_of_a_proxy_are_those_of_routes() {
-        let table = table(&[("*", "/", ""), ("a.example", "/", ""), ("*.b.example", "/", "")]);
-        for (host, expected) in [("a.example", true), ("x.b.example", true), ("b.example", false), ("c.example", false)]
-        {
+        let table = table(&[
+            ("*", "/", ""),
+            ("a.example", "/", ""),
+            ("*.b.example", "/", ""),
+        ]);
+        for (host, expected) in [
+            ("a.example", true),
+            ("x.b.example", true),
+            ("b.example", false),
+            ("c.example", false),
+        ] {
             assert_eq!(table.has_destination(host, 80), expected, "{host}");
             assert!(!table.has_destination(host, 81), "{host}");
         }

@@ -35,7 +35,10 @@ pub struct StartError {
 }
 
 fn error(place: impl Into<String>, message: impl ToString) -> StartError {
-    StartError { place: place.into(), message: message.to_string() }
+    StartError {
+        place: place.into(),
+        message: message.to_string(),
+    }
 }
 
 /// A running relay.
@@ -50,7 +53,9 @@ pub struct Server {
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()
+        f.debug_struct("Server")
+            .field("addresses", &self.addresses)
+            .finish_non_exhaustive()
     }
 }
 
@@ -62,39 +67,84 @@ impl Server {
     pub async fn start(config: &Config, compiled: Compiled) -> Result<Self, StartError> {
         check_secrets(config)?;
         let metrics = Arc::new(Metrics::default());
-        let client = Client::lazy(config.engine.client()).map_err(|cause| error("engine", cause))?;
+        let client =
+            Client::lazy(config.engine.client()).map_err(|cause| error("engine", cause))?;
         let deadline = Duration::from_millis(config.engine.deadline_ms.into());
         let engine = Engine::new(client, deadline, Arc::clone(&metrics));
-        let service = Service { name: "sealwire-relay", instance: format!("{:016x}", rand::random::<u64>()) };
+        let service = Service {
+            name: "sealwire-relay",
+            instance: format!("{:016x}", rand::random::<u64>()),
+        };
         let traces = Traces::start(&config.traces.settings(), service, &metrics.spans);
         let traces = traces.map_err(|cause| error("traces", cause))?;
-        let relay = Arc::new(Relay::new(config.limits.clone(), engine, metrics, traces, config.log.access));
+        let relay = Arc::new(Relay::new(
+            config.limits.clone(),
+            engine,
+            metrics,
+            traces,
+            config.log.access,
+        ));
         let readiness = Arc::new(Readiness::default());
-        let admin = AdminServer::start(config.admin.address, Arc::clone(&relay), Arc::clone(&readiness))
-            .map_err(|cause| error("admin.address", format!("cannot listen on {}: {cause}", config.admin.address)))?;
+        let admin = AdminServer::start(
+            config.admin.address,
+            Arc::clone(&relay),
+            Arc::clone(&readiness),
+        )
+        .map_err(|cause| {
+            error(
+                "admin.address",
+                format!("cannot listen on {}: {cause}", config.admin.address),
+            )
+        })?;
         let (stop, stopped) = watch::channel(false);
         let (mut tasks, mut addresses, mut listeners) = (JoinSet::new(), Vec::new(), Vec::new());
-        let mut certificates = vec![CertificateFile::new("", "engine", &config.engine.certificate)];
+        let mut certificates = vec![CertificateFile::new(
+            "",
+            "engine",
+            &config.engine.certificate,
+        )];
         for compiled in compiled.listeners {
-            let files = [("server", &compiled.config.certificate), ("client_ca", &compiled.config.client_ca)];
-            certificates.extend(
-                files
-                    .into_iter()
-                    .filter_map(|(of, file)| Some(CertificateFile::new(&compiled.name, of, file.as_ref()?))),
-            );
+            let files = [
+                ("server", &compiled.config.certificate),
+                ("client_ca", &compiled.config.client_ca),
+            ];
+            certificates.extend(files.into_iter().filter_map(|(of, file)| {
+                Some(CertificateFile::new(&compiled.name, of, file.as_ref()?))
+            }));
             let place = format!("listen.{}", compiled.name);
             let address = compiled.config.address;
             let socket = TcpListener::bind(address)
                 .await
                 .map_err(|cause| error(&place, format!("cannot listen on {address}: {cause}")))?;
             let listener = Arc::new(open(compiled, &place, config.limits.client_ipv6_bits)?);
-            addresses.push((Arc::clone(&listener.name), socket.local_addr().map_err(|cause| error(&place, cause))?));
+            addresses.push((
+                Arc::clone(&listener.name),
+                socket.local_addr().map_err(|cause| error(&place, cause))?,
+            ));
             listeners.push(Arc::clone(&listener));
-            tasks.spawn(listener::accept(Arc::clone(&relay), listener, socket, stopped.clone()));
+            tasks.spawn(listener::accept(
+                Arc::clone(&relay),
+                listener,
+                socket,
+                stopped.clone(),
+            ));
         }
         readiness.is_listening.store(true, Ordering::Relaxed);
-        tasks.spawn(watch(Arc::clone(&relay), Arc::clone(&readiness), listeners, certificates, stopped));
-        Ok(Self { relay, readiness, addresses, stop, tasks, admin })
+        tasks.spawn(watch(
+            Arc::clone(&relay),
+            Arc::clone(&readiness),
+            listeners,
+            certificates,
+            stopped,
+        ));
+        Ok(Self {
+            relay,
+            readiness,
+            addresses,
+            stop,
+            tasks,
+            admin,
+        })
     }
 
     /// Names and addresses of the listeners, with the ports that the system chose.
@@ -122,7 +172,10 @@ impl Server {
     pub async fn shutdown(mut self) {
         self.readiness.is_draining.store(true, Ordering::Relaxed);
         let _ = self.stop.send(true);
-        if tokio::time::timeout(self.relay.limits.drain(), self.relay.is_drained()).await.is_err() {
+        if tokio::time::timeout(self.relay.limits.drain(), self.relay.is_drained())
+            .await
+            .is_err()
+        {
             tracing::warn!("exchanges were still running at the end of the drain");
         }
         self.tasks.shutdown().await;
@@ -133,11 +186,17 @@ impl Server {
 
 /// Rejects keys that other users can read, also those that are read later.
 fn check_secrets(config: &Config) -> Result<(), StartError> {
-    let upstreams =
-        config.upstream.iter().map(|(name, upstream)| (format!("upstream.{name}.key"), upstream.key.as_deref()));
+    let upstreams = config
+        .upstream
+        .iter()
+        .map(|(name, upstream)| (format!("upstream.{name}.key"), upstream.key.as_deref()));
     let listeners = config.listen.iter().flat_map(|(name, listener)| {
-        [("key", &listener.key), ("tokens", &listener.tokens), ("authority_key", &listener.authority_key)]
-            .map(|(key, file)| (format!("listen.{name}.{key}"), file.as_deref()))
+        [
+            ("key", &listener.key),
+            ("tokens", &listener.tokens),
+            ("authority_key", &listener.authority_key),
+        ]
+        .map(|(key, file)| (format!("listen.{name}.{key}"), file.as_deref()))
     });
     let engine = ("engine.key".to_owned(), Some(&*config.engine.key));
     for (place, file) in [engine].into_iter().chain(upstreams).chain(listeners) {
@@ -153,20 +212,29 @@ fn open(compiled: CompiledListener, place: &str, ipv6_bits: u8) -> Result<Listen
     let config = compiled.config;
     let tls = match (config.certificate, config.key) {
         (Some(certificate), Some(key)) => {
-            let files = ServerFiles { certificate, key, client_ca: config.client_ca };
+            let files = ServerFiles {
+                certificate,
+                key,
+                client_ca: config.client_ca,
+            };
             Some(ServerTls::load(files).map_err(|cause| error(place, cause))?)
         }
         _ => None,
     };
     let clients = match (config.clients, &config.tokens) {
-        (ClientsKind::Mtls, _) => Clients::certificates(config.principals.iter().map(String::as_str)),
-        (ClientsKind::Bearer, Some(path)) => Clients::tokens(path).map_err(|cause| error(place, cause))?,
+        (ClientsKind::Mtls, _) => {
+            Clients::certificates(config.principals.iter().map(String::as_str))
+        }
+        (ClientsKind::Bearer, Some(path)) => {
+            Clients::tokens(path).map_err(|cause| error(place, cause))?
+        }
         _ => Clients::Open,
     };
     let authority = match (&config.authority_certificate, &config.authority_key) {
         (Some(certificate), Some(key)) => {
             let read = |path: &Path| {
-                std::fs::read_to_string(path).map_err(|cause| error(place, format!("{}: {cause}", path.display())))
+                std::fs::read_to_string(path)
+                    .map_err(|cause| error(place, format!("{}: {cause}", path.display())))
             };
             let key = secret(key).map_err(|cause| error(place, cause))?;
             Some(Authority::load(&read(certificate)?, &key).map_err(|cause| error(place, cause))?)
@@ -200,7 +268,12 @@ struct CertificateFile {
 
 impl CertificateFile {
     fn new(listener: &str, of: &'static str, file: &Path) -> Self {
-        Self { listener: listener.into(), of, file: file.to_owned(), expires_unix_s: None }
+        Self {
+            listener: listener.into(),
+            of,
+            file: file.to_owned(),
+            expires_unix_s: None,
+        }
     }
 
     /// Reads when the file expires. Blocks.
@@ -210,7 +283,10 @@ impl CertificateFile {
 
     /// Sets the metric.
     fn measure(&self, metrics: &Metrics) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs_f64();
         if let Some(expires) = self.expires_unix_s {
             metrics.set_certificate_remaining(&self.listener, self.of, expires as f64 - now);
         }
@@ -251,14 +327,20 @@ async fn watch(
         let (listeners_now, metrics) = (listeners.clone(), Arc::clone(&relay.metrics));
         let reloaded = tokio::task::spawn_blocking(move || {
             let mut rejected = Vec::new();
-            for listener in listeners_now.iter().filter(|listener| listener.tls.is_some()) {
+            for listener in listeners_now
+                .iter()
+                .filter(|listener| listener.tls.is_some())
+            {
                 let is_accepted = reload(listener);
                 metrics.set_certificates_rejected(&listener.name, !is_accepted);
                 rejected.extend((!is_accepted).then_some(listener));
             }
             for file in &mut certificates {
                 // Rejected files are not in use.
-                if rejected.iter().all(|listener| listener.name != file.listener) {
+                if rejected
+                    .iter()
+                    .all(|listener| listener.name != file.listener)
+                {
                     file.read();
                 }
                 file.measure(&metrics);

@@ -76,12 +76,21 @@ impl ServerTls {
     pub fn load(files: ServerFiles) -> Result<Self, TlsFileError> {
         let stamp = files.stamp();
         let config = files.config()?;
-        Ok(Self { files, current: Mutex::new((config, stamp)) })
+        Ok(Self {
+            files,
+            current: Mutex::new((config, stamp)),
+        })
     }
 
     /// Returns the configuration for the next handshake.
     pub fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner).0)
+        Arc::clone(
+            &self
+                .current
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .0,
+        )
     }
 
     /// Reads the files again if one has changed, and returns true if the configuration was replaced. Blocks.
@@ -92,7 +101,13 @@ impl ServerTls {
     pub fn reload_if_changed(&self) -> Result<bool, TlsFileError> {
         // Taken before the files are read: a later change gives another stamp.
         let stamp = self.files.stamp();
-        if self.current.lock().unwrap_or_else(PoisonError::into_inner).1 == stamp {
+        if self
+            .current
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .1
+            == stamp
+        {
             return Ok(false);
         }
         let config = self.files.config()?;
@@ -103,7 +118,15 @@ impl ServerTls {
 
 impl ServerFiles {
     fn stamp(&self) -> Stamp {
-        Stamp::of([Some(&self.certificate), Some(&self.key), self.client_ca.as_ref()].into_iter().flatten())
+        Stamp::of(
+            [
+                Some(&self.certificate),
+                Some(&self.key),
+                self.client_ca.as_ref(),
+            ]
+            .into_iter()
+            .flatten(),
+        )
     }
 
     fn config(&self) -> Result<Arc<ServerConfig>, TlsFileError> {
@@ -118,9 +141,10 @@ impl ServerFiles {
         let builder = match &self.client_ca {
             None => builder.with_no_client_auth(),
             Some(file) => {
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(file)?), provider)
-                    .build()
-                    .map_err(|error| rejected(file, &error))?;
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots(file)?), provider)
+                        .build()
+                        .map_err(|error| rejected(file, &error))?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
@@ -164,10 +188,19 @@ fn inode(_: &fs::Metadata) -> u64 {
 
 /// Reads a PEM file with at least one certificate.
 pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
-    let malformed = || TlsFileError::Malformed { file: file.to_owned(), wanted: "PEM certificate" };
+    let malformed = || TlsFileError::Malformed {
+        file: file.to_owned(),
+        wanted: "PEM certificate",
+    };
     let pem = read(file)?;
-    let found: Vec<_> = CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|_| malformed())?;
-    if found.is_empty() { Err(malformed()) } else { Ok(found) }
+    let found: Vec<_> = CertificateDer::pem_slice_iter(&pem)
+        .collect::<Result<_, _>>()
+        .map_err(|_| malformed())?;
+    if found.is_empty() {
+        Err(malformed())
+    } else {
+        Ok(found)
+    }
 }
 
 /// Returns the time at which the first certificate of a PEM file expires, in seconds since 1970. `None` if the file cannot be
@@ -187,7 +220,10 @@ pub(crate) fn roots(file: &Path) -> Result<RootCertStore, TlsFileError> {
     for certificate in certificates(file)? {
         roots
             .add(certificate)
-            .map_err(|error| TlsFileError::Rejected { file: file.to_owned(), reason: error.to_string() })?;
+            .map_err(|error| TlsFileError::Rejected {
+                file: file.to_owned(),
+                reason: error.to_string(),
+            })?;
     }
     Ok(roots)
 }
@@ -196,20 +232,30 @@ pub(crate) fn roots(file: &Path) -> Result<RootCertStore, TlsFileError> {
 pub(crate) fn secret(file: &Path) -> Result<Zeroizing<String>, TlsFileError> {
     let mut bytes = sealwire_file_trust::read(file, FileKind::Secret, PEM_BYTES_MAX)?;
     let text = String::from_utf8(std::mem::take(&mut *bytes)).map(Zeroizing::new);
-    text.map_err(|_| TlsFileError::Malformed { file: file.to_owned(), wanted: "text" })
+    text.map_err(|_| TlsFileError::Malformed {
+        file: file.to_owned(),
+        wanted: "text",
+    })
 }
 
 /// Reads a PEM file with an unencrypted private key.
 pub(crate) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsFileError> {
-    PrivateKeyDer::from_pem_slice(secret(file)?.as_bytes())
-        .map_err(|_| TlsFileError::Malformed { file: file.to_owned(), wanted: "unencrypted PEM private key" })
+    PrivateKeyDer::from_pem_slice(secret(file)?.as_bytes()).map_err(|_| TlsFileError::Malformed {
+        file: file.to_owned(),
+        wanted: "unencrypted PEM private key",
+    })
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, TlsFileError> {
-    let unreadable = |source| TlsFileError::Unreadable { file: file.to_owned(), source };
+    let unreadable = |source| TlsFileError::Unreadable {
+        file: file.to_owned(),
+        source,
+    };
     let metadata = fs::metadata(file).map_err(unreadable)?;
     if !metadata.is_file() || metadata.len() > PEM_BYTES_MAX {
-        return Err(unreadable(io::Error::other(format!("not a file of at most {PEM_BYTES_MAX} bytes"))));
+        return Err(unreadable(io::Error::other(format!(
+            "not a file of at most {PEM_BYTES_MAX} bytes"
+        ))));
     }
     fs::read(file).map_err(unreadable)
 }
@@ -245,7 +291,11 @@ mod tests {
         let authority = Authority::create("test", Validity::days(2)).unwrap();
         let path = |name: &str| dir.path().join(name);
         fs::write(path("ca.pem"), authority.cert_pem()).unwrap();
-        let files = ServerFiles { certificate: path("c.pem"), key: path("k.pem"), client_ca: Some(path("ca.pem")) };
+        let files = ServerFiles {
+            certificate: path("c.pem"),
+            key: path("k.pem"),
+            client_ca: Some(path("ca.pem")),
+        };
         issue(&authority, &files);
         (dir, authority, files)
     }
@@ -266,11 +316,18 @@ mod tests {
     #[test]
     fn the_first_expiry_of_a_file_is_that_of_any_of_its_certificates() {
         let (dir, authority, files) = setup();
-        let now = SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
+        let now = SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_secs() as i64;
         let of_authority = first_expiry(&dir.path().join("ca.pem")).unwrap();
         let of_leaf = first_expiry(&files.certificate).unwrap();
         assert!(now < of_leaf && of_leaf < of_authority && of_authority <= now + 2 * 86_400);
-        let chain = format!("{}{}", authority.cert_pem(), fs::read_to_string(&files.certificate).unwrap());
+        let chain = format!(
+            "{}{}",
+            authority.cert_pem(),
+            fs::read_to_string(&files.certificate).unwrap()
+        );
         replace(&files.certificate, &chain);
         assert_eq!(first_expiry(&files.certificate), Some(of_leaf));
         replace(&files.certificate, "no PEM");
@@ -286,16 +343,26 @@ mod tests {
         for text in ["", "no PEM", authority.key_pem().expose()] {
             replace(&files.key, text);
             let error = tls.reload_if_changed().unwrap_err().to_string();
-            assert!(error.contains("k.pem") || error.contains("c.pem"), "{error}");
+            assert!(
+                error.contains("k.pem") || error.contains("c.pem"),
+                "{error}"
+            );
             assert!(!error.contains("PRIVATE KEY"), "{error}");
             assert!(Arc::ptr_eq(&first, &tls.config()));
         }
         fs::remove_file(&files.key).unwrap();
         assert!(tls.reload_if_changed().is_err());
         issue(&authority, &files);
-        fs::set_permissions(&files.key, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+        fs::set_permissions(
+            &files.key,
+            std::os::unix::fs::PermissionsExt::from_mode(0o644),
+        )
+        .unwrap();
         let error = tls.reload_if_changed().unwrap_err().to_string();
-        assert!(error.contains("k.pem") && error.contains("other users can read"), "{error}");
+        assert!(
+            error.contains("k.pem") && error.contains("other users can read"),
+            "{error}"
+        );
         assert!(Arc::ptr_eq(&first, &tls.config()));
         issue(&authority, &files);
         assert!(tls.reload_if_changed().unwrap());

@@ -43,7 +43,12 @@ impl ClientId {
 /// The client's address as the proxy in front of the relay saw it: the last one of `X-Forwarded-For`, which the proxy adds.
 /// Earlier ones are the client's own words. `None` without one that is an address.
 pub fn forwarded_address(headers: &HeaderMap) -> Option<IpAddr> {
-    let last = headers.get_all("x-forwarded-for").iter().next_back()?.to_str().ok()?;
+    let last = headers
+        .get_all("x-forwarded-for")
+        .iter()
+        .next_back()?
+        .to_str()
+        .ok()?;
     let last = last.rsplit(',').next()?.trim();
     if let Ok(address) = last.parse() {
         return Some(address);
@@ -89,7 +94,10 @@ struct Clients {
 impl ClientShares {
     /// Creates shares of this many permits.
     pub fn new(permits: usize) -> Self {
-        Self { permits: permits.clamp(1, Semaphore::MAX_PERMITS), clients: Mutex::default() }
+        Self {
+            permits: permits.clamp(1, Semaphore::MAX_PERMITS),
+            clients: Mutex::default(),
+        }
     }
 
     /// Permits of one client.
@@ -109,7 +117,9 @@ impl ClientShares {
             clients.sweep_at = 2 * clients.shares.len();
         }
         let share = Arc::new(Semaphore::new(self.permits));
-        clients.shares.insert(client.clone(), Arc::downgrade(&share));
+        clients
+            .shares
+            .insert(client.clone(), Arc::downgrade(&share));
         share
     }
 }
@@ -124,7 +134,12 @@ mod tests {
 
     #[test]
     fn the_network_of_an_ipv6_address_has_the_configured_length() {
-        let network = |bits| format!("{:?}", ClientId::of_address("2001:db8:ffff:ffff:ffff::1".parse().unwrap(), bits));
+        let network = |bits| {
+            format!(
+                "{:?}",
+                ClientId::of_address("2001:db8:ffff:ffff:ffff::1".parse().unwrap(), bits)
+            )
+        };
         for (bits, expected) in [
             (128, "Address(2001:db8:ffff:ffff:ffff::1)"),
             (64, "Address(2001:db8:ffff:ffff::)"),
@@ -156,7 +171,11 @@ mod tests {
             for line in lines {
                 headers.append("x-forwarded-for", line.parse().unwrap());
             }
-            assert_eq!(forwarded_address(&headers), expected.map(|text| text.parse().unwrap()), "{lines:?}");
+            assert_eq!(
+                forwarded_address(&headers),
+                expected.map(|text| text.parse().unwrap()),
+                "{lines:?}"
+            );
         }
     }
 
@@ -166,7 +185,9 @@ mod tests {
         let mut free = 64;
         let mut used = Vec::new();
         for _ in 0..4 {
-            let most = (1..=free).take_while(|used| leaves_others_their_part(*used, free, 48, 64)).last();
+            let most = (1..=free)
+                .take_while(|used| leaves_others_their_part(*used, free, 48, 64))
+                .last();
             used.extend(most);
             free -= most.unwrap_or(0);
         }

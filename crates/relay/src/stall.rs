@@ -82,7 +82,9 @@ impl Offer {
         let mut waiting = self.waiting();
         waiting.bytes += bytes;
         if waiting.since.is_none() {
-            self.connection.waiting_streams.fetch_add(1, Ordering::Relaxed);
+            self.connection
+                .waiting_streams
+                .fetch_add(1, Ordering::Relaxed);
             self.begin_time(&mut waiting);
         }
     }
@@ -96,14 +98,18 @@ impl Offer {
     /// Notes that the connection has written bytes, or that they were dropped.
     pub fn take(&self, bytes: usize) {
         let mut waiting = self.waiting();
-        self.connection.taken.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.connection
+            .taken
+            .fetch_add(bytes as u64, Ordering::Relaxed);
         waiting.bytes = waiting.bytes.saturating_sub(bytes);
         waiting.taken += bytes;
         if waiting.bytes == 0 {
             let Waiting { since, waker, .. } = std::mem::take(&mut *waiting);
             drop(waiting);
             if since.is_some() {
-                self.connection.waiting_streams.fetch_sub(1, Ordering::Relaxed);
+                self.connection
+                    .waiting_streams
+                    .fetch_sub(1, Ordering::Relaxed);
             }
             waker.into_iter().for_each(Waker::wake);
         } else if waiting.taken >= PROGRESS_BYTES_MIN {
@@ -148,10 +154,16 @@ impl Offer {
                 let waiting = self.waiting();
                 (waiting.since, waiting.connection_taken)
             };
-            let taken_before = if looked_at.0 == since { looked_at.1 } else { taken_at_begin };
+            let taken_before = if looked_at.0 == since {
+                looked_at.1
+            } else {
+                taken_at_begin
+            };
             // h2 sends a frame of each stream in turn. Until one of each is sent, the client could not take this stream's.
-            let had_its_turn = taken - taken_at_begin >= self.connection.of_each_stream(FRAME_BYTES_MAX);
-            let connection_stalls = taken - taken_before < self.connection.of_each_stream(PROGRESS_BYTES_MIN);
+            let had_its_turn =
+                taken - taken_at_begin >= self.connection.of_each_stream(FRAME_BYTES_MAX);
+            let connection_stalls =
+                taken - taken_before < self.connection.of_each_stream(PROGRESS_BYTES_MIN);
             if had_its_turn || connection_stalls {
                 return;
             }
@@ -172,7 +184,10 @@ impl OfferedBytes {
     /// Offers bytes to the client.
     pub fn new(bytes: Bytes, offer: &Arc<Offer>) -> Self {
         offer.give(bytes.len());
-        Self { bytes, offer: Arc::clone(offer) }
+        Self {
+            bytes,
+            offer: Arc::clone(offer),
+        }
     }
 }
 
@@ -207,7 +222,10 @@ pub struct StreamExecutor {
 impl StreamExecutor {
     /// Creates an executor that ends a stream whose bytes wait for the client for this time.
     pub fn new(time: Duration) -> Self {
-        Self { time, connection: Arc::default() }
+        Self {
+            time,
+            connection: Arc::default(),
+        }
     }
 }
 
@@ -218,7 +236,10 @@ where
 {
     fn execute(&self, stream: F) {
         let time = self.time;
-        let offer = Arc::new(Offer { waiting: Mutex::default(), connection: Arc::clone(&self.connection) });
+        let offer = Arc::new(Offer {
+            waiting: Mutex::default(),
+            connection: Arc::clone(&self.connection),
+        });
         tokio::spawn(async move {
             let watched = Arc::clone(&offer);
             tokio::select! {
@@ -246,7 +267,10 @@ mod tests {
             let _held = held;
             work.await;
         });
-        tokio::time::timeout(Duration::from_secs(1_000), ended).await.ok().map(|_| begun.elapsed().as_secs())
+        tokio::time::timeout(Duration::from_secs(1_000), ended)
+            .await
+            .ok()
+            .map(|_| begun.elapsed().as_secs())
     }
 
     /// Gives bytes to the client of the running stream.
@@ -322,7 +346,10 @@ mod tests {
                 bytes.advance(taken);
             }
         });
-        tokio::time::timeout(Duration::from_secs(1_000), ended).await.ok().map(|_| begun.elapsed().as_secs())
+        tokio::time::timeout(Duration::from_secs(1_000), ended)
+            .await
+            .ok()
+            .map(|_| begun.elapsed().as_secs())
     }
 
     #[tokio::test(start_paused = true)]

@@ -14,13 +14,17 @@ pub struct Usage {
 impl Usage {
     /// Adds bytes of the request's body.
     pub fn received(&self, bytes: usize) {
-        self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.received_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Adds a request to the engine: its values and its time.
     pub fn engine(&self, values: usize, time: Duration) {
         self.values.fetch_add(values as u64, Ordering::Relaxed);
-        self.engine_us.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.engine_us.fetch_add(
+            u64::try_from(time.as_micros()).unwrap_or(u64::MAX),
+            Ordering::Relaxed,
+        );
     }
 
     /// Bytes of the request's body so far, as they came.

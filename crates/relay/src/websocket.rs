@@ -14,8 +14,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS, SEC_WEBSOCKET_KEY,
-    SEC_WEBSOCKET_VERSION, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS,
+    SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Version};
@@ -79,7 +79,11 @@ impl Sessions {
     /// Creates the sessions of a route: their origins, most of them at once, and most of one client.
     pub fn new(origins: Option<Vec<String>>, max: usize, per_client_max: usize) -> Self {
         let permits = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
-        Self { origins, permits, clients: ClientShares::new(per_client_max) }
+        Self {
+            origins,
+            permits,
+            clients: ClientShares::new(per_client_max),
+        }
     }
 
     /// Takes the permits of one session.
@@ -88,19 +92,32 @@ impl Sessions {
     /// All of the route, of the client or of the upstream are in use.
     pub fn permit(&self, client: &ClientId, upstream: &Arc<Semaphore>) -> Result<Permit, Failure> {
         let take = |permits: Arc<Semaphore>, limit| {
-            permits.try_acquire_owned().map_err(|_| Failure::request(Reason::Busy(limit)))
+            permits
+                .try_acquire_owned()
+                .map_err(|_| Failure::request(Reason::Busy(limit)))
         };
         Ok(Permit([
-            take(self.clients.of(client), "websockets_per_client_max WebSockets of the client are open")?,
-            take(Arc::clone(&self.permits), "websockets_max WebSockets of the route are open")?,
-            take(Arc::clone(upstream), "websockets_max WebSockets of the upstream are open")?,
+            take(
+                self.clients.of(client),
+                "websockets_per_client_max WebSockets of the client are open",
+            )?,
+            take(
+                Arc::clone(&self.permits),
+                "websockets_max WebSockets of the route are open",
+            )?,
+            take(
+                Arc::clone(upstream),
+                "websockets_max WebSockets of the upstream are open",
+            )?,
         ]))
     }
 }
 
 /// The right to one session.
 #[derive(Debug)]
-pub struct Permit(#[expect(dead_code, reason = "held until the session ends")] [OwnedSemaphorePermit; 3]);
+pub struct Permit(
+    #[expect(dead_code, reason = "held until the session ends")] [OwnedSemaphorePermit; 3],
+);
 
 /// A request for a WebSocket.
 #[derive(Debug)]
@@ -128,9 +145,18 @@ pub fn handshake(
     if !is_handshake(sessions, parts, has_body)? {
         return Ok(None);
     }
-    let (key, upgrade) = (parts.headers.get(SEC_WEBSOCKET_KEY).cloned(), parts.extensions.remove::<OnUpgrade>());
-    let Some((key, client_upgrade)) = key.zip(upgrade) else { return Err(malformed()) };
-    Ok(Some(Handshake { key, client: client_upgrade, permit: sessions.permit(client, of_upstream)? }))
+    let (key, upgrade) = (
+        parts.headers.get(SEC_WEBSOCKET_KEY).cloned(),
+        parts.extensions.remove::<OnUpgrade>(),
+    );
+    let Some((key, client_upgrade)) = key.zip(upgrade) else {
+        return Err(malformed());
+    };
+    Ok(Some(Handshake {
+        key,
+        client: client_upgrade,
+        permit: sessions.permit(client, of_upstream)?,
+    }))
 }
 
 const fn malformed() -> Failure {
@@ -140,12 +166,16 @@ const fn malformed() -> Failure {
 /// Returns true if a request asks for a WebSocket.
 fn is_handshake(sessions: &Sessions, parts: &Parts, has_body: bool) -> Result<bool, Failure> {
     let headers = &parts.headers;
-    let asks = headers.get(UPGRADE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"));
+    let asks = headers
+        .get(UPGRADE)
+        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"));
     if !asks {
         return Ok(false);
     }
     let Some(origins) = &sessions.origins else {
-        return Err(Failure::request(Reason::Forbidden("the route allows no WebSocket")));
+        return Err(Failure::request(Reason::Forbidden(
+            "the route allows no WebSocket",
+        )));
     };
     let only = |name: HeaderName| {
         let mut values = headers.get_all(name).iter();
@@ -158,14 +188,25 @@ fn is_handshake(sessions: &Sessions, parts: &Parts, has_body: bool) -> Result<bo
     if !is_valid {
         return Err(malformed());
     }
-    let has_length = headers.get_all(CONTENT_LENGTH).iter().any(|length| length != "0");
+    let has_length = headers
+        .get_all(CONTENT_LENGTH)
+        .iter()
+        .any(|length| length != "0");
     if has_body || has_length || headers.contains_key(TRANSFER_ENCODING) {
-        return Err(Failure::request(Reason::Ambiguous("a WebSocket handshake with a body")));
+        return Err(Failure::request(Reason::Ambiguous(
+            "a WebSocket handshake with a body",
+        )));
     }
     // A client that is no browser sends no origin.
     let mut sent = headers.get_all(ORIGIN).iter();
-    if !sent.all(|origin| origins.iter().any(|allowed| origin == allowed.as_str() || allowed == "*")) {
-        return Err(Failure::request(Reason::Forbidden("the origin is not in websocket_origins")));
+    if !sent.all(|origin| {
+        origins
+            .iter()
+            .any(|allowed| origin == allowed.as_str() || allowed == "*")
+    }) {
+        return Err(Failure::request(Reason::Forbidden(
+            "the origin is not in websocket_origins",
+        )));
     }
     Ok(true)
 }
@@ -183,9 +224,13 @@ pub fn ask_upstream(headers: &mut HeaderMap) {
 /// The response does not belong to the handshake.
 fn accept(key: &HeaderValue, headers: &mut HeaderMap) -> Result<(), Failure> {
     let expected = derive_accept_key(key.as_bytes());
-    let accepted = headers.get(SEC_WEBSOCKET_ACCEPT).is_some_and(|sent| sent.as_bytes() == expected.as_bytes());
+    let accepted = headers
+        .get(SEC_WEBSOCKET_ACCEPT)
+        .is_some_and(|sent| sent.as_bytes() == expected.as_bytes());
     if !accepted || headers.contains_key(SEC_WEBSOCKET_EXTENSIONS) {
-        return Err(Failure::response(Reason::UpstreamBroken("the WebSocket handshake was not accepted")));
+        return Err(Failure::response(Reason::UpstreamBroken(
+            "the WebSocket handshake was not accepted",
+        )));
     }
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
@@ -205,7 +250,11 @@ pub fn start(
     account: Account,
 ) -> Result<Response<Outgoing>, Failure> {
     let upstream = hyper::upgrade::on(&mut response);
-    let Handshake { key, client, permit } = handshake;
+    let Handshake {
+        key,
+        client,
+        permit,
+    } = handshake;
     let (mut parts, body) = response.into_parts();
     crate::headers::forward_response(&mut parts.headers, &request.route.via, "1.1");
     if response_scope.direction().reveals() {
@@ -213,10 +262,16 @@ pub fn start(
     }
     accept(&key, &mut parts.headers)?;
     // A session is no longer a connection of hyper's, so it has a permit of its own, which a drain waits for.
-    let connection =
-        relay.connection_permit().ok_or_else(|| Failure::response(Reason::Busy("limits.connections_max are open")))?;
+    let connection = relay
+        .connection_permit()
+        .ok_or_else(|| Failure::response(Reason::Busy("limits.connections_max are open")))?;
     // Each call of a session has the engine's own deadline, not that of the handshake.
-    let endless = |scope: &Scope| Arc::new(Scope { deadline: None, ..scope.clone() });
+    let endless = |scope: &Scope| {
+        Arc::new(Scope {
+            deadline: None,
+            ..scope.clone()
+        })
+    };
     let (request, response_scope) = (endless(&request), endless(&response_scope));
     let session = Session {
         relay: Arc::clone(relay),
@@ -268,10 +323,19 @@ impl Session {
             .read_buffer_size(READ_BYTES)
             .write_buffer_size(0)
             .max_write_buffer_size(WRITE_BYTES_MAX);
-        let client = Counted::new(TokioIo::new(client), self.account.clone(), MASKED_CONTROL_HEADER_BYTES);
-        let upstream = Counted::new(TokioIo::new(upstream), self.account.clone(), CONTROL_HEADER_BYTES);
+        let client = Counted::new(
+            TokioIo::new(client),
+            self.account.clone(),
+            MASKED_CONTROL_HEADER_BYTES,
+        );
+        let upstream = Counted::new(
+            TokioIo::new(upstream),
+            self.account.clone(),
+            CONTROL_HEADER_BYTES,
+        );
         let (client_memory, client_offer) = (client.memory.clone(), Arc::clone(&client.offer));
-        let (upstream_memory, upstream_offer) = (upstream.memory.clone(), Arc::clone(&upstream.offer));
+        let (upstream_memory, upstream_offer) =
+            (upstream.memory.clone(), Arc::clone(&upstream.offer));
         let client = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
         let upstream = WebSocketStream::from_raw_socket(upstream, Role::Client, Some(config)).await;
         let (mut to_client, mut from_client) = client.split();
@@ -281,7 +345,12 @@ impl Session {
             let to_upstream = (&mut to_upstream, &*upstream_offer);
             let to_client = (&mut to_client, &*client_offer);
             let outward = self.carry(&self.request, &client_memory, &mut from_client, to_upstream);
-            let inward = self.carry(&self.response, &upstream_memory, &mut from_upstream, to_client);
+            let inward = self.carry(
+                &self.response,
+                &upstream_memory,
+                &mut from_upstream,
+                to_client,
+            );
             tokio::select! {
                 ended = outward => ended,
                 ended = inward => ended,
@@ -290,12 +359,17 @@ impl Session {
             }
         };
         let frame = Message::Close(Some(ended));
-        let _ =
-            timeout(CLOSE_MAX, async { tokio::join!(to_client.send(frame.clone()), to_upstream.send(frame)) }).await;
+        let _ = timeout(CLOSE_MAX, async {
+            tokio::join!(to_client.send(frame.clone()), to_upstream.send(frame))
+        })
+        .await;
     }
 
     fn message_bytes_max(&self) -> usize {
-        self.request.direction().body_bytes_max.max(self.response.direction().body_bytes_max)
+        self.request
+            .direction()
+            .body_bytes_max
+            .max(self.response.direction().body_bytes_max)
     }
 
     /// Carries messages in one direction. Returns the reason of the end.
@@ -323,7 +397,16 @@ impl Session {
                 Ok(None) => continue,
                 Err(frame) => return frame,
             };
-            if send(to, offer, &self.last_message, edited, self.relay.limits.body_idle()).await.is_err() {
+            if send(
+                to,
+                offer,
+                &self.last_message,
+                edited,
+                self.relay.limits.body_idle(),
+            )
+            .await
+            .is_err()
+            {
                 return close(CloseCode::Away, "the other side is gone or does not read");
             }
             memory.release();
@@ -331,14 +414,21 @@ impl Session {
     }
 
     /// Edits one message. Returns `None` for control frames, which each side handles alone.
-    async fn edit(&self, scope: &Arc<Scope>, message: Message) -> Result<Option<Edited>, CloseFrame> {
+    async fn edit(
+        &self,
+        scope: &Arc<Scope>,
+        message: Message,
+    ) -> Result<Option<Edited>, CloseFrame> {
         let direction = scope.direction();
         let has_rules = direction.rules.iter().any(|rule| rule.body.is_some());
         let text = match message {
             Message::Text(text) if has_rules => text,
             Message::Text(text) => return Ok(Some(Edited::unchanged(OpData::Text, text.into()))),
             Message::Binary(_) if has_rules && !direction.pass_unparsed => {
-                return Err(close(CloseCode::Unsupported, "binary messages cannot be read"));
+                return Err(close(
+                    CloseCode::Unsupported,
+                    "binary messages cannot be read",
+                ));
             }
             Message::Binary(bytes) => return Ok(Some(Edited::unchanged(OpData::Binary, bytes))),
             _ => return Ok(None),
@@ -351,20 +441,41 @@ impl Session {
             };
         };
         let bytes = Bytes::copy_from_slice(text.as_bytes());
-        let source = http_body_util::Full::new(bytes).map_err(|never| match never {}).boxed_unsync();
+        let source = http_body_util::Full::new(bytes)
+            .map_err(|never| match never {})
+            .boxed_unsync();
         let scanner = Scanner::new(Format::Json, rules, scanner_limits(&self.relay, false));
-        let extent = Extent::Held { bytes_max: direction.body_bytes_max };
-        let (engine, memory) = (self.relay.engine.clone(), self.account.clone().reservation());
-        let mut editor = Editor::new(source, None, scanner, engine, Arc::clone(scope), extent, memory);
+        let extent = Extent::Held {
+            bytes_max: direction.body_bytes_max,
+        };
+        let (engine, memory) = (
+            self.relay.engine.clone(),
+            self.account.clone().reservation(),
+        );
+        let mut editor = Editor::new(
+            source,
+            None,
+            scanner,
+            engine,
+            Arc::clone(scope),
+            extent,
+            memory,
+        );
         match editor.collect().await {
             Ok(frames) => {
                 let bytes = joined(frames);
                 if std::str::from_utf8(&bytes).is_err() {
                     return Err(close(CloseCode::Invalid, "the message is not UTF-8"));
                 }
-                Ok(Some(Edited { kind: OpData::Text, bytes, _memory: Some(editor.into_memory()) }))
+                Ok(Some(Edited {
+                    kind: OpData::Text,
+                    bytes,
+                    _memory: Some(editor.into_memory()),
+                }))
             }
-            Err(failure) if direction.pass_unparsed && matches!(failure.reason, Reason::Malformed(_)) => {
+            Err(failure)
+                if direction.pass_unparsed && matches!(failure.reason, Reason::Malformed(_)) =>
+            {
                 Ok(Some(Edited::unchanged(OpData::Text, text.into())))
             }
             Err(failure) => Err(close_for(&failure)),
@@ -383,16 +494,30 @@ struct Edited {
 impl Edited {
     /// A message whose memory is counted where it was received.
     const fn unchanged(kind: OpData, bytes: Bytes) -> Self {
-        Self { kind, bytes, _memory: None }
+        Self {
+            kind,
+            bytes,
+            _memory: None,
+        }
     }
 }
 
 /// Sends a message. Fails if the other side is gone, or takes too little of the message for this time.
-async fn send<S>(to: &mut S, offer: &Offer, last: &LastMessage, message: Edited, time: Duration) -> Result<(), ()>
+async fn send<S>(
+    to: &mut S,
+    offer: &Offer,
+    last: &LastMessage,
+    message: Edited,
+    time: Duration,
+) -> Result<(), ()>
 where
     S: Sink<Message, Error = Error> + Unpin,
 {
-    let Edited { mut kind, mut bytes, .. } = message;
+    let Edited {
+        mut kind,
+        mut bytes,
+        ..
+    } = message;
     loop {
         let part = bytes.split_to(bytes.len().min(FRAME_BYTES_MAX));
         let frame = Frame::message(part, OpCode::Data(kind), bytes.is_empty());
@@ -412,8 +537,14 @@ where
 
 /// The close frame for the other side. Its reason passes where no rule is applied to texts of its direction.
 fn forwarded(scope: &Scope, frame: Option<CloseFrame>) -> CloseFrame {
-    let Some(frame) = frame else { return close(CloseCode::Normal, "") };
-    if scope.direction().rules.is_empty() { frame } else { close(frame.code, "") }
+    let Some(frame) = frame else {
+        return close(CloseCode::Normal, "");
+    };
+    if scope.direction().rules.is_empty() {
+        frame
+    } else {
+        close(frame.code, "")
+    }
 }
 
 /// Time of the last message of a session, in either direction: when it was received, and when a frame of it was sent.
@@ -473,20 +604,25 @@ impl MessageMemory {
     fn add(&self, bytes: usize) -> io::Result<()> {
         let received = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         received.pending += bytes;
-        received.reservation.at_least(received.memory_bytes()).map_err(|reason| {
-            let kind = if matches!(reason, Reason::TooLarge(..)) {
-                io::ErrorKind::FileTooLarge
-            } else {
-                io::ErrorKind::OutOfMemory
-            };
-            kind.into()
-        })
+        received
+            .reservation
+            .at_least(received.memory_bytes())
+            .map_err(|reason| {
+                let kind = if matches!(reason, Reason::TooLarge(..)) {
+                    io::ErrorKind::FileTooLarge
+                } else {
+                    io::ErrorKind::OutOfMemory
+                };
+                kind.into()
+            })
     }
 
     /// Notes that a control frame is no longer held. It can come between two frames of a message.
     fn took_control(&self, bytes: usize) {
         let received = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        received.pending = received.pending.saturating_sub(bytes + self.control_header_bytes);
+        received.pending = received
+            .pending
+            .saturating_sub(bytes + self.control_header_bytes);
     }
 
     /// Notes that a message was passed on.
@@ -508,14 +644,29 @@ struct Counted<T> {
 
 impl<T> Counted<T> {
     fn new(io: T, account: Account, control_header_bytes: usize) -> Self {
-        let received = Received { pending: 0, longest: 0, reservation: account.reservation() };
+        let received = Received {
+            pending: 0,
+            longest: 0,
+            reservation: account.reservation(),
+        };
         let counted = Arc::new(Mutex::new(received));
-        Self { io, memory: MessageMemory { counted, control_header_bytes }, offer: Arc::default() }
+        Self {
+            io,
+            memory: MessageMemory {
+                counted,
+                control_header_bytes,
+            },
+            offer: Arc::default(),
+        }
     }
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.io).poll_read(cx, buf);
         let read = buf.filled().len() - before;
@@ -529,7 +680,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
 }
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.io).poll_write(cx, bytes);
         if let Poll::Ready(Ok(written)) = polled {
             self.offer.take(written);
@@ -547,7 +702,10 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
 }
 
 fn close(code: CloseCode, reason: &'static str) -> CloseFrame {
-    CloseFrame { code, reason: reason.into() }
+    CloseFrame {
+        code,
+        reason: reason.into(),
+    }
 }
 
 /// The close frame after a message could not be read.
@@ -567,9 +725,11 @@ fn failed_read(error: &Error) -> CloseFrame {
 fn close_for(failure: &Failure) -> CloseFrame {
     let code = match failure.reason {
         Reason::TooLarge(..) => CloseCode::Size,
-        Reason::Malformed(_) | Reason::Invalid(_) | Reason::Missing | Reason::CannotOpen | Reason::Unreadable(_) => {
-            CloseCode::Invalid
-        }
+        Reason::Malformed(_)
+        | Reason::Invalid(_)
+        | Reason::Missing
+        | Reason::CannotOpen
+        | Reason::Unreadable(_) => CloseCode::Invalid,
         Reason::Overloaded | Reason::Busy(_) => CloseCode::Again,
         _ => CloseCode::Error,
     };
@@ -605,10 +765,14 @@ mod tests {
     async fn sends(len: usize, taken: usize, pause: u64, idle: u64) -> (bool, u64) {
         let (near, mut far) = tokio::io::duplex(1 << 10);
         let budget = Budget::new(1 << 20, "test");
-        let account = Account { budgets: std::array::from_fn(|_| budget.clone()) };
+        let account = Account {
+            budgets: std::array::from_fn(|_| budget.clone()),
+        };
         let near = Counted::new(near, account, CONTROL_HEADER_BYTES);
         let offer = Arc::clone(&near.offer);
-        let config = WebSocketConfig::default().write_buffer_size(0).max_write_buffer_size(WRITE_BYTES_MAX);
+        let config = WebSocketConfig::default()
+            .write_buffer_size(0)
+            .max_write_buffer_size(WRITE_BYTES_MAX);
         let mut to = WebSocketStream::from_raw_socket(near, Role::Server, Some(config)).await;
         let reading = async {
             let mut bytes = vec![0; taken];
@@ -633,7 +797,10 @@ mod tests {
         assert_eq!(sends(100, 1_024, 1_000, 1_000).await, (true, 0));
         // Nine KiB wait for nine reads, which take longer than the limit.
         let (is_sent, seconds) = sends(10_000, 1_024, 10, 1_000).await;
-        assert!(is_sent && (80..=100).contains(&seconds), "{is_sent} {seconds}");
+        assert!(
+            is_sent && (80..=100).contains(&seconds),
+            "{is_sent} {seconds}"
+        );
         assert_eq!(sends(10_000, 1_024, 16, 1_000).await, (false, 15));
         let (is_sent, seconds) = sends(10_000, 10, 1, 1_000).await;
         assert!(!is_sent && seconds <= 16, "{is_sent} {seconds}");
@@ -649,23 +816,51 @@ mod tests {
 
     #[tokio::test]
     async fn messages_leave_in_frames() {
-        for len in [0, 1, FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1, 10 * FRAME_BYTES_MAX] {
+        for len in [
+            0,
+            1,
+            FRAME_BYTES_MAX,
+            FRAME_BYTES_MAX + 1,
+            10 * FRAME_BYTES_MAX,
+        ] {
             let (sender, receiver) = std::sync::mpsc::channel();
-            let mut to = Box::pin(futures_util::sink::unfold(sender, async |sender, message: Message| {
-                sender.send(message).unwrap();
-                Ok::<_, Error>(sender)
-            }));
+            let mut to = Box::pin(futures_util::sink::unfold(
+                sender,
+                async |sender, message: Message| {
+                    sender.send(message).unwrap();
+                    Ok::<_, Error>(sender)
+                },
+            ));
             let message = Edited::unchanged(OpData::Text, Bytes::from(vec![b'x'; len]));
             let last = LastMessage::now();
-            send(&mut to, &Offer::default(), &last, message, Duration::from_secs(60)).await.unwrap();
+            send(
+                &mut to,
+                &Offer::default(),
+                &last,
+                message,
+                Duration::from_secs(60),
+            )
+            .await
+            .unwrap();
             let mut frames = Vec::new();
             while let Ok(Message::Frame(frame)) = receiver.try_recv() {
-                frames.push((frame.header().opcode, frame.header().is_final, frame.payload().len()));
+                frames.push((
+                    frame.header().opcode,
+                    frame.header().is_final,
+                    frame.payload().len(),
+                ));
             }
             assert_eq!(frames.iter().map(|(_, _, len)| len).sum::<usize>(), len);
             assert_eq!(frames.len(), len.div_ceil(FRAME_BYTES_MAX).max(1), "{len}");
             for (at, (code, is_final, _)) in frames.iter().enumerate() {
-                assert_eq!(*code, OpCode::Data(if at == 0 { OpData::Text } else { OpData::Continue }));
+                assert_eq!(
+                    *code,
+                    OpCode::Data(if at == 0 {
+                        OpData::Text
+                    } else {
+                        OpData::Continue
+                    })
+                );
                 assert_eq!(*is_final, at + 1 == frames.len());
             }
         }
@@ -674,7 +869,9 @@ mod tests {
     #[test]
     fn messages_take_memory_until_they_are_passed_on() {
         let budget = Budget::new(1 << 20, "test");
-        let account = Account { budgets: std::array::from_fn(|_| budget.clone()) };
+        let account = Account {
+            budgets: std::array::from_fn(|_| budget.clone()),
+        };
         let Counted { memory, .. } = Counted::new((), account, CONTROL_HEADER_BYTES);
         // Three budgets count here.
         let used = || budget.used(1 << 20) / 3;
@@ -702,9 +899,14 @@ mod tests {
     #[test]
     fn messages_that_never_fit_are_told_from_those_of_a_busy_relay() {
         let budget = Budget::new(1 << 20, "test");
-        let account = Account { budgets: [Budget::new(1 << 16, "connection"), budget.clone(), budget] };
+        let account = Account {
+            budgets: [Budget::new(1 << 16, "connection"), budget.clone(), budget],
+        };
         let connection = || Counted::new((), account.clone(), CONTROL_HEADER_BYTES).memory;
-        assert_eq!(connection().add(1 << 15).map_err(|error| error.kind()), Ok(()));
+        assert_eq!(
+            connection().add(1 << 15).map_err(|error| error.kind()),
+            Ok(())
+        );
         let error = connection().add((1 << 15) + 1).unwrap_err();
         assert_eq!(failed_read(&Error::Io(error)).code, CloseCode::Size);
         let other = connection();

@@ -139,16 +139,25 @@ impl Catalog<'_> {
         let table = one_table(&rule.table, &tables).map_err(invalid)?;
         let (oid, schema, name): (u32, String, String) = (table.get(0), table.get(1), table.get(2));
         let title = format!("{schema}.{name}");
-        let columns: Vec<Column> = self.query(COLUMNS, &[&oid]).await?.iter().map(Column::of).collect();
+        let columns: Vec<Column> = self
+            .query(COLUMNS, &[&oid])
+            .await?
+            .iter()
+            .map(Column::of)
+            .collect();
         let column = find(&columns, &rule.column, &title).map_err(invalid)?;
         let (encoding, chars_max) = column.encoding(&title).map_err(invalid)?;
         let uniques = self.query(UNIQUES, &[&oid]).await?;
-        let uniques: Vec<(bool, Vec<String>)> = uniques.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let uniques: Vec<(bool, Vec<String>)> =
+            uniques.iter().map(|row| (row.get(0), row.get(1))).collect();
         let key = key(rule, &columns, &uniques, &title).map_err(invalid)?;
         for name in rule.context.columns() {
             find(&columns, name, &title).map_err(invalid)?;
         }
-        let read = key.iter().map(|column| column.name.as_str()).chain(rule.context.columns());
+        let read = key
+            .iter()
+            .map(|column| column.name.as_str())
+            .chain(rule.context.columns());
         permitted(&columns, column, read, &title).map_err(invalid)?;
         self.warn(table, &title, column, warnings).await?;
         Ok(Target {
@@ -181,21 +190,30 @@ impl Catalog<'_> {
         let triggers = self.names(TRIGGERS, &[&oid, &column.number]).await?;
         if !triggers.is_empty() {
             let triggers = triggers.join(", ");
-            warn(format!("{title}: each rewrapped value fires {triggers}, which can change other columns or tables"));
+            warn(format!(
+                "{title}: each rewrapped value fires {triggers}, which can change other columns or tables"
+            ));
         }
         let own_code = self.names(OWN_CODE, &[&oid]).await?;
         if !own_code.is_empty() {
             let names = own_code.join(", ");
-            warn(format!("{title} uses {names}, which run with the rights of this role, also in a dry run"));
+            warn(format!(
+                "{title} uses {names}, which run with the rights of this role, also in a dry run"
+            ));
         }
         let publications = self.names(PUBLICATIONS, &[&oid]).await?;
         if !publications.is_empty() {
             let publications = publications.join(", ");
-            warn(format!("{title} is published ({publications}): each rewrapped row is sent to all subscribers"));
+            warn(format!(
+                "{title} is published ({publications}): each rewrapped row is sent to all subscribers"
+            ));
         }
         let slots = self.names(SLOTS, &[]).await?;
         if !slots.is_empty() {
-            warn(format!("logical replication slots ({}): each rewrapped row is decoded", slots.join(", ")));
+            warn(format!(
+                "logical replication slots ({}): each rewrapped row is decoded",
+                slots.join(", ")
+            ));
         }
         if !self.names(SUBSCRIBED, &[&oid]).await?.is_empty() {
             warn(format!(
@@ -203,41 +221,70 @@ impl Catalog<'_> {
             ));
         }
         if table.get(5) {
-            warn(format!("{title} has tables that inherit from it: their rows are not rewrapped without own rules"));
+            warn(format!(
+                "{title} has tables that inherit from it: their rows are not rewrapped without own rules"
+            ));
         }
         if table.get(6) {
-            warn(format!("{title} has rewrite rules, which can change or replace updates"));
+            warn(format!(
+                "{title} has rewrite rules, which can change or replace updates"
+            ));
         }
         Ok(())
     }
 
-    async fn names(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<String>, RewrapError> {
-        Ok(self.query(sql, values).await?.iter().map(|row| row.get(0)).collect())
+    async fn names(
+        &self,
+        sql: &str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<String>, RewrapError> {
+        Ok(self
+            .query(sql, values)
+            .await?
+            .iter()
+            .map(|row| row.get(0))
+            .collect())
     }
 
     async fn query(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, JobError> {
-        self.client.query(sql, values).await.map_err(|error| self.endpoint.error(&error))
+        self.client
+            .query(sql, values)
+            .await
+            .map_err(|error| self.endpoint.error(&error))
     }
 }
 
 fn one_table<'r>(name: &str, found: &'r [Row]) -> Result<&'r Row, String> {
     let title = |row: &Row| format!("{}.{}", row.get::<_, String>(1), row.get::<_, String>(2));
     match found {
-        [] => Err(format!("there is no table {name} that the role can see: check the spelling and upper case")),
+        [] => Err(format!(
+            "there is no table {name} that the role can see: check the spelling and upper case"
+        )),
         [row] => match row.get::<_, String>(3).as_str() {
             "r" | "p" => Ok(row),
-            _ => Err(format!("{name} is a view or a foreign table: name the table that has the rows")),
+            _ => Err(format!(
+                "{name} is a view or a foreign table: name the table that has the rows"
+            )),
         },
         rows => {
             let names: Vec<String> = rows.iter().map(title).collect();
-            Err(format!("{name} is ambiguous: name one of {}", names.join(", ")))
+            Err(format!(
+                "{name} is ambiguous: name one of {}",
+                names.join(", ")
+            ))
         }
     }
 }
 
 fn find<'c>(columns: &'c [Column], name: &str, title: &str) -> Result<&'c Column, String> {
     let found = columns.iter().find(|column| column.name == name);
-    let names = || columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>().join(", ");
+    let names = || {
+        columns
+            .iter()
+            .map(|column| column.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     found.ok_or_else(|| format!("{title} has no column {name}: it has {}", names()))
 }
 
@@ -257,22 +304,33 @@ fn key(
     };
     let Some((_, names)) = uniques.iter().find(is_wanted) else {
         return Err(if rule.key.is_empty() {
-            format!("{title} has no primary key: name the columns of a unique index, such as key = \"id\"")
+            format!(
+                "{title} has no primary key: name the columns of a unique index, such as key = \"id\""
+            )
         } else {
-            format!("{title} has no unique index of exactly {}: create one, or name another key", rule.key.join(", "))
+            format!(
+                "{title} has no unique index of exactly {}: create one, or name another key",
+                rule.key.join(", ")
+            )
         });
     };
     let of = |name: &String| {
         let column = find(columns, name, title)?;
         if column.name == rule.column {
-            return Err(format!("{}.{name} is a key column, which a job cannot change: name another key", title));
+            return Err(format!(
+                "{}.{name} is a key column, which a job cannot change: name another key",
+                title
+            ));
         }
         if !column.is_not_null {
             return Err(format!(
                 "key column {name} of {title} can be null: ALTER TABLE .. SET NOT NULL, or another key"
             ));
         }
-        Ok(KeyColumn { name: column.name.clone(), type_text: column.type_text.clone() })
+        Ok(KeyColumn {
+            name: column.name.clone(),
+            type_text: column.type_text.clone(),
+        })
     };
     names.iter().map(of).collect()
 }
@@ -292,7 +350,9 @@ fn permitted<'n>(
     let mut selected: Vec<&str> = needed.iter().map(|column| column.name.as_str()).collect();
     selected.dedup();
     let (selected, updated) = (selected.join(", "), &column.name);
-    Err(format!("the role lacks a privilege: GRANT SELECT ({selected}), UPDATE ({updated}) ON {title} TO it"))
+    Err(format!(
+        "the role lacks a privilege: GRANT SELECT ({selected}), UPDATE ({updated}) ON {title} TO it"
+    ))
 }
 
 impl Column {
@@ -314,7 +374,9 @@ impl Column {
     fn encoding(&self, title: &str) -> Result<(Encoding, Option<usize>), String> {
         let name = &self.name;
         if self.is_generated {
-            return Err(format!("{title}.{name} is computed from other columns: name the columns that it is of"));
+            return Err(format!(
+                "{title}.{name} is computed from other columns: name the columns that it is of"
+            ));
         }
         match self.base.as_str() {
             "text" => Ok((Encoding::Text, None)),
@@ -326,7 +388,10 @@ impl Column {
                  `sealwire rewrap FILE`",
                 self.type_text
             )),
-            _ => Err(format!("{title}.{name} has type {}: envelopes are text, varchar or bytea", self.type_text)),
+            _ => Err(format!(
+                "{title}.{name} has type {}: envelopes are text, varchar or bytea",
+                self.type_text
+            )),
         }
     }
 }
@@ -372,10 +437,19 @@ mod tests {
 
     #[test]
     fn a_key_is_unique_and_never_null() {
-        let columns = ["id", "tenant", "email", "may_be_null", "ssn"].map(|name| column(name, "text", -1));
-        let unique =
-            |is_primary: bool, names: &[&str]| (is_primary, names.iter().map(|name| (*name).to_owned()).collect());
-        let all = [unique(true, &["tenant", "id"]), unique(false, &["email"]), unique(false, &["may_be_null"])];
+        let columns =
+            ["id", "tenant", "email", "may_be_null", "ssn"].map(|name| column(name, "text", -1));
+        let unique = |is_primary: bool, names: &[&str]| {
+            (
+                is_primary,
+                names.iter().map(|name| (*name).to_owned()).collect(),
+            )
+        };
+        let all = [
+            unique(true, &["tenant", "id"]),
+            unique(false, &["email"]),
+            unique(false, &["may_be_null"]),
+        ];
         let own = [unique(true, &["ssn"])];
         for (named, uniques, expected) in [
             ("", &all[..], Ok("tenant id")),
@@ -388,8 +462,18 @@ mod tests {
         ] {
             let text = format!("[[rule]]\ntable = 't'\ncolumn = 'ssn'\napp = 'a'\n{named}");
             let rules = Rules::from_toml(&text).expect("rules");
-            let found = key(rules.iter().next().expect("a rule"), &columns, uniques, "s.t");
-            let names = found.map(|key| key.into_iter().map(|column| column.name).collect::<Vec<_>>().join(" "));
+            let found = key(
+                rules.iter().next().expect("a rule"),
+                &columns,
+                uniques,
+                "s.t",
+            );
+            let names = found.map(|key| {
+                key.into_iter()
+                    .map(|column| column.name)
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            });
             match (names, expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{named}"),
                 (Err(said), Err(expected)) => assert!(said.contains(expected), "{named}: {said}"),
@@ -401,10 +485,15 @@ mod tests {
     #[test]
     fn a_missing_privilege_is_named() {
         let columns = ["ssn", "fixed", "hidden", "id"].map(|name| column(name, "text", -1));
-        let check = |at: usize, read: &[&str]| permitted(&columns, &columns[at], read.iter().copied(), "s.t");
+        let check = |at: usize, read: &[&str]| {
+            permitted(&columns, &columns[at], read.iter().copied(), "s.t")
+        };
         assert_eq!(check(0, &["id"]), Ok(()));
         let said = check(1, &["id"]).expect_err("no UPDATE");
-        assert!(said.contains("GRANT SELECT (fixed, id), UPDATE (fixed) ON s.t"), "{said}");
+        assert!(
+            said.contains("GRANT SELECT (fixed, id), UPDATE (fixed) ON s.t"),
+            "{said}"
+        );
         assert!(check(0, &["hidden"]).is_err() && check(2, &["id"]).is_err());
     }
 }

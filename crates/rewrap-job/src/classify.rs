@@ -1,7 +1,9 @@
 //! Classifies values of a column by their bytes. The classes are not authenticated.
 
 use memchr::memmem;
-use sealwire_crypto::{EncapsulationPlace, Envelope, KeyId, Suite, TEXT_PREFIX, looks_like_binary, looks_like_text};
+use sealwire_crypto::{
+    EncapsulationPlace, Envelope, KeyId, Suite, TEXT_PREFIX, looks_like_binary, looks_like_text,
+};
 
 use crate::engine::Encoding;
 use crate::report::LeftReason;
@@ -25,13 +27,20 @@ pub(crate) enum ValueClass {
 pub(crate) fn classify(value: &[u8], encoding: Encoding) -> ValueClass {
     let (is_own, is_other, parsed) = match encoding {
         Encoding::Text => (looks_like_text(value), false, Envelope::from_text(value)),
-        Encoding::Binary => (looks_like_binary(value), looks_like_text(value), Envelope::from_binary(value)),
+        Encoding::Binary => (
+            looks_like_binary(value),
+            looks_like_text(value),
+            Envelope::from_binary(value),
+        ),
     };
     match parsed {
         Some(envelope) if envelope.encapsulation == Some(EncapsulationPlace::Apart) => {
             ValueClass::Left(LeftReason::Apart)
         }
-        Some(envelope) => ValueClass::Envelope { key: envelope.key_id, suite: envelope.suite },
+        Some(envelope) => ValueClass::Envelope {
+            key: envelope.key_id,
+            suite: envelope.suite,
+        },
         None if is_own => ValueClass::Left(LeftReason::Malformed),
         None if is_other => ValueClass::Left(LeftReason::TextInBytes),
         None if is_evervault(value) => ValueClass::Left(LeftReason::Evervault),
@@ -44,12 +53,17 @@ pub(crate) fn classify(value: &[u8], encoding: Encoding) -> ValueClass {
 /// column. Binary envelopes inside other bytes are not searched for: their three first bytes occur by chance.
 fn contains_envelope(value: &[u8]) -> bool {
     let mut envelopes = memmem::find_iter(value, TEXT_PREFIX).map(|at| &value[at..]);
-    envelopes.any(begins_with_envelope) || contains_evervault_string(value) || memmem::find(value, b"%EVENC").is_some()
+    envelopes.any(begins_with_envelope)
+        || contains_evervault_string(value)
+        || memmem::find(value, b"%EVENC").is_some()
 }
 
 fn begins_with_envelope(text: &[u8]) -> bool {
     let is_base64url = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    let body = text[TEXT_PREFIX.len()..].iter().take_while(is_base64url).count();
+    let body = text[TEXT_PREFIX.len()..]
+        .iter()
+        .take_while(is_base64url)
+        .count();
     Envelope::from_text(&text[..TEXT_PREFIX.len() + body]).is_some()
 }
 
@@ -103,7 +117,10 @@ mod tests {
     fn envelopes_name_their_key() {
         for suite in [1, 2, 3] {
             let expected = KeyId::from_bytes([1, 2, 3, 4, 5]);
-            for (value, encoding) in [(text(suite), Encoding::Text), (binary(suite), Encoding::Binary)] {
+            for (value, encoding) in [
+                (text(suite), Encoding::Text),
+                (binary(suite), Encoding::Binary),
+            ] {
                 let ValueClass::Envelope { key, suite: named } = classify(&value, encoding) else {
                     panic!("suite {suite} is no envelope")
                 };
@@ -121,7 +138,11 @@ mod tests {
             (&b""[..], Text, ValueClass::Plain),
             (b"4242 4242", Text, ValueClass::Plain),
             (b"ev:no end", Text, ValueClass::Plain),
-            (b"the prefix sw1: begins an envelope", Text, ValueClass::Plain),
+            (
+                b"the prefix sw1: begins an envelope",
+                Text,
+                ValueClass::Plain,
+            ),
             (&binary(1), Text, ValueClass::Plain),
             (b"\x00\x01", Binary, ValueClass::Plain),
             (b"ev:abc:def:$", Text, ValueClass::Left(Evervault)),
@@ -134,8 +155,16 @@ mod tests {
             (&text(1), Binary, ValueClass::Left(TextInBytes)),
             (&document(&text(1)), Text, ValueClass::Left(Inside)),
             (&document(&text(4)), Binary, ValueClass::Left(Inside)),
-            (&[b" ", &text(3)[..]].concat(), Text, ValueClass::Left(Inside)),
-            (&[b"sw1:no sw1:", &text(3)[..]].concat(), Text, ValueClass::Left(Malformed)),
+            (
+                &[b" ", &text(3)[..]].concat(),
+                Text,
+                ValueClass::Left(Inside),
+            ),
+            (
+                &[b"sw1:no sw1:", &text(3)[..]].concat(),
+                Text,
+                ValueClass::Left(Malformed),
+            ),
             (&document(b"ev:abc:def:$"), Text, ValueClass::Left(Inside)),
             (b"a file: %EVENC...", Text, ValueClass::Left(Inside)),
             (&document(b"sw1:short"), Text, ValueClass::Plain),
@@ -143,8 +172,16 @@ mod tests {
             (b"prev: 12 USD:$", Text, ValueClass::Plain),
             (b"ev:$ or ev:", Text, ValueClass::Plain),
             (&b"ev:".repeat(1 << 20), Text, ValueClass::Plain),
-            (&[&b"ev:".repeat(1 << 20)[..], b"$"].concat(), Text, ValueClass::Left(Evervault)),
-            (&[&b"x ev:".repeat(1 << 18)[..], b"a:$"].concat(), Text, ValueClass::Left(Inside)),
+            (
+                &[&b"ev:".repeat(1 << 20)[..], b"$"].concat(),
+                Text,
+                ValueClass::Left(Evervault),
+            ),
+            (
+                &[&b"x ev:".repeat(1 << 18)[..], b"a:$"].concat(),
+                Text,
+                ValueClass::Left(Inside),
+            ),
             (&text(4), Text, ValueClass::Left(Apart)),
             (&binary(4), Binary, ValueClass::Left(Apart)),
         ] {

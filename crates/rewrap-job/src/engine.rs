@@ -51,13 +51,22 @@ pub enum EngineError {
 /// Rewraps values with the keys of an app.
 pub trait Engine: Sync {
     /// Carries out a request. Jobs call this concurrently. The future can be dropped; its results are then discarded.
-    fn rewrap(&self, request: RewrapRequest<'_>) -> impl Future<Output = Result<RewrapResponse, EngineError>> + Send;
+    fn rewrap(
+        &self,
+        request: RewrapRequest<'_>,
+    ) -> impl Future<Output = Result<RewrapResponse, EngineError>> + Send;
 }
 
 /// Encodes envelopes as the payload of a request.
-pub(crate) fn payload<'v>(values: impl ExactSizeIterator<Item = &'v [u8]>, encoding: Encoding) -> Vec<u8> {
+pub(crate) fn payload<'v>(
+    values: impl ExactSizeIterator<Item = &'v [u8]>,
+    encoding: Encoding,
+) -> Vec<u8> {
     let mut out = Vec::new();
-    write::array_len(&mut out, u32::try_from(values.len()).expect("a page is short"));
+    write::array_len(
+        &mut out,
+        u32::try_from(values.len()).expect("a page is short"),
+    );
     for value in values {
         match encoding {
             Encoding::Text => write::str(&mut out, &String::from_utf8_lossy(value)),
@@ -76,10 +85,17 @@ pub(crate) fn values(
     count: usize,
     encoding: Encoding,
 ) -> Result<Vec<Result<Vec<u8>, String>>, EngineError> {
-    let other_shape = || EngineError::Failed("the response does not have the structure of the request".to_owned());
+    let other_shape = || {
+        EngineError::Failed("the response does not have the structure of the request".to_owned())
+    };
     let mut codes = HashMap::new();
     for (path, code) in &response.errors {
-        codes.insert(position(path).filter(|at| *at < count).ok_or_else(other_shape)?, code);
+        codes.insert(
+            position(path)
+                .filter(|at| *at < count)
+                .ok_or_else(other_shape)?,
+            code,
+        );
     }
     let mut reader = TokenReader::new(&response.payload);
     if reader.array_len().map_err(|_| other_shape())? as usize != count {
@@ -90,9 +106,8 @@ pub(crate) fn values(
         let token = reader.token().map_err(|_| other_shape())?;
         all.push(match (codes.get(&at), encoding, token) {
             (Some(code), _, Token::Str(_) | Token::Bin(_)) => Err((*code).clone()),
-            (None, Encoding::Text, Token::Str(bytes)) | (None, Encoding::Binary, Token::Bin(bytes)) => {
-                Ok(bytes.to_vec())
-            }
+            (None, Encoding::Text, Token::Str(bytes))
+            | (None, Encoding::Binary, Token::Bin(bytes)) => Ok(bytes.to_vec()),
             _ => return Err(other_shape()),
         });
     }
@@ -115,12 +130,28 @@ mod tests {
     #[test]
     fn a_response_is_read_by_position() {
         let errors = vec![("$[1]".to_owned(), "cannot_open".to_owned())];
-        let response = RewrapResponse { payload: array(&["a", "b", "c"]), errors };
+        let response = RewrapResponse {
+            payload: array(&["a", "b", "c"]),
+            errors,
+        };
         let read = values(&response, 3, Encoding::Text);
-        assert_eq!(read, Ok(vec![Ok(b"a".to_vec()), Err("cannot_open".to_owned()), Ok(b"c".to_vec())]));
+        assert_eq!(
+            read,
+            Ok(vec![
+                Ok(b"a".to_vec()),
+                Err("cannot_open".to_owned()),
+                Ok(b"c".to_vec())
+            ])
+        );
         let bytes = payload([&b"\x01"[..]].into_iter(), Encoding::Binary);
-        let response = RewrapResponse { payload: bytes, errors: Vec::new() };
-        assert_eq!(values(&response, 1, Encoding::Binary), Ok(vec![Ok(vec![1])]));
+        let response = RewrapResponse {
+            payload: bytes,
+            errors: Vec::new(),
+        };
+        assert_eq!(
+            values(&response, 1, Encoding::Binary),
+            Ok(vec![Ok(vec![1])])
+        );
     }
 
     #[test]
@@ -133,11 +164,22 @@ mod tests {
             (vec![0x92, 1, 2], vec![], Encoding::Text),
             (vec![0xc0], vec![], Encoding::Text),
             (vec![], vec![], Encoding::Text),
-            (array(&["a", "b"]), vec![("$[2]".to_owned(), "cannot_open".to_owned())], Encoding::Text),
-            (array(&["a", "b"]), vec![("$.a".to_owned(), "cannot_open".to_owned())], Encoding::Text),
+            (
+                array(&["a", "b"]),
+                vec![("$[2]".to_owned(), "cannot_open".to_owned())],
+                Encoding::Text,
+            ),
+            (
+                array(&["a", "b"]),
+                vec![("$.a".to_owned(), "cannot_open".to_owned())],
+                Encoding::Text,
+            ),
         ] {
             let response = RewrapResponse { payload, errors };
-            assert!(matches!(values(&response, 2, encoding), Err(EngineError::Failed(_))), "{response:?}");
+            assert!(
+                matches!(values(&response, 2, encoding), Err(EngineError::Failed(_))),
+                "{response:?}"
+            );
         }
     }
 }

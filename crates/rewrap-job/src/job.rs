@@ -50,25 +50,44 @@ impl RewrapJob {
     pub async fn prepare(self) -> Result<PreparedJob, RewrapError> {
         let database = self.database;
         let endpoint = tokio::task::spawn_blocking(move || Endpoint::new(database, "database"));
-        let endpoint = endpoint.await.map_err(sealwire_mask_job::JobError::from)??;
+        let endpoint = endpoint
+            .await
+            .map_err(sealwire_mask_job::JobError::from)??;
         let client = endpoint.connect().await?;
         // The compare-and-set of a page needs READ COMMITTED, where a row is compared again after a concurrent change.
         let set = "SET application_name = 'sealwire rewrap'; SET default_transaction_isolation = 'read committed'";
-        client.batch_execute(set).await.map_err(|error| endpoint.error(&error))?;
+        client
+            .batch_execute(set)
+            .await
+            .map_err(|error| endpoint.error(&error))?;
         endpoint.reject_unknown_encoding(&client).await?;
         reject_privileged_writer(&client, &endpoint).await?;
-        let catalog = Catalog { client: &client, endpoint: &endpoint };
+        let catalog = Catalog {
+            client: &client,
+            endpoint: &endpoint,
+        };
         let (mut targets, mut warnings): (Vec<Target>, _) = (Vec::new(), Vec::new());
         for (at, rule) in self.rules.iter().enumerate() {
             let target = catalog.target(at + 1, rule, &mut warnings).await?;
-            let same = |other: &Target| other.title() == target.title() && other.column == target.column;
+            let same =
+                |other: &Target| other.title() == target.title() && other.column == target.column;
             if let Some(earlier) = targets.iter().position(same) {
-                let what = format!("names the column of rule {}: a column has one app and context", earlier + 1);
+                let what = format!(
+                    "names the column of rule {}: a column has one app and context",
+                    earlier + 1
+                );
                 return Err(RewrapError::Rule { rule: at + 1, what });
             }
             targets.push(target);
         }
-        Ok(PreparedJob { endpoint, client, targets, warnings, rate: self.rate, dry_run: self.dry_run })
+        Ok(PreparedJob {
+            endpoint,
+            client,
+            targets,
+            warnings,
+            rate: self.rate,
+            dry_run: self.dry_run,
+        })
     }
 }
 
@@ -84,14 +103,23 @@ impl PreparedJob {
     ///
     /// # Errors
     /// [`RewrapError`] if the database or the engine fails. Values that were rewrapped before stay rewrapped.
-    pub async fn run<E: Engine>(self, engine: &E, progress: &Progress) -> Result<Report, RewrapError> {
+    pub async fn run<E: Engine>(
+        self,
+        engine: &E,
+        progress: &Progress,
+    ) -> Result<Report, RewrapError> {
         let began = Instant::now();
         let mut rules = Vec::with_capacity(self.targets.len());
         for target in &self.targets {
             rules.push(self.column(target, engine, progress).await?);
         }
         let elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Ok(Report { dry_run: self.dry_run, elapsed_ms, warnings: self.warnings, rules })
+        Ok(Report {
+            dry_run: self.dry_run,
+            elapsed_ms,
+            warnings: self.warnings,
+            rules,
+        })
     }
 
     /// Walks one column until a pass changes nothing.
@@ -107,7 +135,11 @@ impl PreparedJob {
             app: target.app.clone(),
             ..RuleReport::default()
         };
-        let page_rows = if self.rate == 0 { PAGE_ROWS_MAX } else { self.rate.min(PAGE_ROWS_MAX) };
+        let page_rows = if self.rate == 0 {
+            PAGE_ROWS_MAX
+        } else {
+            self.rate.min(PAGE_ROWS_MAX)
+        };
         let mut walk = ColumnWalk {
             client: &self.client,
             endpoint: &self.endpoint,

@@ -66,9 +66,14 @@ impl<E: Engine> ColumnWalk<'_, E> {
     pub(crate) async fn pass(&mut self) -> Result<PassResult, RewrapError> {
         self.report.begin_pass();
         self.standings.begin_pass();
-        self.progress.begin_pass(self.report.passes, self.target.rows_estimated);
-        let first = self.prepare(&read_page(self.target, self.page_rows, true)).await?;
-        let next = self.prepare(&read_page(self.target, self.page_rows, false)).await?;
+        self.progress
+            .begin_pass(self.report.passes, self.target.rows_estimated);
+        let first = self
+            .prepare(&read_page(self.target, self.page_rows, true))
+            .await?;
+        let next = self
+            .prepare(&read_page(self.target, self.page_rows, false))
+            .await?;
         let write = self.prepare(&write_page(self.target)).await?;
         let (mut result, mut last): (_, Option<Vec<String>>) = (PassResult::default(), None);
         loop {
@@ -77,7 +82,9 @@ impl<E: Engine> ColumnWalk<'_, E> {
                 None => self.query(&first, &[]).await?,
                 Some(key) => self.query(&next, key).await?,
             };
-            let Some(row) = rows.last() else { return Ok(result) };
+            let Some(row) = rows.last() else {
+                return Ok(result);
+            };
             last = Some(self.key(row));
             let envelopes = self.classify(&rows);
             let sent = envelopes.len() as u64;
@@ -116,12 +123,18 @@ impl<E: Engine> ColumnWalk<'_, E> {
             };
             self.standings.count(key_id, suite);
             let is_asked = self.dry_run
-                && (self.standings.is_known(key_id) || envelopes.iter().any(|other| other.key_id == key_id));
+                && (self.standings.is_known(key_id)
+                    || envelopes.iter().any(|other| other.key_id == key_id));
             if self.standings.is_newest(key_id) || is_asked {
                 continue;
             }
             match self.context(row) {
-                Some(context) => envelopes.push(Envelope { key: self.key(row), value, key_id, context }),
+                Some(context) => envelopes.push(Envelope {
+                    key: self.key(row),
+                    value,
+                    key_id,
+                    context,
+                }),
                 None => self.report.leave(&self.key(row), LeftReason::NoContext),
             }
         }
@@ -138,12 +151,19 @@ impl<E: Engine> ColumnWalk<'_, E> {
         let (a, b, c, d) = tokio::try_join!(a, b, c, d)?;
         let mut outcomes = [a, b, c, d].concat();
         outcomes.sort_by_key(|(at, _)| *at);
-        let mut changes = Changes { keys: vec![Vec::new(); self.target.key.len()], ..Changes::default() };
+        let mut changes = Changes {
+            keys: vec![Vec::new(); self.target.key.len()],
+            ..Changes::default()
+        };
         for ((_, outcome), envelope) in outcomes.into_iter().zip(envelopes) {
             match outcome.and_then(|new| self.checked(envelope.key_id, new)) {
                 Ok(None) => {}
                 Ok(Some(new)) => {
-                    changes.keys.iter_mut().zip(envelope.key).for_each(|(column, key)| column.push(key));
+                    changes
+                        .keys
+                        .iter_mut()
+                        .zip(envelope.key)
+                        .for_each(|(column, key)| column.push(key));
                     changes.old.push(envelope.value);
                     changes.new.push(new);
                 }
@@ -185,21 +205,37 @@ impl<E: Engine> ColumnWalk<'_, E> {
     }
 
     /// Sends some envelopes, in halves if they are too many for the engine. Returns the outcome of each.
-    async fn request(&self, all: &[Envelope], positions: Vec<usize>) -> Result<Vec<(usize, Outcome)>, RewrapError> {
+    async fn request(
+        &self,
+        all: &[Envelope],
+        positions: Vec<usize>,
+    ) -> Result<Vec<(usize, Outcome)>, RewrapError> {
         let encoding = self.target.encoding;
         let (mut waiting, mut outcomes) = (vec![positions], Vec::new());
         while let Some(positions) = waiting.pop() {
-            let Some(first) = positions.first() else { continue };
-            let payload = payload(positions.iter().map(|at| all[*at].value.as_slice()), encoding);
+            let Some(first) = positions.first() else {
+                continue;
+            };
+            let payload = payload(
+                positions.iter().map(|at| all[*at].value.as_slice()),
+                encoding,
+            );
             let context = &all[*first].context;
-            let request = RewrapRequest { app: &self.target.app, context, encoding, payload: &payload };
+            let request = RewrapRequest {
+                app: &self.target.app,
+                context,
+                encoding,
+                payload: &payload,
+            };
             let read = match self.engine.rewrap(request).await {
                 Ok(response) => values(&response, positions.len(), encoding),
                 Err(error) => Err(error),
             };
             match read {
                 Ok(read) => {
-                    let read = read.into_iter().map(|value| value.map_err(|_| LeftReason::CannotOpen));
+                    let read = read
+                        .into_iter()
+                        .map(|value| value.map_err(|_| LeftReason::CannotOpen));
                     outcomes.extend(positions.into_iter().zip(read));
                 }
                 Err(EngineError::TooLarge) if positions.len() == 1 => {
@@ -221,7 +257,10 @@ impl<E: Engine> ColumnWalk<'_, E> {
             return Ok(0);
         }
         let text = |values: Vec<Vec<u8>>| -> Vec<String> {
-            values.into_iter().map(|value| String::from_utf8(value).expect("an envelope is ASCII")).collect()
+            values
+                .into_iter()
+                .map(|value| String::from_utf8(value).expect("an envelope is ASCII"))
+                .collect()
         };
         let mut parameters: Vec<Box<dyn ToSql + Sync + Send>> = Vec::new();
         for column in changes.keys {
@@ -237,8 +276,12 @@ impl<E: Engine> ColumnWalk<'_, E> {
                 parameters.push(Box::new(changes.new));
             }
         }
-        let parameters: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|value| &**value as _).collect();
-        self.client.execute(statement, &parameters).await.map_err(|error| self.failed(&error))
+        let parameters: Vec<&(dyn ToSql + Sync)> =
+            parameters.iter().map(|value| &**value as _).collect();
+        self.client
+            .execute(statement, &parameters)
+            .await
+            .map_err(|error| self.failed(&error))
     }
 
     fn key(&self, row: &Row) -> Vec<String> {
@@ -255,21 +298,31 @@ impl<E: Engine> ColumnWalk<'_, E> {
 
     /// Returns the context of a row, or `None` if a column of it is null.
     fn context(&self, row: &Row) -> Option<Vec<u8>> {
-        let columns = (self.target.key.len() + 1..row.len()).map(|at| row.get::<_, Option<&str>>(at));
+        let columns =
+            (self.target.key.len() + 1..row.len()).map(|at| row.get::<_, Option<&str>>(at));
         self.target.context.render(columns).map(String::into_bytes)
     }
 
     async fn prepare(&self, sql: &str) -> Result<Statement, RewrapError> {
-        self.client.prepare(sql).await.map_err(|error| self.failed(&error))
+        self.client
+            .prepare(sql)
+            .await
+            .map_err(|error| self.failed(&error))
     }
 
     async fn query(&self, statement: &Statement, key: &[String]) -> Result<Vec<Row>, RewrapError> {
         let key: Vec<&(dyn ToSql + Sync)> = key.iter().map(|value| value as _).collect();
-        self.client.query(statement, &key).await.map_err(|error| self.failed(&error))
+        self.client
+            .query(statement, &key)
+            .await
+            .map_err(|error| self.failed(&error))
     }
 
     fn failed(&self, error: &tokio_postgres::Error) -> RewrapError {
-        RewrapError::Table { table: self.target.title(), error: self.endpoint.error(error) }
+        RewrapError::Table {
+            table: self.target.title(),
+            error: self.endpoint.error(error),
+        }
     }
 }
 
@@ -287,12 +340,19 @@ fn requests(envelopes: &[Envelope]) -> Vec<Vec<usize>> {
             _ => requests.push((bytes, vec![at])),
         }
     }
-    by_context.into_values().flatten().map(|(_, positions)| positions).collect()
+    by_context
+        .into_values()
+        .flatten()
+        .map(|(_, positions)| positions)
+        .collect()
 }
 
 /// Returns the pause after a page, so that its rewrapped values stay within the rate.
 fn pause(values: u64, rate: u64, elapsed: Duration) -> Duration {
-    let micros = values.saturating_mul(1_000_000).checked_div(rate).unwrap_or(0);
+    let micros = values
+        .saturating_mul(1_000_000)
+        .checked_div(rate)
+        .unwrap_or(0);
     Duration::from_micros(micros).saturating_sub(elapsed)
 }
 
@@ -328,7 +388,11 @@ mod tests {
         assert_eq!(requests(&same), [[0, 1, 2]]);
         let mixed = [envelope("b", 9), envelope("a", 9), envelope("b", 9)];
         assert_eq!(requests(&mixed), [vec![1], vec![0, 2]]);
-        let large = [envelope("", REQUEST_BYTES_MAX + 1), envelope("", REQUEST_BYTES_MAX), envelope("", 1)];
+        let large = [
+            envelope("", REQUEST_BYTES_MAX + 1),
+            envelope("", REQUEST_BYTES_MAX),
+            envelope("", 1),
+        ];
         assert_eq!(requests(&large), [[0], [1], [2]]);
     }
 }

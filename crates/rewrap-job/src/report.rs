@@ -54,15 +54,29 @@ impl LeftReason {
     #[must_use]
     pub fn description(self) -> &'static str {
         match self {
-            Self::CannotOpen => "does not open: another app or context, a disabled key, or altered bytes",
+            Self::CannotOpen => {
+                "does not open: another app or context, a disabled key, or altered bytes"
+            }
             Self::Malformed => "begins like an envelope and is none",
-            Self::Apart => "its encapsulation is stored elsewhere: rewrap the document with `sealwire rewrap FILE`",
-            Self::Evervault => "an Evervault value, which names no key: rewrap it with `sealwire rewrap FILE`",
-            Self::Inside => "an envelope is inside the value, as in a document: rewrap it with `sealwire rewrap FILE`",
-            Self::TextInBytes => "a text envelope in a bytea column: store binary envelopes, or use a text column",
+            Self::Apart => {
+                "its encapsulation is stored elsewhere: rewrap the document with `sealwire rewrap FILE`"
+            }
+            Self::Evervault => {
+                "an Evervault value, which names no key: rewrap it with `sealwire rewrap FILE`"
+            }
+            Self::Inside => {
+                "an envelope is inside the value, as in a document: rewrap it with `sealwire rewrap FILE`"
+            }
+            Self::TextInBytes => {
+                "a text envelope in a bytea column: store binary envelopes, or use a text column"
+            }
             Self::NoContext => "a column of the rule's context is null",
-            Self::TooLong => "the new envelope is longer than the column's type permits: widen the column",
-            Self::TooLarge => "too large for one request: see `sealwire info` for the engine's limits",
+            Self::TooLong => {
+                "the new envelope is longer than the column's type permits: widen the column"
+            }
+            Self::TooLarge => {
+                "too large for one request: see `sealwire info` for the engine's limits"
+            }
         }
     }
 }
@@ -130,14 +144,33 @@ impl RuleReport {
 
     /// Starts a pass: resets the counts that are of the last pass.
     pub(crate) fn begin_pass(&mut self) {
-        let Self { table, column, app, passes, rewrapped, contended, .. } = std::mem::take(self);
-        *self = Self { table, column, app, passes: passes + 1, rewrapped, contended, ..Self::default() };
+        let Self {
+            table,
+            column,
+            app,
+            passes,
+            rewrapped,
+            contended,
+            ..
+        } = std::mem::take(self);
+        *self = Self {
+            table,
+            column,
+            app,
+            passes: passes + 1,
+            rewrapped,
+            contended,
+            ..Self::default()
+        };
     }
 
     pub(crate) fn leave(&mut self, key: &[String], reason: LeftReason) {
         *self.left.entry(reason).or_default() += 1;
         if self.left_values.len() < LEFT_LISTED_MAX {
-            self.left_values.push(LeftValue { key: key.join(","), reason });
+            self.left_values.push(LeftValue {
+                key: key.join(","),
+                reason,
+            });
         }
     }
 }
@@ -206,7 +239,12 @@ impl KeyStandings {
         let count = |(id, (suite, values)): (&[u8; 5], &(Suite, u64))| {
             let key = KeyId::from_bytes(*id);
             let newest = self.seen.get(&key).copied();
-            KeyCount { key_id: key.to_string(), suite: suite.byte(), values: *values, newest }
+            KeyCount {
+                key_id: key.to_string(),
+                suite: suite.byte(),
+                values: *values,
+                newest,
+            }
         };
         self.counts.iter().map(count).collect()
     }
@@ -264,18 +302,28 @@ mod tests {
 
     #[test]
     fn standings_follow_what_the_engine_seals_to() {
-        let learn = |standings: &mut KeyStandings, old, new| standings.learn(key(old), key(new), Suite::P256);
+        let learn = |standings: &mut KeyStandings, old, new| {
+            standings.learn(key(old), key(new), Suite::P256)
+        };
         let mut standings = KeyStandings::default();
         assert!(!standings.is_known(key(1)) && !standings.is_newest(key(1)));
         assert!(learn(&mut standings, 1, 2));
-        assert!(standings.is_known(key(1)) && !standings.is_newest(key(1)) && standings.is_newest(key(2)));
+        assert!(
+            standings.is_known(key(1))
+                && !standings.is_newest(key(1))
+                && standings.is_newest(key(2))
+        );
         // A rotation during the pass: the key that was newest is not any more.
         assert!(learn(&mut standings, 2, 3));
         assert!(!standings.is_newest(key(2)) && standings.is_newest(key(3)));
         standings.count(key(3), Suite::P256);
         standings.count(key(2), Suite::P256);
         standings.count(key(3), Suite::P256);
-        let counts: Vec<_> = standings.counts().into_iter().map(|count| (count.values, count.newest)).collect();
+        let counts: Vec<_> = standings
+            .counts()
+            .into_iter()
+            .map(|count| (count.values, count.newest))
+            .collect();
         assert_eq!(counts, [(1, Some(false)), (2, Some(true))]);
         standings.begin_pass();
         assert!(!standings.is_newest(key(3)) && standings.counts().is_empty());
@@ -286,15 +334,29 @@ mod tests {
 
     #[test]
     fn a_pass_keeps_the_counts_of_all_passes_only() {
-        let mut report = RuleReport { rewrapped: 3, contended: 1, rows: 9, passes: 1, ..RuleReport::default() };
+        let mut report = RuleReport {
+            rewrapped: 3,
+            contended: 1,
+            rows: 9,
+            passes: 1,
+            ..RuleReport::default()
+        };
         report.leave(&["a".to_owned(), "7".to_owned()], LeftReason::CannotOpen);
         assert_eq!(report.left_values[0].key, "a,7");
         report.begin_pass();
-        let expected = RuleReport { rewrapped: 3, contended: 1, passes: 2, ..RuleReport::default() };
+        let expected = RuleReport {
+            rewrapped: 3,
+            contended: 1,
+            passes: 2,
+            ..RuleReport::default()
+        };
         assert_eq!(report, expected);
         for row in 0..2 * LEFT_LISTED_MAX {
             report.leave(&[row.to_string()], LeftReason::Malformed);
         }
-        assert_eq!((report.left_count(), report.left_values.len()), (200, LEFT_LISTED_MAX));
+        assert_eq!(
+            (report.left_count(), report.left_values.len()),
+            (200, LEFT_LISTED_MAX)
+        );
     }
 }

@@ -76,7 +76,10 @@ struct RuleEntry {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "a key is the name of a column, or an array of names")]
+#[serde(
+    untagged,
+    expecting = "a key is the name of a column, or an array of names"
+)]
 enum KeyColumns {
     One(String),
     Several(Vec<String>),
@@ -89,15 +92,31 @@ impl Rules {
     /// [`RulesError`] with line, column and the correct form.
     pub fn from_toml(text: &str) -> Result<Self, RulesError> {
         if text.len() > FILE_BYTES_MAX {
-            return Err(RulesError::at(text, 0, format!("rules of more than {FILE_BYTES_MAX} bytes")));
+            return Err(RulesError::at(
+                text,
+                0,
+                format!("rules of more than {FILE_BYTES_MAX} bytes"),
+            ));
         }
         let file: File = toml::from_str(text).map_err(|error| {
-            RulesError::at(text, error.span().map_or(0, |span| span.start), error.message().to_owned())
+            RulesError::at(
+                text,
+                error.span().map_or(0, |span| span.start),
+                error.message().to_owned(),
+            )
         })?;
         if file.rule.is_empty() || file.rule.len() > RULES_MAX {
-            return Err(RulesError::at(text, 0, format!("rules are 1 to {RULES_MAX} tables [[rule]]")));
+            return Err(RulesError::at(
+                text,
+                0,
+                format!("rules are 1 to {RULES_MAX} tables [[rule]]"),
+            ));
         }
-        let rules = file.rule.into_iter().map(|entry| rule(text, entry)).collect::<Result<Vec<_>, _>>()?;
+        let rules = file
+            .rule
+            .into_iter()
+            .map(|entry| rule(text, entry))
+            .collect::<Result<Vec<_>, _>>()?;
         Ok(Self { rules })
     }
 
@@ -112,8 +131,17 @@ impl RulesError {
     fn at(text: &str, at: usize, message: String) -> Self {
         let before = &text[..text.floor_char_boundary(at)];
         let line = 1 + before.matches('\n').count();
-        let column = 1 + before.rsplit('\n').next().unwrap_or_default().chars().count();
-        Self { line, column, message }
+        let column = 1 + before
+            .rsplit('\n')
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .count();
+        Self {
+            line,
+            column,
+            message,
+        }
     }
 }
 
@@ -122,33 +150,55 @@ fn rule(text: &str, entry: Spanned<RuleEntry>) -> Result<Rule, RulesError> {
     let entry = entry.into_inner();
     let required = |value: Option<Spanned<String>>, example: &str| {
         let span = value.as_ref().map_or(rule.clone(), Spanned::span);
-        let value = value.map(Spanned::into_inner).filter(|value| !value.is_empty() && !value.contains('\0'));
+        let value = value
+            .map(Spanned::into_inner)
+            .filter(|value| !value.is_empty() && !value.contains('\0'));
         value.ok_or_else(|| RulesError::at(text, span.start, format!("a rule names {example}")))
     };
     let table = required(entry.table, "its table, such as table = \"shop.customers\"")?;
     let column = required(entry.column, "its column, such as column = \"ssn\"")?;
-    let app = required(entry.app, "the app whose keys encrypt the column, such as app = \"shop\"")?;
+    let app = required(
+        entry.app,
+        "the app whose keys encrypt the column, such as app = \"shop\"",
+    )?;
     let context = match entry.context {
         None => ContextTemplate::default(),
         Some(context) => ContextTemplate::parse(context.get_ref())
             .map_err(|message| RulesError::at(text, context.span().start, message))?,
     };
-    let key = entry.key.map_or(Ok(Vec::new()), |key| key_columns(text, &key.span(), key.into_inner()))?;
+    let key = entry.key.map_or(Ok(Vec::new()), |key| {
+        key_columns(text, &key.span(), key.into_inner())
+    })?;
     if key.contains(&column) || context.columns().any(|name| name == column) {
-        let message = "the column of a rule is neither its key nor its context, because the job changes it";
+        let message =
+            "the column of a rule is neither its key nor its context, because the job changes it";
         return Err(RulesError::at(text, rule.start, message.to_owned()));
     }
-    Ok(Rule { table, column, app, key, context })
+    Ok(Rule {
+        table,
+        column,
+        app,
+        key,
+        context,
+    })
 }
 
-fn key_columns(text: &str, span: &Range<usize>, key: KeyColumns) -> Result<Vec<String>, RulesError> {
+fn key_columns(
+    text: &str,
+    span: &Range<usize>,
+    key: KeyColumns,
+) -> Result<Vec<String>, RulesError> {
     let key = match key {
         KeyColumns::One(name) => vec![name],
         KeyColumns::Several(names) => names,
     };
-    let is_repeated = key.iter().enumerate().any(|(at, name)| key[..at].contains(name));
+    let is_repeated = key
+        .iter()
+        .enumerate()
+        .any(|(at, name)| key[..at].contains(name));
     if key.is_empty() || key.iter().any(String::is_empty) || is_repeated {
-        let message = "a key is one column or more, each once: key = \"id\" or key = [\"tenant\", \"id\"]";
+        let message =
+            "a key is one column or more, each once: key = \"id\" or key = [\"tenant\", \"id\"]";
         return Err(RulesError::at(text, span.start, message.to_owned()));
     }
     Ok(key)
@@ -171,7 +221,10 @@ impl ContextTemplate {
                 rest = behind;
                 continue;
             }
-            let (name, behind) = behind.split_once('}').filter(|_| brace == "{").ok_or(FORM)?;
+            let (name, behind) = behind
+                .split_once('}')
+                .filter(|_| brace == "{")
+                .ok_or(FORM)?;
             if name.is_empty() || name.contains('{') {
                 return Err(FORM.to_owned());
             }
@@ -197,7 +250,10 @@ impl ContextTemplate {
     }
 
     /// Returns the context of a row with these values of [`Self::columns`]. Returns `None` if one of them is null.
-    pub(crate) fn render<'v>(&self, values: impl IntoIterator<Item = Option<&'v str>>) -> Option<String> {
+    pub(crate) fn render<'v>(
+        &self,
+        values: impl IntoIterator<Item = Option<&'v str>>,
+    ) -> Option<String> {
         let (mut values, mut context) = (values.into_iter(), String::new());
         for part in &self.parts {
             match part {
@@ -217,18 +273,33 @@ mod tests {
 
     #[test]
     fn a_rule_has_a_table_a_column_and_an_app() {
-        let text = format!("{RULE}\n{RULE}key = [\"tenant\", \"id\"]\ncontext = \"c.{{id}}\"\n{RULE}key = 'email'");
+        let text = format!(
+            "{RULE}\n{RULE}key = [\"tenant\", \"id\"]\ncontext = \"c.{{id}}\"\n{RULE}key = 'email'"
+        );
         let rules = Rules::from_toml(&text).expect("rules");
-        let [first, second, third] = &rules.rules[..] else { panic!("{rules:?}") };
-        assert_eq!((&*first.table, &*first.column, &*first.app), ("shop.customers", "ssn", "shop"));
+        let [first, second, third] = &rules.rules[..] else {
+            panic!("{rules:?}")
+        };
+        assert_eq!(
+            (&*first.table, &*first.column, &*first.app),
+            ("shop.customers", "ssn", "shop")
+        );
         assert!(first.key.is_empty() && first.context.render([]).as_deref() == Some(""));
-        assert_eq!((&second.key[..], &third.key[..]), (&["tenant".into(), "id".into()][..], &["email".into()][..]));
+        assert_eq!(
+            (&second.key[..], &third.key[..]),
+            (&["tenant".into(), "id".into()][..], &["email".into()][..])
+        );
         assert_eq!(second.context.render([Some("17")]).as_deref(), Some("c.17"));
     }
 
     #[test]
     fn an_invalid_rule_says_where_and_how() {
-        let without = |line: &str| RULE.lines().filter(|other| !other.starts_with(line)).collect::<Vec<_>>().join("\n");
+        let without = |line: &str| {
+            RULE.lines()
+                .filter(|other| !other.starts_with(line))
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
         for (text, line, says) in [
             (String::new(), 1, "[[rule]]"),
             (without("table"), 1, "table = \"shop.customers\""),
@@ -239,29 +310,50 @@ mod tests {
             (format!("{RULE}key = []"), 5, "key = \"id\""),
             (format!("{RULE}key = ['id', 'id']"), 5, "each once"),
             (format!("{RULE}key = 7"), 5, "a key is the name of a column"),
-            (format!("{RULE}key = 'ssn'"), 1, "neither its key nor its context"),
-            (format!("{RULE}context = 'x{{ssn}}'"), 1, "neither its key nor its context"),
+            (
+                format!("{RULE}key = 'ssn'"),
+                1,
+                "neither its key nor its context",
+            ),
+            (
+                format!("{RULE}context = 'x{{ssn}}'"),
+                1,
+                "neither its key nor its context",
+            ),
             (format!("{RULE}context = 'x{{id'"), 5, "{NAME}"),
             (format!("{RULE}context = 'x}}'"), 5, "{NAME}"),
             (format!("{RULE}context = '{{}}'"), 5, "{NAME}"),
-            (format!("{RULE}context = '{}'", "x".repeat(4_097)), 5, "4096"),
+            (
+                format!("{RULE}context = '{}'", "x".repeat(4_097)),
+                5,
+                "4096",
+            ),
             (RULE.repeat(1_001), 1, "1000"),
         ] {
             let error = Rules::from_toml(&text).expect_err(&text);
-            assert!(error.line == line && error.message.contains(says), "{text:.200}: {error}");
+            assert!(
+                error.line == line && error.message.contains(says),
+                "{text:.200}: {error}"
+            );
         }
     }
 
     #[test]
     fn a_context_takes_columns_of_the_row() {
         let render = |text: &str, values: &[Option<&str>]| {
-            ContextTemplate::parse(text).expect(text).render(values.iter().copied())
+            ContextTemplate::parse(text)
+                .expect(text)
+                .render(values.iter().copied())
         };
         for (text, values, expected) in [
             ("", &[][..], Some("")),
             ("cards.pan", &[], Some("cards.pan")),
             ("{id}", &[Some("7")], Some("7")),
-            ("a.{id}.b.{tenant}", &[Some("7"), Some("x{y}")], Some("a.7.b.x{y}")),
+            (
+                "a.{id}.b.{tenant}",
+                &[Some("7"), Some("x{y}")],
+                Some("a.7.b.x{y}"),
+            ),
             ("{{id}}", &[], Some("{id}")),
             ("{{{id}}}", &[Some("7")], Some("{7}")),
             ("a.{id}", &[None], None),

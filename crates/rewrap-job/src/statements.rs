@@ -9,18 +9,37 @@ use crate::engine::Encoding;
 /// columns of the context as text. `is_first`: without the condition that the key follows that of the parameters.
 pub(crate) fn read_page(target: &Target, rows_max: u64, is_first: bool) -> String {
     // Qualified, because ORDER BY otherwise takes a column of the result, which is text and has another order.
-    let key = target.key.iter().map(|column| own(&column.name)).collect::<Vec<_>>().join(", ");
-    let mut selected: Vec<String> = target.key.iter().map(|column| as_text(&column.name)).collect();
+    let key = target
+        .key
+        .iter()
+        .map(|column| own(&column.name))
+        .collect::<Vec<_>>()
+        .join(", ");
+    let mut selected: Vec<String> = target
+        .key
+        .iter()
+        .map(|column| as_text(&column.name))
+        .collect();
     selected.push(match target.encoding {
         Encoding::Text => as_text(&target.column),
         Encoding::Binary => format!("{}::bytea", own(&target.column)),
     });
     selected.extend(target.context.columns().map(as_text));
-    let mut sql = format!("SELECT {} FROM {} AS t", selected.join(", "), target.source());
+    let mut sql = format!(
+        "SELECT {} FROM {} AS t",
+        selected.join(", "),
+        target.source()
+    );
     if !is_first {
-        let after =
-            target.key.iter().enumerate().map(|(at, column)| format!("${}::text::{}", at + 1, column.type_text));
-        sql += &format!(" WHERE ({key}) > ({})", after.collect::<Vec<_>>().join(", "));
+        let after = target
+            .key
+            .iter()
+            .enumerate()
+            .map(|(at, column)| format!("${}::text::{}", at + 1, column.type_text));
+        sql += &format!(
+            " WHERE ({key}) > ({})",
+            after.collect::<Vec<_>>().join(", ")
+        );
     }
     sql + &format!(" ORDER BY {key} LIMIT {rows_max}")
 }
@@ -43,13 +62,30 @@ pub(crate) fn write_page(target: &Target) -> String {
         Encoding::Text => format!("t.{column}::text COLLATE \"C\""),
         Encoding::Binary => format!("t.{column}::bytea"),
     };
-    let names = (1..=keys).map(|at| format!("k{at}")).collect::<Vec<_>>().join(", ");
-    let parameters = (1..=keys).map(|at| format!("${at}::text[]")).collect::<Vec<_>>().join(", ");
+    let names = (1..=keys)
+        .map(|at| format!("k{at}"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    let parameters = (1..=keys)
+        .map(|at| format!("${at}::text[]"))
+        .collect::<Vec<_>>()
+        .join(", ");
     let matches = |alias: &str| {
         let one = |(at, column): (usize, &crate::catalog::KeyColumn)| {
-            format!("t.{} = {alias}.k{}::{}", quoted(&column.name), at + 1, column.type_text)
+            format!(
+                "t.{} = {alias}.k{}::{}",
+                quoted(&column.name),
+                at + 1,
+                column.type_text
+            )
         };
-        target.key.iter().enumerate().map(one).collect::<Vec<_>>().join(" AND ")
+        target
+            .key
+            .iter()
+            .enumerate()
+            .map(one)
+            .collect::<Vec<_>>()
+            .join(" AND ")
     };
     let from = target.source();
     format!(
@@ -82,7 +118,10 @@ mod tests {
         let text = "[[rule]]\ntable = 's.t'\ncolumn = 'c'\napp = 'a'\ncontext = 'x.{z}'";
         let rules = Rules::from_toml(text).expect("rules");
         let context = rules.iter().next().expect("a rule").context.clone();
-        let key = |name: &str, type_text: &str| KeyColumn { name: name.to_owned(), type_text: type_text.to_owned() };
+        let key = |name: &str, type_text: &str| KeyColumn {
+            name: name.to_owned(),
+            type_text: type_text.to_owned(),
+        };
         Target {
             schema: "s".to_owned(),
             table: "t\"x".to_owned(),
@@ -104,7 +143,14 @@ mod tests {
             r#"SELECT t."a"::text, t."b"::text, t."c"::text, t."z"::text FROM ONLY "s"."t""x" AS t ORDER BY t."a", t."b" LIMIT 500"#
         );
         assert_eq!(
-            read_page(&Target { is_partitioned: true, ..target(Encoding::Binary) }, 7, false),
+            read_page(
+                &Target {
+                    is_partitioned: true,
+                    ..target(Encoding::Binary)
+                },
+                7,
+                false
+            ),
             r#"SELECT t."a"::text, t."b"::text, t."c"::bytea, t."z"::text FROM "s"."t""x" AS t WHERE (t."a", t."b") > ($1::text::integer, $2::text::text) ORDER BY t."a", t."b" LIMIT 7"#
         );
     }

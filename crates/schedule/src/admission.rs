@@ -71,7 +71,12 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of [`Gauges::refused`](crate::Gauges::refused).
-    pub const ALL: [Self; 4] = [Self::Backlog, Self::Deadline, Self::Proportion, Self::Memory];
+    pub const ALL: [Self; 4] = [
+        Self::Backlog,
+        Self::Deadline,
+        Self::Proportion,
+        Self::Memory,
+    ];
 }
 
 /// A refusal, and when to come again.
@@ -184,7 +189,11 @@ impl AdmissionRules {
 
     /// The thresholds `(t_min, t_max)` for a call whose own work takes `own`.
     fn thresholds(&self, own: f64, rate: Rate) -> (f64, f64) {
-        let max = if self.is_ordinary(own, rate) { self.wait_max } else { self.wait_max.max(own / self.wait_min) };
+        let max = if self.is_ordinary(own, rate) {
+            self.wait_max
+        } else {
+            self.wait_max.max(own / self.wait_min)
+        };
         (max * self.wait_min, max)
     }
 
@@ -192,7 +201,11 @@ impl AdmissionRules {
     fn bound(&self, forecast: &Forecast, rate: Rate) -> Duration {
         let (_, max) = self.thresholds(forecast.own, rate);
         let ordinary = self.is_ordinary(forecast.own, rate);
-        Duration::from_nanos(if ordinary { max } else { max.max(forecast.wait) } as u64)
+        Duration::from_nanos(if ordinary {
+            max
+        } else {
+            max.max(forecast.wait)
+        } as u64)
     }
 }
 
@@ -226,7 +239,16 @@ impl TenantAdmission {
         offer: &AdmissionOffer,
         rules: &AdmissionRules,
     ) -> Result<AdmissionOutcome, Rejection> {
-        let &AdmissionOffer { class, work, rate, deadline, now, idle, has_waited, .. } = offer;
+        let &AdmissionOffer {
+            class,
+            work,
+            rate,
+            deadline,
+            now,
+            idle,
+            has_waited,
+            ..
+        } = offer;
         self.offered.fade(now, rules.window());
         self.refused.fade(now, rules.window());
         if offer.is_feasible() {
@@ -258,7 +280,12 @@ impl TenantAdmission {
     }
 
     /// Counts a refusal and writes it out.
-    pub(crate) fn refuse(&mut self, reason: Reason, offer: &AdmissionOffer, rules: &AdmissionRules) -> Rejection {
+    pub(crate) fn refuse(
+        &mut self,
+        reason: Reason,
+        offer: &AdmissionOffer,
+        rules: &AdmissionRules,
+    ) -> Rejection {
         if offer.is_feasible() {
             self.refused.add(offer.class.index(), offer.work);
         }
@@ -267,24 +294,42 @@ impl TenantAdmission {
 
     /// Counts a refusal of a call that has waited since it was offered, and writes it out. It counts as if it had been
     /// refused at once: what was offered then has faded since.
-    pub(crate) fn expire(&mut self, since: Time, offer: &AdmissionOffer, rules: &AdmissionRules) -> Rejection {
+    pub(crate) fn expire(
+        &mut self,
+        since: Time,
+        offer: &AdmissionOffer,
+        rules: &AdmissionRules,
+    ) -> Rejection {
         self.offered.fade(offer.now, rules.window());
         self.refused.fade(offer.now, rules.window());
         let faded = (-(nanos(offer.now.since(since)) as f64) / rules.window).exp();
-        self.refused.add(offer.class.index(), Cost::from_nanos((offer.work.as_nanos() as f64 * faded) as u64));
+        self.refused.add(
+            offer.class.index(),
+            Cost::from_nanos((offer.work.as_nanos() as f64 * faded) as u64),
+        );
         self.refusal(Reason::Backlog, offer, rules)
     }
 
     fn refusal(&self, reason: Reason, offer: &AdmissionOffer, rules: &AdmissionRules) -> Rejection {
-        let &AdmissionOffer { class, work, rate, spread, .. } = offer;
+        let &AdmissionOffer {
+            class,
+            work,
+            rate,
+            spread,
+            ..
+        } = offer;
         let forecast = self.forecast(class, work, rate, rules);
         let (min, _) = rules.thresholds(forecast.own, rate);
         // Time for what is in the way to shrink, and for those to be served that were refused before and come again.
         let way = match reason {
             Reason::Proportion => self.all() / rate.tenant - rules.wait_max * rules.wait_min,
-            Reason::Backlog | Reason::Deadline | Reason::Memory => (forecast.ahead - min).max(forecast.held).max(0.0),
+            Reason::Backlog | Reason::Deadline | Reason::Memory => {
+                (forecast.ahead - min).max(forecast.held).max(0.0)
+            }
         };
-        let gone = (way + rules.returning * self.refused.sums()[..=class.index()].iter().sum::<f64>() / rate.tenant)
+        let gone = (way
+            + rules.returning * self.refused.sums()[..=class.index()].iter().sum::<f64>()
+                / rate.tenant)
             .clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX);
         Rejection {
             reason,
@@ -307,13 +352,18 @@ impl TenantAdmission {
     /// Returns true if `class` is rejected less than the worst class, and less than all must be. Of requests that have
     /// waited as asked, it must be rejected a good deal less.
     fn owes(&self, class: Class, has_waited: bool, rate: Rate, rules: &AdmissionRules) -> bool {
-        let behind = (self.all() / rate.tenant).min(rules.wait_max) - rules.wait_max * rules.wait_min;
+        let behind =
+            (self.all() / rate.tenant).min(rules.wait_max) - rules.wait_max * rules.wait_min;
         let fraction = |k: usize| self.refused.sums()[k] / self.offered.sums()[k].max(1.0);
         let worst = (0..CLASSES).map(fraction).fold(0.0, f64::max);
         let all = self.refused.sum() / self.offered.sum();
         let fits = rate.tenant * (rules.overload * rules.window - rules.catch_up * behind);
         let ease = if has_waited { rules.waited_ease } else { 1.0 };
-        fraction(class.index()) < ease * worst.min(rules.worst_max * all).min(1.0 - fits / self.offered.sum())
+        fraction(class.index())
+            < ease
+                * worst
+                    .min(rules.worst_max * all)
+                    .min(1.0 - fits / self.offered.sum())
     }
 
     fn forecast(&self, class: Class, work: Cost, rate: Rate, rules: &AdmissionRules) -> Forecast {
@@ -325,11 +375,23 @@ impl TenantAdmission {
         let free = rate.tenant * (1.0 - smaller.min(rules.smaller_max));
         let wait = (ahead + held) * rate.tenant / free;
         let finish = wait + work / free.min(rate.worker);
-        Forecast { own: work / rate.tenant, ahead, held, wait, finish }
+        Forecast {
+            own: work / rate.tenant,
+            ahead,
+            held,
+            wait,
+            finish,
+        }
     }
 
     /// The bound on the wait of a call that is known to be here already.
-    pub(crate) fn bound(&self, class: Class, work: Cost, rate: Rate, rules: &AdmissionRules) -> Duration {
+    pub(crate) fn bound(
+        &self,
+        class: Class,
+        work: Cost,
+        rate: Rate,
+        rules: &AdmissionRules,
+    ) -> Duration {
         rules.bound(&self.forecast(class, work, rate, rules), rate)
     }
 
@@ -348,7 +410,8 @@ impl TenantAdmission {
 
     /// Corrects the cost of an admitted request.
     pub(crate) fn correct(&mut self, (from, work): (Class, Cost), (to, now_work): (Class, Cost)) {
-        self.admitted.correct((from.index(), work), (to.index(), now_work));
+        self.admitted
+            .correct((from.index(), work), (to.index(), now_work));
     }
 
     #[cfg(test)]
@@ -410,7 +473,8 @@ impl TenantAdmission {
 impl AdmissionOffer {
     /// Returns true if the request could meet its deadline with nothing else to do.
     fn is_feasible(&self) -> bool {
-        self.now + Duration::from_nanos((self.work.as_nanos() as f64 / self.rate.worker) as u64) <= self.deadline
+        self.now + Duration::from_nanos((self.work.as_nanos() as f64 / self.rate.worker) as u64)
+            <= self.deadline
     }
 }
 

@@ -52,7 +52,9 @@ struct Recent<K> {
 
 impl<K> Default for Agreement<K> {
     fn default() -> Self {
-        Self { tenants: Vec::new() }
+        Self {
+            tenants: Vec::new(),
+        }
     }
 }
 
@@ -65,8 +67,15 @@ impl<K: Clone + Eq> Agreement<K> {
 
     /// Learns a sample, and corrects `model` by it as far as the tenants agree.
     pub fn learn(&mut self, now: Time, model: &mut CostModel, sample: &Sample<'_, K>) {
-        let &Sample { tenant, done, took, is_ordinary } = sample;
-        let Some(drift) = model.drift(done) else { return };
+        let &Sample {
+            tenant,
+            done,
+            took,
+            is_ordinary,
+        } = sample;
+        let Some(drift) = model.drift(done) else {
+            return;
+        };
         let calibrated = model.nanos(done) / drift;
         let ratio = (nanos(took) as f64 / calibrated).clamp(1.0 / RATIO_MAX, RATIO_MAX);
         self.remember(now, tenant, ratio.ln());
@@ -82,8 +91,13 @@ impl<K: Clone + Eq> Agreement<K> {
 
     /// Updates the ratio of a tenant. Forgets those that were not seen for long, and the oldest if there are too many.
     fn remember(&mut self, now: Time, tenant: &K, ratio: f64) {
-        self.tenants.retain(|recent| now.since(recent.last) <= RECENT);
-        if let Some(recent) = self.tenants.iter_mut().find(|recent| recent.tenant == *tenant) {
+        self.tenants
+            .retain(|recent| now.since(recent.last) <= RECENT);
+        if let Some(recent) = self
+            .tenants
+            .iter_mut()
+            .find(|recent| recent.tenant == *tenant)
+        {
             recent.ratio += (ratio - recent.ratio) * WEIGHT;
             recent.last = now;
             return;
@@ -92,7 +106,11 @@ impl<K: Clone + Eq> Agreement<K> {
             let oldest = (0..self.tenants.len()).min_by_key(|at| self.tenants[*at].last);
             oldest.map(|oldest| self.tenants.swap_remove(oldest));
         }
-        self.tenants.push(Recent { tenant: tenant.clone(), ratio, last: now });
+        self.tenants.push(Recent {
+            tenant: tenant.clone(),
+            ratio,
+            last: now,
+        });
     }
 
     /// Returns the two middle ratios of all tenants and the calibrated model, which are one if their number is odd.
@@ -101,9 +119,17 @@ impl<K: Clone + Eq> Agreement<K> {
             let ratio = alone.ratio.exp().clamp(1.0 / ALONE_MAX, ALONE_MAX);
             return (ratio, ratio);
         }
-        let mut ratios: Vec<_> = self.tenants.iter().map(|recent| recent.ratio).chain([0.0]).collect();
+        let mut ratios: Vec<_> = self
+            .tenants
+            .iter()
+            .map(|recent| recent.ratio)
+            .chain([0.0])
+            .collect();
         ratios.sort_unstable_by(f64::total_cmp);
-        (ratios[(ratios.len() - 1) / 2].exp(), ratios[ratios.len() / 2].exp())
+        (
+            ratios[(ratios.len() - 1) / 2].exp(),
+            ratios[ratios.len() / 2].exp(),
+        )
     }
 }
 
@@ -113,9 +139,18 @@ mod tests {
     use crate::cost::Coefficients;
     use crate::{Corrections, Cost};
 
-    const COEFFICIENTS: Coefficients =
-        Coefficients { request: 5_000.0, key_agreement: 50_000.0, field: 200.0, byte: 0.5 };
-    const DONE: WorkSize = WorkSize { requests: 0, key_agreements: 0, fields: 500, bytes: 0 };
+    const COEFFICIENTS: Coefficients = Coefficients {
+        request: 5_000.0,
+        key_agreement: 50_000.0,
+        field: 200.0,
+        byte: 0.5,
+    };
+    const DONE: WorkSize = WorkSize {
+        requests: 0,
+        key_agreements: 0,
+        fields: 500,
+        bytes: 0,
+    };
 
     /// Tenants whose slices take so many times what the calibrated model says, with their corrections.
     struct Tenants {
@@ -128,7 +163,12 @@ mod tests {
     impl Tenants {
         fn new() -> Self {
             let (agreement, corrections) = (Agreement::new(), Corrections::new(64));
-            Self { agreement, model: CostModel::new(COEFFICIENTS), corrections, now: 0 }
+            Self {
+                agreement,
+                model: CostModel::new(COEFFICIENTS),
+                corrections,
+                now: 0,
+            }
         }
 
         /// Each has a slice in turn, so many times; all of them are sampled. `weights`: slices of each per turn.
@@ -142,11 +182,20 @@ mod tests {
 
         fn slice(&mut self, tenant: usize, ratio: f64) {
             self.now += 100_000;
-            let (estimated, took) = (self.model.estimate(DONE), Duration::from_nanos((100_000.0 * ratio) as u64));
+            let (estimated, took) = (
+                self.model.estimate(DONE),
+                Duration::from_nanos((100_000.0 * ratio) as u64),
+            );
             self.corrections.measured(&tenant, 0, estimated, took);
             let is_ordinary = self.corrections.is_ordinary(&tenant, 0);
-            let sample = Sample { tenant: &tenant, done: DONE, took, is_ordinary };
-            self.agreement.learn(Time::from_nanos(self.now), &mut self.model, &sample);
+            let sample = Sample {
+                tenant: &tenant,
+                done: DONE,
+                took,
+                is_ordinary,
+            };
+            self.agreement
+                .learn(Time::from_nanos(self.now), &mut self.model, &sample);
         }
 
         fn drift(&self) -> f64 {
@@ -157,24 +206,53 @@ mod tests {
     #[test]
     fn a_model_follows_most_tenants_and_never_one() {
         for (name, ratios, weights, expected) in [
-            ("a uniform slowdown", &[4.0, 4.0][..], &[1, 1][..], 3.9..=4.0),
+            (
+                "a uniform slowdown",
+                &[4.0, 4.0][..],
+                &[1, 1][..],
+                3.9..=4.0,
+            ),
             ("of many", &[4.0; 12], &[1; 12], 3.9..=4.0),
             ("of most", &[1.0, 3.9, 4.0, 4.1], &[1; 4], 3.8..=4.0),
             ("of half", &[1.0, 1.0, 4.0, 4.0], &[1; 4], 0.99..=1.01),
             ("a uniform speedup", &[0.4, 0.4, 0.4], &[1; 3], 0.39..=0.42),
             ("one is dear", &[1.0, 1_000.0], &[1, 1], 1.0..=1.0),
-            ("one is a little dearer", &[1.0, 1.0, 1.9], &[1, 1, 64], 0.99..=1.01),
-            ("and sends far more", &[1.0, 1.0, 4.0], &[1, 1, 64], 0.99..=1.01),
+            (
+                "one is a little dearer",
+                &[1.0, 1.0, 1.9],
+                &[1, 1, 64],
+                0.99..=1.01,
+            ),
+            (
+                "and sends far more",
+                &[1.0, 1.0, 4.0],
+                &[1, 1, 64],
+                0.99..=1.01,
+            ),
             ("one is cheap", &[1.0, 0.01], &[1, 64], 1.0..=1.0),
-            ("one is cheap among many", &[1.0, 0.9, 1.1, 0.01], &[1, 1, 1, 64], 0.89..=1.01),
-            ("one is dear in a slowdown", &[3.0, 3.0, 3.0, 250.0], &[1, 1, 1, 64], 2.9..=3.05),
+            (
+                "one is cheap among many",
+                &[1.0, 0.9, 1.1, 0.01],
+                &[1, 1, 1, 64],
+                0.89..=1.01,
+            ),
+            (
+                "one is dear in a slowdown",
+                &[3.0, 3.0, 3.0, 250.0],
+                &[1, 1, 1, 64],
+                2.9..=3.05,
+            ),
             ("alone and cheap", &[0.01], &[1], 0.5..=0.51),
             ("alone and dear", &[250.0], &[1], 1.0..=1.0),
             ("alone and a little dearer", &[1.9], &[1], 1.8..=1.91),
         ] {
             let mut tenants = Tenants::new();
             tenants.run(2_000, ratios, weights);
-            assert!(expected.contains(&tenants.drift()), "{name}: {}", tenants.drift());
+            assert!(
+                expected.contains(&tenants.drift()),
+                "{name}: {}",
+                tenants.drift()
+            );
         }
     }
 
@@ -188,8 +266,16 @@ mod tests {
                     let drift = tenants.drift();
                     tenants.slice(9, drift * step);
                 }
-                let bounds = if others == 0 { 0.49..=2.01 } else { 0.99..=1.01 };
-                assert!(bounds.contains(&tenants.drift()), "{step} {others}: {}", tenants.drift());
+                let bounds = if others == 0 {
+                    0.49..=2.01
+                } else {
+                    0.99..=1.01
+                };
+                assert!(
+                    bounds.contains(&tenants.drift()),
+                    "{step} {others}: {}",
+                    tenants.drift()
+                );
             }
         }
     }
@@ -203,7 +289,11 @@ mod tests {
             (0..64).for_each(|_| tenants.slice(1, 1.0));
             (0..64).for_each(|_| tenants.slice(1, 0.1));
         }
-        assert!((0.99..=1.01).contains(&tenants.drift()), "{}", tenants.drift());
+        assert!(
+            (0.99..=1.01).contains(&tenants.drift()),
+            "{}",
+            tenants.drift()
+        );
         assert_eq!(tenants.corrections.factor(&0, 0), 1.0);
     }
 
@@ -218,7 +308,11 @@ mod tests {
             long += usize::from(tenants.corrections.is_watched(&1));
         }
         assert_eq!(long, 0, "half of the estimate is not long");
-        assert!((0.9..=1.0).contains(&tenants.drift()), "{}", tenants.drift());
+        assert!(
+            (0.9..=1.0).contains(&tenants.drift()),
+            "{}",
+            tenants.drift()
+        );
     }
 
     #[test]
@@ -229,7 +323,14 @@ mod tests {
         tenants.now += nanos(RECENT) + 1;
         tenants.run(2_000, &[4.0, 4.0], &[1, 1]);
         assert_eq!(tenants.agreement.tenants.len(), 2);
-        assert!((3.9..=4.0).contains(&tenants.drift()), "{}", tenants.drift());
-        assert!(tenants.corrections.factor(&0, 0) < 1.1 && tenants.model.estimate(DONE) > Cost::from_nanos(390_000));
+        assert!(
+            (3.9..=4.0).contains(&tenants.drift()),
+            "{}",
+            tenants.drift()
+        );
+        assert!(
+            tenants.corrections.factor(&0, 0) < 1.1
+                && tenants.model.estimate(DONE) > Cost::from_nanos(390_000)
+        );
     }
 }

@@ -25,7 +25,11 @@ pub(crate) struct Arena<E> {
 
 impl<E> Arena<E> {
     pub(crate) fn new() -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), next_sequence: 0 }
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            next_sequence: 0,
+        }
     }
 
     pub(crate) fn insert(&mut self, entry: E) -> Id {
@@ -56,7 +60,10 @@ impl<E> Arena<E> {
     }
 
     pub(crate) fn remove(&mut self, id: Id) -> Option<E> {
-        let (_, entry) = self.slots.get_mut(id.slot as usize).filter(|(sequence, _)| *sequence == id.sequence)?;
+        let (_, entry) = self
+            .slots
+            .get_mut(id.slot as usize)
+            .filter(|(sequence, _)| *sequence == id.sequence)?;
         let entry = entry.take()?;
         self.free.push(id.slot);
         Some(entry)
@@ -64,10 +71,16 @@ impl<E> Arena<E> {
 
     #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &E)> {
-        self.slots.iter().enumerate().filter_map(|(slot, (sequence, entry))| {
-            let id = Id { sequence: *sequence, slot: slot as u32 };
-            entry.as_ref().map(|entry| (id, entry))
-        })
+        self.slots
+            .iter()
+            .enumerate()
+            .filter_map(|(slot, (sequence, entry))| {
+                let id = Id {
+                    sequence: *sequence,
+                    slot: slot as u32,
+                };
+                entry.as_ref().map(|entry| (id, entry))
+            })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -79,13 +92,15 @@ impl<E> std::ops::Index<Id> for Arena<E> {
     type Output = E;
 
     fn index(&self, id: Id) -> &E {
-        self.get(id).expect("whoever keeps an id lets go of it before the entry goes")
+        self.get(id)
+            .expect("whoever keeps an id lets go of it before the entry goes")
     }
 }
 
 impl<E> std::ops::IndexMut<Id> for Arena<E> {
     fn index_mut(&mut self, id: Id) -> &mut E {
-        self.get_mut(id).expect("whoever keeps an id lets go of it before the entry goes")
+        self.get_mut(id)
+            .expect("whoever keeps an id lets go of it before the entry goes")
     }
 }
 
@@ -97,10 +112,19 @@ mod tests {
     fn a_slot_is_used_again_and_a_name_is_not() {
         let mut arena = Arena::new();
         let first = arena.insert('a');
-        assert_eq!((arena.remove(first), arena.remove(first)), (Some('a'), None));
+        assert_eq!(
+            (arena.remove(first), arena.remove(first)),
+            (Some('a'), None)
+        );
         let second = arena.insert('b');
         assert_eq!(first.slot, second.slot);
-        assert_eq!((arena.get(first), arena.get(second), arena.len()), (None, Some(&'b'), 1));
-        assert!(arena.get_mut(first).is_none() && arena.remove(first).is_none(), "a late name reaches nothing");
+        assert_eq!(
+            (arena.get(first), arena.get(second), arena.len()),
+            (None, Some(&'b'), 1)
+        );
+        assert!(
+            arena.get_mut(first).is_none() && arena.remove(first).is_none(),
+            "a late name reaches nothing"
+        );
     }
 }

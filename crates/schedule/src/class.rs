@@ -49,11 +49,25 @@ mod tests {
 
     #[test]
     fn classes_are_a_factor_of_four_apart_and_the_last_has_no_end() {
-        let micros = [(0, 0), (1, 0), (100, 0), (101, 1), (400, 1), (401, 2), (1_600, 2), (6_400, 3), (25_600, 4)];
+        let micros = [
+            (0, 0),
+            (1, 0),
+            (100, 0),
+            (101, 1),
+            (400, 1),
+            (401, 2),
+            (1_600, 2),
+            (6_400, 3),
+            (25_600, 4),
+        ];
         let millis = [(103, 6), (409, 6), (410, 7), (10_000_000, 7)];
         let millis = millis.map(|(left, class)| (left * 1_000, class));
         for (left, class) in micros.into_iter().chain(millis) {
-            assert_eq!(Class::of(Cost::from_nanos(left * 1_000), Cost::from_nanos(100_000)).0, class, "{left} us");
+            assert_eq!(
+                Class::of(Cost::from_nanos(left * 1_000), Cost::from_nanos(100_000)).0,
+                class,
+                "{left} us"
+            );
         }
     }
 }

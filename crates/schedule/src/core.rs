@@ -131,7 +131,12 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     }
 
     /// Decides on a call. `wake` makes what [`Self::promoted`] gives back, if the call has to wait.
-    pub fn offer(&mut self, now: Time, call: &OfferedRequest<'_, K>, wake: impl FnOnce() -> W) -> AdmissionDecision {
+    pub fn offer(
+        &mut self,
+        now: Time,
+        call: &OfferedRequest<'_, K>,
+        wake: impl FnOnce() -> W,
+    ) -> AdmissionDecision {
         self.offers += 1;
         let tenant = self.tenant(now, call);
         let (class, work) = self.measured(call.cost);
@@ -143,7 +148,16 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             Order::Arrival => Time::NEVER,
         };
         let has_waited = call.has_waited;
-        let offer = AdmissionOffer { class, work, rate, deadline, now, idle, has_waited, spread };
+        let offer = AdmissionOffer {
+            class,
+            work,
+            rate,
+            deadline,
+            now,
+            idle,
+            has_waited,
+            spread,
+        };
         let owner = &mut self.tenants[tenant];
         let verdict = match owner.lanes.judge(&offer, &self.rules) {
             Ok(_) if !self.memory.take(owner.bytes, call.bytes) => {
@@ -151,7 +165,11 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             }
             verdict => verdict,
         };
-        let AdmissionOutcome { at_once, predicted, bound } = match verdict {
+        let AdmissionOutcome {
+            at_once,
+            predicted,
+            bound,
+        } = match verdict {
             Ok(passed) => passed,
             Err(refusal) => {
                 self.gauges.refused[refusal.reason as usize] += 1;
@@ -161,11 +179,24 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         };
         owner.bytes += call.bytes;
         owner.calls += 1;
-        let stage = if at_once { RequestStage::Admitted } else { RequestStage::Waiting(wake()) };
+        let stage = if at_once {
+            RequestStage::Admitted
+        } else {
+            RequestStage::Waiting(wake())
+        };
         let (bytes, whole, since) = (call.bytes, call.whole, call.since);
         let expires = self.expiry(since, bound);
-        let entry =
-            RequestEntry { tenant, class, left: work, spent: Cost::default(), bytes, whole, since, expires, stage };
+        let entry = RequestEntry {
+            tenant,
+            class,
+            left: work,
+            spent: Cost::default(),
+            bytes,
+            whole,
+            since,
+            expires,
+            stage,
+        };
         let id = self.entries.insert(entry);
         if at_once {
             self.admit(now, id);
@@ -194,11 +225,15 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// A worker that has nothing to do may admit it.
     pub fn update_estimate(&mut self, now: Time, id: Id, cost: Cost) {
         self.correct(id, cost);
-        let Some(entry) = self.entries.get_mut(id).filter(|entry| !entry.whole) else { return };
+        let Some(entry) = self.entries.get_mut(id).filter(|entry| !entry.whole) else {
+            return;
+        };
         entry.whole = true;
         let (tenant, class, work) = (entry.tenant, entry.class, entry.left);
         let rate = self.rate(now, tenant);
-        let bound = self.tenants[tenant].lanes.bound(class, work, rate, &self.rules);
+        let bound = self.tenants[tenant]
+            .lanes
+            .bound(class, work, rate, &self.rules);
         let expires = self.expiry(now, bound);
         let entry = &mut self.entries[id];
         (entry.since, entry.expires) = (now, expires);
@@ -209,7 +244,10 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
                 self.fill(now);
             }
             RequestStage::Admitted => self.coming += 1,
-            RequestStage::Ready(_) | RequestStage::Running | RequestStage::Closing | RequestStage::Done => (),
+            RequestStage::Ready(_)
+            | RequestStage::Running
+            | RequestStage::Closing
+            | RequestStage::Done => (),
         }
     }
 
@@ -217,7 +255,9 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// nothing.
     pub fn correct(&mut self, id: Id, cost: Cost) {
         let after = self.measured(cost);
-        let Some(entry) = self.entries.get_mut(id) else { return };
+        let Some(entry) = self.entries.get_mut(id) else {
+            return;
+        };
         let (tenant, before) = (entry.tenant, (entry.class, entry.left));
         let waits = matches!(entry.stage, RequestStage::Waiting(_));
         if !waits && !matches!(entry.stage, RequestStage::Admitted) {
@@ -241,7 +281,11 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// is closed, or not admitted.
     pub fn submit(&mut self, id: Id, cost: Cost, work: T) -> Result<(), T> {
         self.correct(id, cost);
-        let Some(entry) = self.entries.get_mut(id).filter(|entry| matches!(entry.stage, RequestStage::Admitted)) else {
+        let Some(entry) = self
+            .entries
+            .get_mut(id)
+            .filter(|entry| matches!(entry.stage, RequestStage::Admitted))
+        else {
             return Err(work);
         };
         entry.stage = RequestStage::Ready(work);
@@ -266,7 +310,11 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     pub fn pick(&mut self, now: Time) -> Option<Slice<T>> {
         self.picks = self.picks.wrapping_add(1);
         let guarded = self.guard > 0 && self.picks.is_multiple_of(self.guard);
-        let tenant = if guarded { self.turns.least_served() } else { self.turns.next() };
+        let tenant = if guarded {
+            self.turns.least_served()
+        } else {
+            self.turns.next()
+        };
         let Some(tenant) = tenant else {
             // A whole one was promoted as soon as there was room. One that arrives may at least be read on.
             if self.busy() + self.coming < self.workers
@@ -277,9 +325,14 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             return None;
         };
         let owner = &mut self.tenants[tenant];
-        let id = if guarded { owner.ready.oldest() } else { owner.ready.smallest() }?;
+        let id = if guarded {
+            owner.ready.oldest()
+        } else {
+            owner.ready.smallest()
+        }?;
         let entry = &mut self.entries[id];
-        let RequestStage::Ready(work) = std::mem::replace(&mut entry.stage, RequestStage::Running) else {
+        let RequestStage::Ready(work) = std::mem::replace(&mut entry.stage, RequestStage::Running)
+        else {
             unreachable!("only calls that are ready are listed")
         };
         entry.expires = Time::NEVER;
@@ -300,11 +353,16 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     ///
     /// Given back is what nobody wants any more: work whose call was closed meanwhile.
     pub fn done(&mut self, now: Time, id: Id, spent: Cost, unfinished: Option<T>) -> Option<T> {
-        let Some(entry) = self.entries.get_mut(id) else { return unfinished };
+        let Some(entry) = self.entries.get_mut(id) else {
+            return unfinished;
+        };
         let closing = match entry.stage {
             RequestStage::Running => false,
             RequestStage::Closing => true,
-            RequestStage::Waiting(_) | RequestStage::Admitted | RequestStage::Ready(_) | RequestStage::Done => {
+            RequestStage::Waiting(_)
+            | RequestStage::Admitted
+            | RequestStage::Ready(_)
+            | RequestStage::Done => {
                 return unfinished;
             }
         };
@@ -314,11 +372,13 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let owner = &mut self.tenants[tenant];
         self.turns.charge(&mut owner.account, entry.class, spent);
         let before = (entry.class, entry.left);
-        entry.spent = Cost::from_nanos(entry.spent.as_nanos().saturating_add(spent.as_nanos())).min(*COST.end());
+        entry.spent = Cost::from_nanos(entry.spent.as_nanos().saturating_add(spent.as_nanos()))
+            .min(*COST.end());
         let mut unwanted = None;
         match unfinished {
             Some(work) if !closing => {
-                entry.left = Cost::from_nanos(entry.left.as_nanos().saturating_sub(spent.as_nanos()));
+                entry.left =
+                    Cost::from_nanos(entry.left.as_nanos().saturating_sub(spent.as_nanos()));
                 if entry.left == Cost::default() {
                     entry.left = entry.spent.max(Cost::from_nanos(1));
                 }
@@ -353,7 +413,11 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// there is to do from here. The work is given back when the call is closed, or not done.
     pub fn resume(&mut self, now: Time, id: Id, cost: Cost, work: T) -> Result<(), T> {
         let (class, left) = self.measured(cost);
-        let Some(entry) = self.entries.get_mut(id).filter(|entry| matches!(entry.stage, RequestStage::Done)) else {
+        let Some(entry) = self
+            .entries
+            .get_mut(id)
+            .filter(|entry| matches!(entry.stage, RequestStage::Done))
+        else {
             return Err(work);
         };
         (entry.class, entry.left, entry.spent) = (class, left, Cost::default());
@@ -388,7 +452,8 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             }
             RequestStage::Running => {
                 entry.stage = RequestStage::Closing;
-                let left = Cost::from_nanos(left.as_nanos().saturating_sub(self.budget(left).as_nanos()));
+                let left =
+                    Cost::from_nanos(left.as_nanos().saturating_sub(self.budget(left).as_nanos()));
                 return Some(Closed { work: None, left });
             }
             RequestStage::Closing => {
@@ -407,15 +472,28 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// When a call is to be refused if it has not begun by then: ask [`Self::expire`] then. Never for one that has
     /// begun.
     pub fn expires(&self, id: Id) -> Time {
-        self.entries.get(id).map_or(Time::NEVER, |entry| entry.expires)
+        self.entries
+            .get(id)
+            .map_or(Time::NEVER, |entry| entry.expires)
     }
 
     /// Begins the wait of a call anew that has not begun: until now it was kept by something other than the workers.
     pub fn restart_wait(&mut self, now: Time, id: Id) {
-        let Some(&RequestEntry { tenant, class, left, expires, .. }) = self.entries.get(id) else { return };
+        let Some(&RequestEntry {
+            tenant,
+            class,
+            left,
+            expires,
+            ..
+        }) = self.entries.get(id)
+        else {
+            return;
+        };
         if expires < Time::NEVER {
             let rate = self.rate(now, tenant);
-            let bound = self.tenants[tenant].lanes.bound(class, left, rate, &self.rules);
+            let bound = self.tenants[tenant]
+                .lanes
+                .bound(class, left, rate, &self.rules);
             let expires = self.expiry(now, bound);
             let entry = &mut self.entries[id];
             (entry.since, entry.expires) = (now, expires);
@@ -427,20 +505,43 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     ///
     /// No worker has a part in this: its owner calls it by a timer, so it works when no slice ends.
     pub fn expire(&mut self, now: Time, id: Id) -> Expiry<T> {
-        let Some(entry) = self.entries.get(id) else { return Expiry::Never };
-        let &RequestEntry { tenant, class, left: work, since, expires, ref stage, .. } = entry;
+        let Some(entry) = self.entries.get(id) else {
+            return Expiry::Never;
+        };
+        let &RequestEntry {
+            tenant,
+            class,
+            left: work,
+            since,
+            expires,
+            ref stage,
+            ..
+        } = entry;
         match stage {
             _ if expires == Time::NEVER => return Expiry::Never,
             _ if now < expires => return Expiry::Later(expires),
             RequestStage::Waiting(_) | RequestStage::Ready(_) => (),
             RequestStage::Admitted => return Expiry::Later(now + self.rules.wait_max()),
-            RequestStage::Running | RequestStage::Closing | RequestStage::Done => return Expiry::Never,
+            RequestStage::Running | RequestStage::Closing | RequestStage::Done => {
+                return Expiry::Never;
+            }
         }
         let rate = self.rate(now, tenant);
         self.offers += 1;
         let (spread, has_waited) = (self.spread(), false);
-        let offer = AdmissionOffer { class, work, rate, deadline: Time::NEVER, now, idle: false, has_waited, spread };
-        let refusal = self.tenants[tenant].lanes.expire(since, &offer, &self.rules);
+        let offer = AdmissionOffer {
+            class,
+            work,
+            rate,
+            deadline: Time::NEVER,
+            now,
+            idle: false,
+            has_waited,
+            spread,
+        };
+        let refusal = self.tenants[tenant]
+            .lanes
+            .expire(since, &offer, &self.rules);
         self.gauges.refused[refusal.reason as usize] += 1;
         self.gauges.expired += 1;
         let work = self.close(now, id).and_then(|closed| closed.work);
@@ -464,7 +565,9 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// Changes what a call holds to `bytes`; `false`, and no change, when that is more than its tenant's share, or when
     /// the call is closed.
     pub fn resize(&mut self, id: Id, bytes: u64) -> bool {
-        let Some(entry) = self.entries.get_mut(id) else { return false };
+        let Some(entry) = self.entries.get_mut(id) else {
+            return false;
+        };
         let owner = &mut self.tenants[entry.tenant];
         if bytes > entry.bytes && !self.memory.take(owner.bytes, bytes - entry.bytes) {
             return false;
@@ -477,7 +580,9 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
 
     /// Returns the tenant of a request that is not closed.
     pub fn tenant_of(&self, id: Id) -> Option<&K> {
-        self.entries.get(id).map(|entry| &self.tenants[entry.tenant].key)
+        self.entries
+            .get(id)
+            .map(|entry| &self.tenants[entry.tenant].key)
     }
 
     /// Returns the gauges.
@@ -494,7 +599,11 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     /// Returns the work of a request that runs before the next pick. A request that fits a slice runs whole; a longer
     /// one runs in smaller parts, so that small requests wait less for it.
     fn budget(&self, left: Cost) -> Cost {
-        if left <= self.slice { self.slice } else { self.slice_of_more }
+        if left <= self.slice {
+            self.slice
+        } else {
+            self.slice_of_more
+        }
     }
 
     /// Returns the class and the clamped cost.
@@ -512,7 +621,9 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             return *id;
         }
         let account = self.turns.join(call.weight);
-        let id = self.tenants.insert(Tenant::new(call.tenant.clone(), account, now));
+        let id = self
+            .tenants
+            .insert(Tenant::new(call.tenant.clone(), account, now));
         self.by_key.insert(call.tenant.clone(), id);
         id
     }
@@ -525,8 +636,13 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         let worker = self.speed.rate_at(now);
         let all = f64::from(self.workers) * worker;
         self.admitted.fade(now, self.rules.window());
-        let others = self.rules.rate(self.admitted.sum() - owner.lanes.admitted(now, &self.rules));
-        Rate { tenant: (all - others).max(all * weight as f64 / weights as f64), worker }
+        let others = self
+            .rules
+            .rate(self.admitted.sum() - owner.lanes.admitted(now, &self.rules));
+        Rate {
+            tenant: (all - others).max(all * weight as f64 / weights as f64),
+            worker,
+        }
     }
 
     /// Lists a tenant where it belongs now, and forgets those that would not be missed.
@@ -577,14 +693,18 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
         self.admitted.fade(now, self.rules.window());
         self.admitted.add(0, entry.left);
         self.gauges.backlog[entry.class.index()] += entry.left.as_nanos();
-        self.tenants[entry.tenant].lanes.admit(entry.class, entry.left, now, &self.rules);
+        self.tenants[entry.tenant]
+            .lanes
+            .admit(entry.class, entry.left, now, &self.rules);
     }
 
     /// Admits one that waits.
     fn promote(&mut self, now: Time, id: Id) {
         let entry = &mut self.entries[id];
         let (tenant, class, left, whole) = (entry.tenant, entry.class, entry.left, entry.whole);
-        let RequestStage::Waiting(wake) = std::mem::replace(&mut entry.stage, RequestStage::Admitted) else {
+        let RequestStage::Waiting(wake) =
+            std::mem::replace(&mut entry.stage, RequestStage::Admitted)
+        else {
             unreachable!("only calls that wait are listed")
         };
         self.tenants[tenant].lanes.leave(class, left, id);
@@ -595,7 +715,11 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
     }
 
     fn waiters(&mut self, whole: bool) -> &mut BTreeSet<Id> {
-        if whole { &mut self.whole_waiters } else { &mut self.arriving_waiters }
+        if whole {
+            &mut self.whole_waiters
+        } else {
+            &mut self.arriving_waiters
+        }
     }
 
     /// Calls that keep a worker busy each: those that run and those that are ready.
@@ -622,7 +746,13 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
             let mut done = done.as_nanos();
             while let Some(id) = self.tenants[tenant].lanes.oldest(class) {
                 let left = self.entries[id].left;
-                if !self.tenants[tenant].lanes.may_admit(class, left, std::mem::take(&mut done), rate, &self.rules) {
+                if !self.tenants[tenant].lanes.may_admit(
+                    class,
+                    left,
+                    std::mem::take(&mut done),
+                    rate,
+                    &self.rules,
+                ) {
                     break;
                 }
                 self.promote(now, id);
@@ -633,7 +763,9 @@ impl<K: Clone + Eq + Hash, W, T> Core<K, W, T> {
 
 impl<K, W, T> std::fmt::Debug for Core<K, W, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Core").field("gauges", &self.gauges).finish_non_exhaustive()
+        f.debug_struct("Core")
+            .field("gauges", &self.gauges)
+            .finish_non_exhaustive()
     }
 }
 

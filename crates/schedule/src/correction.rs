@@ -55,13 +55,19 @@ struct Ratio {
 }
 
 impl Ratio {
-    const ONE: Self = Self { took: PRIOR, estimated: PRIOR };
+    const ONE: Self = Self {
+        took: PRIOR,
+        estimated: PRIOR,
+    };
 
     fn learn(&mut self, estimated: f64, took: f64) {
         // So a single slice, however long it is, does not decide the factor.
         let took = took.min(estimated + WINDOW);
         let kept = 1.0 / (1.0 + took.max(estimated) / WINDOW);
-        *self = Self { took: self.took * kept + took, estimated: self.estimated * kept + estimated };
+        *self = Self {
+            took: self.took * kept + took,
+            estimated: self.estimated * kept + estimated,
+        };
     }
 
     fn factor(self) -> f64 {
@@ -78,19 +84,28 @@ impl<K: Clone + Eq + Hash, const N: usize> Corrections<K, N> {
     /// Creates an empty table for so many tenants.
     #[must_use]
     pub fn new(tenants_max: usize) -> Self {
-        Self { tenants: HashMap::new(), tenants_max: tenants_max.max(1), changes: 0 }
+        Self {
+            tenants: HashMap::new(),
+            tenants_max: tenants_max.max(1),
+            changes: 0,
+        }
     }
 
     /// Returns the factor for a tenant's estimates of a kind: at least 1.
     #[must_use]
     pub fn factor(&self, tenant: &K, kind: usize) -> f64 {
-        self.tenants.get(tenant).and_then(|correction| correction.kinds.get(kind)).map_or(1.0, |ratio| ratio.factor())
+        self.tenants
+            .get(tenant)
+            .and_then(|correction| correction.kinds.get(kind))
+            .map_or(1.0, |ratio| ratio.factor())
     }
 
     /// Returns true if the tenant's slices must be measured: one of the last took much longer than estimated.
     #[must_use]
     pub fn is_watched(&self, tenant: &K) -> bool {
-        self.tenants.get(tenant).is_some_and(|correction| correction.watched > 0)
+        self.tenants
+            .get(tenant)
+            .is_some_and(|correction| correction.watched > 0)
     }
 
     /// Returns true if the tenant's last work of a kind took no longer than estimated, and no slice is watched: so its
@@ -114,7 +129,11 @@ impl<K: Clone + Eq + Hash, const N: usize> Corrections<K, N> {
         let counted = took.min(estimated.max(took.saturating_sub(nanos(SLICE_OVERHEAD))));
         if is_long || self.tenants.contains_key(tenant) {
             let correction = self.correction(tenant);
-            correction.watched = if is_long { WATCHED } else { correction.watched.saturating_sub(1) };
+            correction.watched = if is_long {
+                WATCHED
+            } else {
+                correction.watched.saturating_sub(1)
+            };
             if let Some(ratio) = correction.kinds.get_mut(kind) {
                 ratio.learn(estimated as f64, counted as f64);
             }
@@ -126,12 +145,19 @@ impl<K: Clone + Eq + Hash, const N: usize> Corrections<K, N> {
     fn correction(&mut self, tenant: &K) -> &mut Correction<N> {
         self.changes += 1;
         if self.tenants.len() >= self.tenants_max && !self.tenants.contains_key(tenant) {
-            let oldest = self.tenants.iter().min_by_key(|(_, correction)| correction.changed);
+            let oldest = self
+                .tenants
+                .iter()
+                .min_by_key(|(_, correction)| correction.changed);
             if let Some(oldest) = oldest.map(|(tenant, _)| tenant.clone()) {
                 self.tenants.remove(&oldest);
             }
         }
-        let new = || Correction { kinds: [Ratio::ONE; N], watched: 0, changed: 0 };
+        let new = || Correction {
+            kinds: [Ratio::ONE; N],
+            watched: 0,
+            changed: 0,
+        };
         let correction = self.tenants.entry(tenant.clone()).or_insert_with(new);
         correction.changed = self.changes;
         correction
@@ -144,9 +170,18 @@ mod tests {
 
     const US: u64 = 1_000;
 
-    fn measured(corrections: &mut Corrections<u32, 2>, tenant: u32, kind: usize, estimated: u64, took: u64) -> u64 {
+    fn measured(
+        corrections: &mut Corrections<u32, 2>,
+        tenant: u32,
+        kind: usize,
+        estimated: u64,
+        took: u64,
+    ) -> u64 {
         let estimated = Cost::from_nanos(estimated * US);
-        corrections.measured(&tenant, kind, estimated, Duration::from_micros(took)).as_nanos() / US
+        corrections
+            .measured(&tenant, kind, estimated, Duration::from_micros(took))
+            .as_nanos()
+            / US
     }
 
     #[test]
@@ -155,14 +190,22 @@ mod tests {
         for _ in 0..1_000 {
             assert_eq!(measured(&mut corrections, 1, 0, 1, 250), 249);
             assert_eq!(measured(&mut corrections, 2, 0, 100, 100), 0);
-            assert_eq!(measured(&mut corrections, 3, 0, 100, 10), 0, "less is no merit");
+            assert_eq!(
+                measured(&mut corrections, 3, 0, 100, 10),
+                0,
+                "less is no merit"
+            );
         }
         let factor = corrections.factor(&1, 0);
         assert!((60.0..=FACTOR_MAX).contains(&factor), "{factor}");
         for (tenant, kind) in [(1, 1), (1, 9), (2, 0), (3, 0), (4, 0)] {
             assert_eq!(corrections.factor(&tenant, kind), 1.0, "{tenant} {kind}");
         }
-        assert_eq!(corrections.tenants.len(), 1, "only those that exceeded their estimates are kept");
+        assert_eq!(
+            corrections.tenants.len(),
+            1,
+            "only those that exceeded their estimates are kept"
+        );
         // It is forgiven by work that costs what is estimated.
         for _ in 0..1_000 {
             measured(&mut corrections, 1, 0, 100, 100);
@@ -174,24 +217,42 @@ mod tests {
     fn one_long_slice_among_many_hardly_counts() {
         let mut corrections = Corrections::new(8);
         measured(&mut corrections, 1, 0, 10, 40);
-        assert!(!corrections.is_watched(&1), "short work is as long as caches are cold");
+        assert!(
+            !corrections.is_watched(&1),
+            "short work is as long as caches are cold"
+        );
         measured(&mut corrections, 1, 0, 10, 1_000);
         assert!(corrections.is_watched(&1) && corrections.factor(&1, 0) < 2.1);
         for _ in 0..100 {
             measured(&mut corrections, 1, 0, 100, 100);
         }
-        assert!(corrections.factor(&1, 0) < 1.1, "{}", corrections.factor(&1, 0));
+        assert!(
+            corrections.factor(&1, 0) < 1.1,
+            "{}",
+            corrections.factor(&1, 0)
+        );
     }
 
     #[test]
     fn slices_of_almost_nothing_decide_no_factor() {
         // The second walk of a request whose tokens are all new: some bytes, no field, and the response.
-        for (estimated, took, factor_max) in [(3, 5, 1.01), (3, 25, 1.2), (0, 40, 1.4), (20, 39, 1.4)] {
+        for (estimated, took, factor_max) in
+            [(3, 5, 1.01), (3, 25, 1.2), (0, 40, 1.4), (20, 39, 1.4)]
+        {
             let mut corrections = Corrections::<u32, 2>::new(8);
             measured(&mut corrections, 1, 0, 10, 1_000);
             for _ in 0..10_000 {
-                let excess = corrections.measured(&1, 0, Cost::from_nanos(estimated), Duration::from_micros(took));
-                assert_eq!(excess.as_nanos(), took * US - estimated, "all of it is charged");
+                let excess = corrections.measured(
+                    &1,
+                    0,
+                    Cost::from_nanos(estimated),
+                    Duration::from_micros(took),
+                );
+                assert_eq!(
+                    excess.as_nanos(),
+                    took * US - estimated,
+                    "all of it is charged"
+                );
                 measured(&mut corrections, 1, 0, 100, 100);
             }
             let factor = corrections.factor(&1, 0);
@@ -201,7 +262,12 @@ mod tests {
 
     #[test]
     fn no_single_slice_decides_a_factor() {
-        for (estimated, took) in [(1_000, 330_000), (10, 10_000_000), (10, u64::MAX / US), (50_000, 10_000_000)] {
+        for (estimated, took) in [
+            (1_000, 330_000),
+            (10, 10_000_000),
+            (10, u64::MAX / US),
+            (50_000, 10_000_000),
+        ] {
             let mut corrections = Corrections::new(8);
             measured(&mut corrections, 1, 0, 10, 1_000);
             for _ in 0..1_000 {
@@ -209,7 +275,10 @@ mod tests {
             }
             measured(&mut corrections, 1, 0, estimated, took);
             let factor = corrections.factor(&1, 0);
-            assert!((1.1..=3.1).contains(&factor), "{estimated} {took}: {factor}");
+            assert!(
+                (1.1..=3.1).contains(&factor),
+                "{estimated} {took}: {factor}"
+            );
             assert!(corrections.is_watched(&1));
         }
     }
@@ -218,8 +287,16 @@ mod tests {
     fn a_tenant_is_watched_after_a_slice_that_took_long() {
         let mut corrections = Corrections::<u32, 2>::new(8);
         for (estimated, passed, is_watched) in [(5, 29, false), (100, 219, false), (5, 31, true)] {
-            corrections.passed(&1, Cost::from_nanos(estimated * US), Duration::from_micros(passed));
-            assert_eq!(corrections.is_watched(&1), is_watched, "{estimated} {passed}");
+            corrections.passed(
+                &1,
+                Cost::from_nanos(estimated * US),
+                Duration::from_micros(passed),
+            );
+            assert_eq!(
+                corrections.is_watched(&1),
+                is_watched,
+                "{estimated} {passed}"
+            );
         }
         assert!(!corrections.is_watched(&2) && corrections.factor(&1, 0) == 1.0);
         for left in (0..WATCHED).rev() {
@@ -234,6 +311,9 @@ mod tests {
         for tenant in [1, 2, 1, 3] {
             measured(&mut corrections, tenant, 0, 1, 1_000);
         }
-        assert_eq!([1, 2, 3].map(|tenant| corrections.factor(&tenant, 0) > 1.0), [true, false, true]);
+        assert_eq!(
+            [1, 2, 3].map(|tenant| corrections.factor(&tenant, 0) > 1.0),
+            [true, false, true]
+        );
     }
 }

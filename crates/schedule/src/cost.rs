@@ -62,9 +62,17 @@ pub struct CostModel {
 impl CostModel {
     /// Creates a model from coefficients measured at start-up. Raises coefficients below 1 ps to 1 ps.
     pub fn new(calibrated: Coefficients) -> Self {
-        let Coefficients { request, key_agreement, field, byte } = calibrated;
+        let Coefficients {
+            request,
+            key_agreement,
+            field,
+            byte,
+        } = calibrated;
         let calibrated = [request, key_agreement, field, byte].map(|ns| ns.max(0.001));
-        Self { calibrated, current: calibrated }
+        Self {
+            calibrated,
+            current: calibrated,
+        }
     }
 
     /// Returns the estimated CPU time of the work.
@@ -75,7 +83,12 @@ impl CostModel {
     /// Returns the number of fields that fit within `budget`, at least one. Each field has `key_agreements` (0 or 1)
     /// key agreements and `bytes` bytes.
     pub fn fields_within(&self, budget: Cost, key_agreements: u64, bytes: u64) -> u64 {
-        let per_field = self.nanos(WorkSize { requests: 0, key_agreements, fields: 1, bytes });
+        let per_field = self.nanos(WorkSize {
+            requests: 0,
+            key_agreements,
+            fields: 1,
+            bytes,
+        });
         ((budget.as_nanos() as f64 / per_field) as u64).max(1)
     }
 
@@ -95,22 +108,37 @@ impl CostModel {
             return;
         }
         let error = (measured / estimate).clamp(0.5, 2.0) - 1.0;
-        for ((current, calibrated), count) in self.current.iter_mut().zip(self.calibrated).zip(done.counts()) {
+        for ((current, calibrated), count) in self
+            .current
+            .iter_mut()
+            .zip(self.calibrated)
+            .zip(done.counts())
+        {
             let share = *current * count / estimate;
-            *current = (*current * (1.0 + GAIN * error * share)).clamp(calibrated / DRIFT_MAX, calibrated * DRIFT_MAX);
+            *current = (*current * (1.0 + GAIN * error * share))
+                .clamp(calibrated / DRIFT_MAX, calibrated * DRIFT_MAX);
         }
     }
 
     /// Returns how many times as much as when calibrated the work is estimated to take; `None` if there is none.
     #[must_use]
     pub fn drift(&self, work_size: WorkSize) -> Option<f64> {
-        let calibrated: f64 = self.calibrated.iter().zip(work_size.counts()).map(|(ns, count)| ns * count).sum();
+        let calibrated: f64 = self
+            .calibrated
+            .iter()
+            .zip(work_size.counts())
+            .map(|(ns, count)| ns * count)
+            .sum();
         (calibrated > 0.0).then(|| self.nanos(work_size) / calibrated)
     }
 
     /// Returns the estimated nanoseconds.
     pub(crate) fn nanos(&self, work_size: WorkSize) -> f64 {
-        self.current.iter().zip(work_size.counts()).map(|(ns, count)| ns * count).sum()
+        self.current
+            .iter()
+            .zip(work_size.counts())
+            .map(|(ns, count)| ns * count)
+            .sum()
     }
 }
 
@@ -118,25 +146,54 @@ impl CostModel {
 mod tests {
     use super::*;
 
-    const CALIBRATED: Coefficients =
-        Coefficients { request: 5_000.0, key_agreement: 50_000.0, field: 200.0, byte: 0.5 };
+    const CALIBRATED: Coefficients = Coefficients {
+        request: 5_000.0,
+        key_agreement: 50_000.0,
+        field: 200.0,
+        byte: 0.5,
+    };
 
     fn fields(count: u64) -> WorkSize {
-        WorkSize { fields: count, ..WorkSize::default() }
+        WorkSize {
+            fields: count,
+            ..WorkSize::default()
+        }
     }
 
     #[test]
     fn a_key_per_field_dominates_the_estimate() {
         let model = CostModel::new(CALIBRATED);
-        let request = WorkSize { requests: 1, key_agreements: 1, fields: 1_000, bytes: 20_000 };
-        assert_eq!(model.estimate(request).as_nanos(), 5_000 + 50_000 + 200_000 + 10_000);
+        let request = WorkSize {
+            requests: 1,
+            key_agreements: 1,
+            fields: 1_000,
+            bytes: 20_000,
+        };
         assert_eq!(
-            model.estimate(WorkSize { key_agreements: 1_000, ..request }).as_nanos(),
+            model.estimate(request).as_nanos(),
+            5_000 + 50_000 + 200_000 + 10_000
+        );
+        assert_eq!(
+            model
+                .estimate(WorkSize {
+                    key_agreements: 1_000,
+                    ..request
+                })
+                .as_nanos(),
             5_000 + 50_000_000 + 200_000 + 10_000
         );
         let budget = Cost::from_nanos(100_000);
-        for ((key_agreements, bytes), expected) in [((0, 0), 500), ((0, 600), 200), ((1, 20), 1), ((1, 1 << 40), 1)] {
-            assert_eq!(model.fields_within(budget, key_agreements, bytes), expected, "{key_agreements} {bytes}");
+        for ((key_agreements, bytes), expected) in [
+            ((0, 0), 500),
+            ((0, 600), 200),
+            ((1, 20), 1),
+            ((1, 1 << 40), 1),
+        ] {
+            assert_eq!(
+                model.fields_within(budget, key_agreements, bytes),
+                expected,
+                "{key_agreements} {bytes}"
+            );
         }
     }
 
@@ -149,14 +206,23 @@ mod tests {
         let field = model.estimate(fields(1_000)).as_nanos();
         assert!((299_000..=300_000).contains(&field), "{field}");
         assert_eq!(
-            model.estimate(WorkSize { key_agreements: 1, ..WorkSize::default() }).as_nanos(),
+            model
+                .estimate(WorkSize {
+                    key_agreements: 1,
+                    ..WorkSize::default()
+                })
+                .as_nanos(),
             50_000,
             "no key agreements were observed"
         );
         for _ in 0..2_000 {
             model.observe(fields(500), Duration::from_secs(1));
         }
-        assert_eq!(model.estimate(fields(1_000)).as_nanos(), 800_000, "at most four times the calibrated value");
+        assert_eq!(
+            model.estimate(fields(1_000)).as_nanos(),
+            800_000,
+            "at most four times the calibrated value"
+        );
         model.observe(WorkSize::default(), Duration::from_secs(1));
     }
 

@@ -12,7 +12,10 @@ pub(crate) struct DecayingRate<const N: usize = CLASSES> {
 
 impl<const N: usize> DecayingRate<N> {
     pub(crate) fn new(now: Time) -> Self {
-        Self { at: now, sums: [0.0; N] }
+        Self {
+            at: now,
+            sums: [0.0; N],
+        }
     }
 
     /// Lets the sums fade until `now`, by a factor e per window. `window` is in nanoseconds.

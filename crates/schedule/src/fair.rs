@@ -39,7 +39,11 @@ enum QueuePosition {
     /// Nowhere: it has calls, none of them to run now.
     None,
     /// It has a call to run.
-    Ready { class: Class, served: u64, total: u64 },
+    Ready {
+        class: Class,
+        served: u64,
+        total: u64,
+    },
     /// It has no calls.
     Idle { total: u64 },
 }
@@ -103,7 +107,11 @@ impl RunQueue {
 
     /// A newcomer's standing: all the credit there is.
     pub(crate) fn join(&self, weight: u32) -> Account {
-        Account { served: [self.floor(); CLASSES], weight: weight.max(1), place: QueuePosition::None }
+        Account {
+            served: [self.floor(); CLASSES],
+            weight: weight.max(1),
+            place: QueuePosition::None,
+        }
     }
 
     /// Sum of the weights of tenants with work to run.
@@ -129,7 +137,8 @@ impl RunQueue {
         self.carry = total % weights;
         let (floor, ceiling) = (self.floor(), self.now.saturating_add(self.debt_max));
         for served in &mut account.served[class.index()..] {
-            *served = ((*served).max(floor) + work.as_nanos() / u64::from(account.weight)).min(ceiling);
+            *served =
+                ((*served).max(floor) + work.as_nanos() / u64::from(account.weight)).min(ceiling);
         }
     }
 
@@ -137,7 +146,11 @@ impl RunQueue {
     pub(crate) fn place(&mut self, tenant: Id, account: &mut Account, standing: TenantState) {
         let total = account.total();
         let place = match standing {
-            TenantState::Ready(class) => QueuePosition::Ready { class, served: account.served[class.index()], total },
+            TenantState::Ready(class) => QueuePosition::Ready {
+                class,
+                served: account.served[class.index()],
+                total,
+            },
             TenantState::Busy => QueuePosition::None,
             TenantState::Idle => QueuePosition::Idle { total },
         };
@@ -154,11 +167,18 @@ impl RunQueue {
         }
         match place {
             QueuePosition::None => (),
-            QueuePosition::Ready { class, served, total } => {
+            QueuePosition::Ready {
+                class,
+                served,
+                total,
+            } => {
                 self.by_class[class.index()].insert(&mut self.places_by_class, served, tenant);
-                self.by_total.insert(&mut self.places_by_total, total, tenant);
+                self.by_total
+                    .insert(&mut self.places_by_total, total, tenant);
             }
-            QueuePosition::Idle { total } => self.idle.insert(&mut self.places_by_total, total, tenant),
+            QueuePosition::Idle { total } => {
+                self.idle.insert(&mut self.places_by_total, total, tenant)
+            }
         }
         account.place = place;
     }
@@ -167,7 +187,11 @@ impl RunQueue {
     pub(crate) fn next(&self) -> Option<Id> {
         let gate = self.now.saturating_add(self.lead_max);
         let due = |class: &IndexedHeap| class.first().filter(|(served, _)| *served <= gate);
-        self.by_class.iter().find_map(due).or_else(|| self.by_total.first()).map(|(_, tenant)| tenant)
+        self.by_class
+            .iter()
+            .find_map(due)
+            .or_else(|| self.by_total.first())
+            .map(|(_, tenant)| tenant)
     }
 
     /// The tenant with a call to run that was served least.
@@ -177,14 +201,20 @@ impl RunQueue {
 
     /// A tenant without calls that would not be missed.
     pub(crate) fn forgettable(&mut self) -> Option<Id> {
-        let (_, tenant) = self.idle.first().filter(|(total, _)| *total <= self.floor())?;
+        let (_, tenant) = self
+            .idle
+            .first()
+            .filter(|(total, _)| *total <= self.floor())?;
         self.idle.remove(&mut self.places_by_total, tenant);
         Some(tenant)
     }
 
     #[cfg(test)]
     pub(crate) fn check(&self, account: &Account) {
-        assert!(account.served.is_sorted(), "service in a class counts in all larger ones");
+        assert!(
+            account.served.is_sorted(),
+            "service in a class counts in all larger ones"
+        );
         assert!(account.total() <= self.now + self.debt_max);
     }
 

@@ -55,8 +55,10 @@ impl IndexedHeap {
     fn sink(&mut self, places: &mut HeapIndex, mut at: usize) {
         loop {
             let (left, right) = (2 * at + 1, 2 * at + 2);
-            let Some(first) =
-                [left, right].into_iter().filter(|child| *child < self.0.len()).min_by_key(|c| self.0[*c])
+            let Some(first) = [left, right]
+                .into_iter()
+                .filter(|child| *child < self.0.len())
+                .min_by_key(|c| self.0[*c])
             else {
                 break;
             };

@@ -14,7 +14,11 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(max: u64, alpha: f64) -> Self {
-        Self { max, used: 0, alpha }
+        Self {
+            max,
+            used: 0,
+            alpha,
+        }
     }
 
     pub(crate) fn used(&self) -> u64 {
@@ -23,7 +27,13 @@ impl Memory {
 
     /// Takes `more` bytes for a tenant that holds `held`; `false`, and no change, when that is more than its share.
     pub(crate) fn take(&mut self, held: u64, more: u64) -> bool {
-        let Some(free) = self.max.checked_sub(self.used).and_then(|free| free.checked_sub(more)) else { return false };
+        let Some(free) = self
+            .max
+            .checked_sub(self.used)
+            .and_then(|free| free.checked_sub(more))
+        else {
+            return false;
+        };
         let fits = held.saturating_add(more) as f64 <= self.alpha * free as f64;
         if fits {
             self.used += more;
@@ -44,7 +54,13 @@ mod tests {
     fn shares(tenants: usize, alpha: f64) -> Vec<u64> {
         let mut memory = Memory::new(1_200, alpha);
         let mut held = vec![0; tenants];
-        while held.iter_mut().filter(|held| memory.take(**held, 1)).map(|held| *held += 1).count() > 0 {}
+        while held
+            .iter_mut()
+            .filter(|held| memory.take(**held, 1))
+            .map(|held| *held += 1)
+            .count()
+            > 0
+        {}
         assert_eq!(memory.used(), held.iter().sum());
         held
     }
@@ -52,7 +68,12 @@ mod tests {
     #[test]
     fn n_tenants_get_one_part_of_n_plus_one_each() {
         for (tenants, share) in [(1, 600), (2, 400), (3, 300), (11, 100)] {
-            assert!(shares(tenants, 1.0).iter().all(|held| held.abs_diff(share) <= 1), "{tenants} tenants");
+            assert!(
+                shares(tenants, 1.0)
+                    .iter()
+                    .all(|held| held.abs_diff(share) <= 1),
+                "{tenants} tenants"
+            );
         }
     }
 
@@ -64,7 +85,13 @@ mod tests {
     #[test]
     fn what_does_not_fit_changes_nothing() {
         let mut memory = Memory::new(100, 1.0);
-        for (held, more, fits) in [(0, 51, false), (0, u64::MAX, false), (0, 50, true), (50, 1, false), (0, 25, true)] {
+        for (held, more, fits) in [
+            (0, 51, false),
+            (0, u64::MAX, false),
+            (0, 50, true),
+            (50, 1, false),
+            (0, 25, true),
+        ] {
             assert_eq!(memory.take(held, more), fits, "{more} more than {held}");
         }
         memory.give_back(75);

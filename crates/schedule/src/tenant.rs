@@ -51,7 +51,8 @@ pub(crate) struct ReadyPlaces {
 
 impl Ready {
     pub(crate) fn insert(&mut self, places: &mut ReadyPlaces, id: Id, class: Class) {
-        self.by_size.insert(&mut places.by_size, class.index() as u64, id);
+        self.by_size
+            .insert(&mut places.by_size, class.index() as u64, id);
         // Equal keys are in order of age.
         self.by_age.insert(&mut places.by_age, 0, id);
     }

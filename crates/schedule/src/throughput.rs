@@ -39,7 +39,11 @@ struct Running {
 impl Speed {
     /// Creates an average over `window` nanoseconds of worker time, which begins at 1.
     pub(crate) fn new(window: f64, workers: u32) -> Self {
-        Self { rate: 1.0, window, running: Vec::with_capacity(workers as usize) }
+        Self {
+            rate: 1.0,
+            window,
+            running: Vec::with_capacity(workers as usize),
+        }
     }
 
     /// Counts a slice of `budget` as running.
@@ -49,7 +53,9 @@ impl Speed {
 
     /// Learns that the slice of a call is over and did `work`.
     pub(crate) fn end(&mut self, id: Id, now: Time, work: Cost) {
-        let Some(at) = self.running.iter().position(|running| running.id == id) else { return };
+        let Some(at) = self.running.iter().position(|running| running.id == id) else {
+            return;
+        };
         let span = now.since(self.running.swap_remove(at).since);
         self.rate = self.after(work.as_nanos() as f64, span);
     }
@@ -75,7 +81,11 @@ impl Speed {
                 span += passed;
             }
         }
-        if span.is_zero() { self.rate } else { self.after(work, span) }
+        if span.is_zero() {
+            self.rate
+        } else {
+            self.after(work, span)
+        }
     }
 }
 
@@ -99,16 +109,28 @@ mod tests {
     fn the_speed_is_that_of_the_last_tenths_of_a_second_and_never_absurd() {
         let id = Arena::new().insert(());
         let (mut speed, mut now) = (Speed::new(1e8, 1), 0);
-        for (micros, span_ms, rate) in
-            [(100, 1_000, 1.0), (125, 1_000, 0.8), (800, 1_000, 0.125), (50, 1_000, 2.0), (1, 1_000, 8.0)]
-        {
+        for (micros, span_ms, rate) in [
+            (100, 1_000, 1.0),
+            (125, 1_000, 0.8),
+            (800, 1_000, 0.125),
+            (50, 1_000, 2.0),
+            (1, 1_000, 8.0),
+        ] {
             slices(&mut speed, id, &mut now, micros, span_ms);
-            assert!((speed.rate() / rate - 1.0).abs() < 0.01, "{micros} us: {}", speed.rate());
+            assert!(
+                (speed.rate() / rate - 1.0).abs() < 0.01,
+                "{micros} us: {}",
+                speed.rate()
+            );
         }
         slices(&mut speed, id, &mut now, 1_000_000_000, 10_000_000);
         assert_eq!(speed.rate(), 1.0 / 1_024.0);
         slices(&mut speed, id, &mut now, 100, 300);
-        assert!(speed.rate() > 0.9, "what stood still for hours is as fast as before: {}", speed.rate());
+        assert!(
+            speed.rate() > 0.9,
+            "what stood still for hours is as fast as before: {}",
+            speed.rate()
+        );
         // Eight times slower is noticed within 200 ms of one worker.
         slices(&mut speed, id, &mut now, 800, 200);
         assert!(speed.rate() < 0.25, "{}", speed.rate());
@@ -121,7 +143,13 @@ mod tests {
         for _ in 0..2 {
             speed.begin(arena.insert(()), Time::default(), Cost::from_nanos(100_000));
         }
-        for (millis, rate) in [(0, 1.0), (100, 0.33), (500, 0.09), (3_000, 0.016), (100_000_000, 1.0 / 1_024.0)] {
+        for (millis, rate) in [
+            (0, 1.0),
+            (100, 0.33),
+            (500, 0.09),
+            (3_000, 0.016),
+            (100_000_000, 1.0 / 1_024.0),
+        ] {
             let now = speed.rate_at(Time::from_nanos(millis * MS));
             assert!((now / rate - 1.0).abs() < 0.05, "after {millis} ms: {now}");
         }

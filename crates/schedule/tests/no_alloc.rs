@@ -3,7 +3,9 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use sealwire_schedule::{AdmissionDecision, Core, Cost, OfferedRequest, SchedulerOptions, Slice, Time};
+use sealwire_schedule::{
+    AdmissionDecision, Core, Cost, OfferedRequest, SchedulerOptions, Slice, Time,
+};
 
 /// `tenants` with `calls` each, of 10 s of work.
 fn loaded(tenants: u32, calls: u32) -> Core<u32, (), u32> {
@@ -25,7 +27,8 @@ fn loaded(tenants: u32, calls: u32) -> Core<u32, (), u32> {
             whole: true,
             has_waited: false,
         };
-        let AdmissionDecision::Admitted { id, .. } = core.offer(Time::default(), &call, || ()) else {
+        let AdmissionDecision::Admitted { id, .. } = core.offer(Time::default(), &call, || ())
+        else {
             panic!("nothing holds it back")
         };
         core.submit(id, cost, tenant).expect("just admitted");
@@ -35,8 +38,15 @@ fn loaded(tenants: u32, calls: u32) -> Core<u32, (), u32> {
 
 fn run(core: &mut Core<u32, (), u32>, slices: u64) {
     for slice in 0..slices {
-        let Slice { id, work, budget } = core.pick(Time::from_nanos(slice * 100_000)).expect("there is always more");
-        core.done(Time::from_nanos(slice * 100_000 + 99_000), id, budget, Some(work));
+        let Slice { id, work, budget } = core
+            .pick(Time::from_nanos(slice * 100_000))
+            .expect("there is always more");
+        core.done(
+            Time::from_nanos(slice * 100_000 + 99_000),
+            id,
+            budget,
+            Some(work),
+        );
     }
 }
 
@@ -46,6 +56,9 @@ fn a_slice_allocates_nothing() {
         let mut core = loaded(tenants, calls);
         run(&mut core, 20_000);
         let allocated = allocation_counter::measure(|| run(&mut core, 20_000));
-        assert_eq!(allocated.count_total, 0, "{tenants} tenants, {calls} calls each");
+        assert_eq!(
+            allocated.count_total, 0,
+            "{tenants} tenants, {calls} calls each"
+        );
     }
 }

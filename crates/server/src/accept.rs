@@ -37,7 +37,11 @@ const BACKLOG: i32 = 1_024;
 
 /// Binds an address.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
+    let socket = socket2::Socket::new(
+        socket2::Domain::for_address(address),
+        socket2::Type::STREAM,
+        None,
+    )?;
     socket.set_reuse_address(true)?; // A restart need not wait for old connections to time out.
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
@@ -130,15 +134,26 @@ impl<T: Serve> Acceptor<T> {
 
     /// Waits. Returns true, earlier, if the engine drains.
     async fn drains_within(&mut self, time: Duration) -> bool {
-        timeout(time, self.drains.wait_for(|draining| *draining)).await.is_ok()
+        timeout(time, self.drains.wait_for(|draining| *draining))
+            .await
+            .is_ok()
     }
 
-    fn admit(&self, stream: TcpStream, handshake: OwnedSemaphorePermit, nameless: &Arc<LogThrottle>) {
+    fn admit(
+        &self,
+        stream: TcpStream,
+        handshake: OwnedSemaphorePermit,
+        nameless: &Arc<LogThrottle>,
+    ) {
         let metrics = Arc::clone(&self.engine.metrics);
         let Ok(admission) = Arc::clone(&self.connections).try_acquire_owned() else {
             return metrics.connection(ConnectionOutcome::Refused);
         };
-        let (gate, engine, mut drains) = (Arc::clone(&self.gate), Arc::clone(&self.engine), self.drains.clone());
+        let (gate, engine, mut drains) = (
+            Arc::clone(&self.gate),
+            Arc::clone(&self.engine),
+            self.drains.clone(),
+        );
         let (service, per_principal_max) = (self.service.clone(), self.per_principal_max);
         let (principals, network) = (Arc::clone(&self.principals), self.network.clone());
         let (handshaking, nameless) = (Arc::clone(&self.handshaking), Arc::clone(nameless));
@@ -170,7 +185,9 @@ impl<T: Serve> Acceptor<T> {
                 drop(handshake);
                 let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
                 let identity = engine.decider.identity();
-                let named = certificates.first().map(|der| Principal::from_certificate(der, identity));
+                let named = certificates
+                    .first()
+                    .map(|der| Principal::from_certificate(der, identity));
                 let principal = match named.unwrap_or(Err(PrincipalError::Nameless)) {
                     Ok(principal) => principal,
                     Err(error) => {
@@ -190,22 +207,39 @@ impl<T: Serve> Acceptor<T> {
                 };
                 Some((stream, principal, caller, entry))
             };
-            let Some((stream, principal, caller, entry)) = handshaking.run(shaken).await else { return };
+            let Some((stream, principal, caller, entry)) = handshaking.run(shaken).await else {
+                return;
+            };
             metrics.connection(ConnectionOutcome::Accepted);
             let _open = OpenConnection::new(&metrics);
-            let peer = Peer { principal, state: Arc::clone(&entry.state) };
+            let peer = Peer {
+                principal,
+                state: Arc::clone(&entry.state),
+            };
             let share = Arc::clone(&entry.state.network);
-            share.run(service.serve(peer, stream, Shutdown::new(drains, caller.expelled()))).await;
+            share
+                .run(service.serve(peer, stream, Shutdown::new(drains, caller.expelled())))
+                .await;
         });
     }
 }
 
 /// Logs that a certificate names no principal. The names in the certificate can contain any bytes, so the log names it by
 /// its fingerprint.
-fn log_nameless(throttle: &LogThrottle, error: PrincipalError, certificates: &[CertificateDer<'_>]) {
-    let Some(suppressed) = throttle.record(std::time::Instant::now()) else { return };
+fn log_nameless(
+    throttle: &LogThrottle,
+    error: PrincipalError,
+    certificates: &[CertificateDer<'_>],
+) {
+    let Some(suppressed) = throttle.record(std::time::Instant::now()) else {
+        return;
+    };
     let digest = certificates.first().map(Sha256::digest);
-    let sha256: String = digest.iter().flatten().map(|byte| format!("{byte:02x}")).collect();
+    let sha256: String = digest
+        .iter()
+        .flatten()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     tracing::warn!(%error, sha256, suppressed, "rejected a client certificate that names no principal; see access.name_order");
 }
 
@@ -216,7 +250,9 @@ fn rest(before: [Duration; 2], now: [Duration; 2], passed: Duration) -> Option<D
     if handshakes.is_zero() || others.is_zero() {
         return None;
     }
-    let rest = handshakes.saturating_mul(1 + HANDSHAKE_REST).saturating_sub(passed);
+    let rest = handshakes
+        .saturating_mul(1 + HANDSHAKE_REST)
+        .saturating_sub(passed);
     (!rest.is_zero()).then(|| rest.clamp(HANDSHAKE_REST_MIN, HANDSHAKE_REST_MAX))
 }
 
@@ -256,14 +292,21 @@ impl Principals {
         new: impl FnOnce() -> PrincipalState,
     ) -> Option<PrincipalEntry> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Connections { count: 0, state: Arc::new(new()) };
+        let new = || Connections {
+            count: 0,
+            state: Arc::new(new()),
+        };
         let connections = open.entry(principal.clone()).or_insert_with(new);
         if connections.count >= max {
             return None;
         }
         connections.count += 1;
         let state = Arc::clone(&connections.state);
-        Some(PrincipalEntry { principals: Arc::clone(self), principal: principal.clone(), state })
+        Some(PrincipalEntry {
+            principals: Arc::clone(self),
+            principal: principal.clone(),
+            state,
+        })
     }
 }
 
@@ -275,7 +318,11 @@ struct PrincipalEntry {
 
 impl Drop for PrincipalEntry {
     fn drop(&mut self) {
-        let mut open = self.principals.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self
+            .principals
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(connections) = open.get_mut(&self.principal) {
             connections.count -= 1;
             if connections.count == 0 {
@@ -308,7 +355,11 @@ mod tests {
             (u64::MAX, 1, 0, Some(HANDSHAKE_REST_MAX)),
         ] {
             let before = [Duration::ZERO; 2];
-            assert_eq!(rest(before, [us(handshakes), us(others)], us(passed)), waits, "{handshakes} {others} {passed}");
+            assert_eq!(
+                rest(before, [us(handshakes), us(others)], us(passed)),
+                waits,
+                "{handshakes} {others} {passed}"
+            );
         }
     }
 }

@@ -74,7 +74,10 @@ impl AdminServer {
         let listener = TcpListener::bind(address).map_err(bind)?;
         listener.set_nonblocking(true).map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AdminError::Thread)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(AdminError::Thread)?;
         let listener = {
             let _inside = runtime.enter();
             tokio::net::TcpListener::from_std(listener).map_err(AdminError::Thread)?
@@ -84,7 +87,11 @@ impl AdminServer {
             .name("sealwire-admin".into())
             .spawn(move || runtime.block_on(serve(listener, state, stopped)))
             .map_err(AdminError::Thread)?;
-        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
+        Ok(Self {
+            address,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
     }
 
     /// The address it listens on, with the port the system chose.
@@ -103,7 +110,11 @@ impl AdminServer {
 }
 
 /// Accepts until told to stop. Dropping it closes everything: the runtime ends with it.
-async fn serve(listener: tokio::net::TcpListener, state: Arc<Telemetry>, mut stopped: oneshot::Receiver<()>) {
+async fn serve(
+    listener: tokio::net::TcpListener,
+    state: Arc<Telemetry>,
+    mut stopped: oneshot::Receiver<()>,
+) {
     let (mut connections, refused) = (Connections::new(), LogThrottle::default());
     loop {
         let accepted = tokio::select! {
@@ -130,7 +141,10 @@ struct Connections {
 
 impl Connections {
     fn new() -> Self {
-        Self { start: Instant::now(), open: Vec::with_capacity(CONNECTIONS_MAX) }
+        Self {
+            start: Instant::now(),
+            open: Vec::with_capacity(CONNECTIONS_MAX),
+        }
     }
 
     fn open(&mut self, stream: TcpStream, state: &Arc<Telemetry>) {
@@ -141,7 +155,12 @@ impl Connections {
         }
         let start = self.start;
         let last = Arc::new(AtomicU64::new(micros(start)));
-        let task = tokio::spawn(converse(stream, Arc::clone(state), start, Arc::clone(&last)));
+        let task = tokio::spawn(converse(
+            stream,
+            Arc::clone(state),
+            start,
+            Arc::clone(&last),
+        ));
         self.open.push((task.abort_handle(), last));
     }
 
@@ -154,7 +173,11 @@ impl Connections {
         if self.open.len() < CONNECTIONS_MAX {
             return;
         }
-        let quietest = self.open.iter().enumerate().min_by_key(|(_, (_, last))| last.load(Ordering::Relaxed));
+        let quietest = self
+            .open
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, (_, last))| last.load(Ordering::Relaxed));
         if let Some((index, _)) = quietest {
             self.open.swap_remove(index).0.abort();
         }
@@ -188,11 +211,17 @@ async fn converse(stream: TcpStream, state: Arc<Telemetry>, start: Instant, last
 fn answer(state: &Telemetry, method: &Method, path: &str) -> Response<Full<Bytes>> {
     const TEXT: &str = "text/plain; charset=utf-8";
     if !matches!(path, "/live" | "/ready" | "/ready/store" | "/metrics") {
-        return respond(StatusCode::NOT_FOUND, TEXT, "try /live, /ready, /ready/store or /metrics\n");
+        return respond(
+            StatusCode::NOT_FOUND,
+            TEXT,
+            "try /live, /ready, /ready/store or /metrics\n",
+        );
     }
     if !matches!(*method, Method::GET | Method::HEAD) {
         let mut response = respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n");
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        response
+            .headers_mut()
+            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;
     }
     match path {
@@ -210,11 +239,19 @@ fn answer(state: &Telemetry, method: &Method, path: &str) -> Response<Full<Bytes
     }
 }
 
-fn respond(status: StatusCode, media_type: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+fn respond(
+    status: StatusCode,
+    media_type: &'static str,
+    body: impl Into<Bytes>,
+) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
+        .headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 

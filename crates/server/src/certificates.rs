@@ -68,10 +68,17 @@ impl Certificates {
     /// # Errors
     ///
     /// The error of the files.
-    pub(crate) fn load(config: &Config, admin: &Arc<Telemetry>) -> Result<(Self, Reload), TlsError> {
+    pub(crate) fn load(
+        config: &Config,
+        admin: &Arc<Telemetry>,
+    ) -> Result<(Self, Reload), TlsError> {
         let (tls, control) = (config.tls.clone(), config.control.clone());
         let files = Files::look(&tls, control.as_ref());
-        let Loaded { data, control: of_control, held } = tls::load_from(&files, &tls, control.as_ref())?;
+        let Loaded {
+            data,
+            control: of_control,
+            held,
+        } = tls::load_from(&files, &tls, control.as_ref())?;
         let metrics = || Arc::clone(&admin.metrics);
         let identity = config.access.identity;
         let (ask, asked) = mpsc::channel(ASKED_MAX);
@@ -138,8 +145,15 @@ impl Certificates {
             return None;
         }
         // Files that were refused may have become good by themselves: a certificate's time may have come.
-        let known = self.refused.as_ref().is_some_and(|(digest, _)| *digest == files.digest());
-        let settled = if known { Ok(files) } else { settle(files, &self.tls, self.control.as_ref()).await };
+        let known = self
+            .refused
+            .as_ref()
+            .is_some_and(|(digest, _)| *digest == files.digest());
+        let settled = if known {
+            Ok(files)
+        } else {
+            settle(files, &self.tls, self.control.as_ref()).await
+        };
         let loaded = match settled {
             Ok(files) => load(files, self.tls.clone(), self.control.clone()).await,
             Err(error) => ([0; 32], Err(error)),
@@ -166,7 +180,9 @@ impl Certificates {
 
     /// Puts the files of a configuration in service.
     async fn reload(&mut self, tls: Tls, control: Option<ControlListen>) -> Result<(), TlsError> {
-        let files = look(&tls, control.as_ref()).await.ok_or(TlsError::Restless)?;
+        let files = look(&tls, control.as_ref())
+            .await
+            .ok_or(TlsError::Restless)?;
         let files = settle(files, &tls, control.as_ref()).await?;
         let (digest, loaded) = load(files, tls.clone(), control.clone()).await;
         match loaded {
@@ -186,7 +202,11 @@ impl Certificates {
     }
 
     async fn put_in_service(&mut self, digest: [u8; 32], loaded: Loaded) {
-        let Loaded { data, control, held } = loaded;
+        let Loaded {
+            data,
+            control,
+            held,
+        } = loaded;
         self.data_gate.replace(data);
         if let (Some(gate), Some(tls)) = (&self.control_gate, control) {
             gate.replace(tls);
@@ -194,7 +214,10 @@ impl Certificates {
         (self.in_service, self.refused) = (digest, None);
         self.metrics().certificate_files(ReloadLabel::Loaded);
         self.hold(held);
-        for gate in [Some(&self.data_gate), self.control_gate.as_ref()].into_iter().flatten() {
+        for gate in [Some(&self.data_gate), self.control_gate.as_ref()]
+            .into_iter()
+            .flatten()
+        {
             let judged = gate.judge_all().await;
             if judged.chains > 0 {
                 tracing::info!(
@@ -233,17 +256,26 @@ impl Certificates {
             tracing::info!(more = held.len() - LOGGED_MAX, "in service");
         }
         for of in CertificateLabel::ALL {
-            let ends = held.iter().filter(|held| held.of == of).filter_map(|held| held.ends).min();
-            self.metrics().certificate_ends(of, ends.map(OffsetDateTime::unix_timestamp));
+            let ends = held
+                .iter()
+                .filter(|held| held.of == of)
+                .filter_map(|held| held.ends)
+                .min();
+            self.metrics()
+                .certificate_ends(of, ends.map(OffsetDateTime::unix_timestamp));
         }
-        self.said.retain(|said, _| held.iter().any(|held| (held.of, held.fingerprint) == *said));
+        self.said
+            .retain(|said, _| held.iter().any(|held| (held.of, held.fingerprint) == *said));
         self.held = held;
         self.say_ends();
     }
 
     async fn look_at_ends(&mut self) {
         self.say_ends();
-        for gate in [Some(&self.data_gate), self.control_gate.as_ref()].into_iter().flatten() {
+        for gate in [Some(&self.data_gate), self.control_gate.as_ref()]
+            .into_iter()
+            .flatten()
+        {
             gate.judge_ended().await;
         }
     }
@@ -256,7 +288,10 @@ impl Certificates {
         for held in &self.held {
             let stage = held.stage(now);
             own &= held.of != CertificateLabel::Server || stage != ExpiryStage::Over;
-            let said = self.said.entry((held.of, held.fingerprint)).or_insert(ExpiryStage::Good);
+            let said = self
+                .said
+                .entry((held.of, held.fingerprint))
+                .or_insert(ExpiryStage::Good);
             if stage <= *said {
                 continue;
             }
@@ -301,10 +336,17 @@ impl Reload {
     /// # Errors
     ///
     /// The error of the files, in which case nothing has changed.
-    pub(crate) async fn ask(&self, tls: Tls, control: Option<ControlListen>) -> Result<(), TlsError> {
+    pub(crate) async fn ask(
+        &self,
+        tls: Tls,
+        control: Option<ControlListen>,
+    ) -> Result<(), TlsError> {
         let (done, answer) = oneshot::channel();
         let gone = |()| TlsError::Library("the engine shuts down".into());
-        self.0.send(ReloadRequest { tls, control, done }).await.map_err(|_| gone(()))?;
+        self.0
+            .send(ReloadRequest { tls, control, done })
+            .await
+            .map_err(|_| gone(()))?;
         answer.await.map_err(|_| gone(()))?
     }
 }
@@ -312,11 +354,17 @@ impl Reload {
 /// Looks at the files, off the network threads. `None`: the runtime ends.
 async fn look(tls: &Tls, control: Option<&ControlListen>) -> Option<Files> {
     let (tls, control) = (tls.clone(), control.cloned());
-    tokio::task::spawn_blocking(move || Files::look(&tls, control.as_ref())).await.ok()
+    tokio::task::spawn_blocking(move || Files::look(&tls, control.as_ref()))
+        .await
+        .ok()
 }
 
 /// Looks until two looks in a row find the same.
-async fn settle(mut files: Files, tls: &Tls, control: Option<&ControlListen>) -> Result<Files, TlsError> {
+async fn settle(
+    mut files: Files,
+    tls: &Tls,
+    control: Option<&ControlListen>,
+) -> Result<Files, TlsError> {
     for _ in 0..SETTLE_LOOKS_MAX {
         sleep(SETTLE).await;
         let again = look(tls, control).await.ok_or(TlsError::Restless)?;
@@ -329,9 +377,14 @@ async fn settle(mut files: Files, tls: &Tls, control: Option<&ControlListen>) ->
 }
 
 /// Makes TLS of the files, off the network threads: a list may be long.
-async fn load(files: Files, tls: Tls, control: Option<ControlListen>) -> ([u8; 32], Result<Loaded, TlsError>) {
+async fn load(
+    files: Files,
+    tls: Tls,
+    control: Option<ControlListen>,
+) -> ([u8; 32], Result<Loaded, TlsError>) {
     let digest = files.digest();
-    let loading = tokio::task::spawn_blocking(move || tls::load_from(&files, &tls, control.as_ref())).await;
+    let loading =
+        tokio::task::spawn_blocking(move || tls::load_from(&files, &tls, control.as_ref())).await;
     (digest, loading.unwrap_or(Err(TlsError::Restless)))
 }
 

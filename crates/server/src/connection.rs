@@ -135,8 +135,9 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
     let stop = StopOnDrop(connection.cancel_tokens.clone());
     let stall = Duration::from_millis(limits.write_stall_ms_max);
     let shared = Arc::clone(&connection.engine);
-    let mut writer =
-        connection.spawn(async move { write_replies(write, outgoing, stall, |n| shared.metrics.reply_bytes(n)).await });
+    let mut writer = connection.spawn(async move {
+        write_replies(write, outgoing, stall, |n| shared.metrics.reply_bytes(n)).await
+    });
 
     let mut reader = Reader::new(Arc::clone(&connection), read, ending.clone());
     let end = tokio::select! {
@@ -163,7 +164,11 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
             let _ = writer.await;
         }
     };
-    if end == End::Closed { written.await } else { input.linger(written).await }
+    if end == End::Closed {
+        written.await
+    } else {
+        input.linger(written).await
+    }
 }
 
 /// Returns whether a client that knows the contract and its own rights never gets this code.
@@ -195,11 +200,19 @@ impl Connection {
         let reason = ending.begun().await;
         let limits = &self.engine.limits;
         let all = u32::try_from(limits.in_flight_per_connection_max).unwrap_or(u32::MAX);
-        if timeout(Duration::from_millis(limits.drain_ms_max), self.in_flight_permits.acquire_many(all)).await.is_err()
+        if timeout(
+            Duration::from_millis(limits.drain_ms_max),
+            self.in_flight_permits.acquire_many(all),
+        )
+        .await
+        .is_err()
         {
             self.cancel_tokens.stop_all(reason);
-            let _ = timeout(Duration::from_millis(limits.write_stall_ms_max), self.in_flight_permits.acquire_many(all))
-                .await;
+            let _ = timeout(
+                Duration::from_millis(limits.write_stall_ms_max),
+                self.in_flight_permits.acquire_many(all),
+            )
+            .await;
         }
     }
 
@@ -213,28 +226,54 @@ impl Connection {
         if !self.memory.is_below_max() {
             return None;
         }
-        let connection = Arc::clone(&self.in_flight_permits).try_acquire_owned().ok()?;
-        let principal = Arc::clone(&self.state.in_flight_permits).try_acquire_owned().ok()?;
-        Some(InFlightPermit { _connection: connection, _principal: principal })
+        let connection = Arc::clone(&self.in_flight_permits)
+            .try_acquire_owned()
+            .ok()?;
+        let principal = Arc::clone(&self.state.in_flight_permits)
+            .try_acquire_owned()
+            .ok()?;
+        Some(InFlightPermit {
+            _connection: connection,
+            _principal: principal,
+        })
     }
 
     /// Waits for an in-flight permit. A future that is dropped loses its place among those that wait.
     async fn in_flight(self: Arc<Self>) -> Option<InFlightPermit> {
         self.memory.below_max().await;
-        let connection = Arc::clone(&self.in_flight_permits).acquire_owned().await.ok()?;
+        let connection = Arc::clone(&self.in_flight_permits)
+            .acquire_owned()
+            .await
+            .ok()?;
         // The last, so that a connection that waits for its own permits keeps none from the others.
-        let principal = Arc::clone(&self.state.in_flight_permits).acquire_owned().await.ok()?;
-        Some(InFlightPermit { _connection: connection, _principal: principal })
+        let principal = Arc::clone(&self.state.in_flight_permits)
+            .acquire_owned()
+            .await
+            .ok()?;
+        Some(InFlightPermit {
+            _connection: connection,
+            _principal: principal,
+        })
     }
 
     /// Spawns a task that uses the principal's share of the network threads.
-    fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
         tokio::spawn(Arc::clone(&self.state.network).run(task))
     }
 
     /// Queues a response that holds no in-flight permit. Waits while the queue is full, which pauses reading.
     async fn send(&self, bytes: Vec<u8>) {
-        let _ = self.replies.send(Outgoing { bytes, _admission: None, _in_flight: None }).await;
+        let _ = self
+            .replies
+            .send(Outgoing {
+                bytes,
+                _admission: None,
+                _in_flight: None,
+            })
+            .await;
     }
 
     /// Counts, logs and records a request that did not begin, and answers it.
@@ -246,7 +285,11 @@ impl Connection {
         if let CallFailure::Overloaded(refusal) = failure {
             self.engine.metrics.refused(refusal.reason.into());
         }
-        self.engine.metrics.call_done(&CallReport { method, code: failure.code().into(), times: None });
+        self.engine.metrics.call_done(&CallReport {
+            method,
+            code: failure.code().into(),
+            times: None,
+        });
         log_failure(&self.engine.failures, &self.principal, msgid, failure);
         let out = self.error_reply(msgid, failure);
         let recording = self.record_rejected(request, failure.code().into());
@@ -256,13 +299,18 @@ impl Connection {
 
     /// Sets the format of later errors on this connection.
     fn set_error_format(&self, format: ErrorFormat) {
-        self.text_errors.store(format == ErrorFormat::Text, Ordering::Relaxed);
+        self.text_errors
+            .store(format == ErrorFormat::Text, Ordering::Relaxed);
     }
 
     /// Returns the response to a request that failed.
     fn error_reply(&self, msgid: u32, failure: &CallFailure) -> Vec<u8> {
         let is_text = self.text_errors.load(Ordering::Relaxed);
-        let format = if is_text { ErrorFormat::Text } else { ErrorFormat::Map };
+        let format = if is_text {
+            ErrorFormat::Text
+        } else {
+            ErrorFormat::Map
+        };
         let mut out = Vec::new();
         reply::error(&mut out, msgid, &failure.answer(), format);
         out
@@ -270,7 +318,11 @@ impl Connection {
 
     /// Disconnects a client that reuses a msgid: it could not tell two responses to one msgid apart.
     async fn expel_for_msgid(&self) -> End {
-        self.send_protocol_error(&RpcError::new(ErrorCode::BadRequest, "this msgid is still in flight")).await;
+        self.send_protocol_error(&RpcError::new(
+            ErrorCode::BadRequest,
+            "this msgid is still in flight",
+        ))
+        .await;
         End::Expelled
     }
 

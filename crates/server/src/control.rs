@@ -86,7 +86,11 @@ impl ControlServer {
     ///
     /// [`StartError::Bind`].
     pub(crate) fn bind(control: &ControlListen) -> Result<Bound, StartError> {
-        let bind = |source| StartError::Bind { key: "control.address", address: control.address, source };
+        let bind = |source| StartError::Bind {
+            key: "control.address",
+            address: control.address,
+            source,
+        };
         let listener = listen(control.address).map_err(bind)?;
         let address = listener.local_addr().map_err(bind)?;
         Ok(Bound { listener, address })
@@ -101,7 +105,10 @@ impl ControlServer {
         drains: watch::Receiver<bool>,
     ) -> Self {
         let Bound { listener, address } = bound;
-        let (connections, calls) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), Arc::clone(&desk.calls));
+        let (connections, calls) = (
+            Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            Arc::clone(&desk.calls),
+        );
         let acceptor = Acceptor {
             listener,
             gate,
@@ -115,7 +122,12 @@ impl ControlServer {
             network,
             drains,
         };
-        Self { address, accepting: tokio::spawn(acceptor.run()), connections, calls }
+        Self {
+            address,
+            accepting: tokio::spawn(acceptor.run()),
+            connections,
+            calls,
+        }
     }
 
     /// Where control calls are taken, with the port the system chose.
@@ -158,22 +170,44 @@ pub(crate) struct ControlService {
 
 impl ControlService {
     /// Serves an engine to these clients; empty: to everyone with a certificate of the authority.
-    pub(crate) fn new(engine: Arc<Engine>, root: RootAdmin, access: &Access, callers: Vec<Caller>) -> Self {
-        let (calls, strangers) = (Arc::new(Semaphore::new(CALLS_MAX)), Semaphore::new(STRANGERS_MAX));
-        let administrators = (access.mode != AccessMode::Off).then(|| access.administrators.clone());
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        root: RootAdmin,
+        access: &Access,
+        callers: Vec<Caller>,
+    ) -> Self {
+        let (calls, strangers) = (
+            Arc::new(Semaphore::new(CALLS_MAX)),
+            Semaphore::new(STRANGERS_MAX),
+        );
+        let administrators =
+            (access.mode != AccessMode::Off).then(|| access.administrators.clone());
         let (keys, stranger) = (control::KeyPermits::default(), LogThrottle::default());
-        Self { engine, root, administrators, callers, calls, keys, strangers, stranger }
+        Self {
+            engine,
+            root,
+            administrators,
+            callers,
+            calls,
+            keys,
+            strangers,
+            stranger,
+        }
     }
 
     fn admits(&self, principal: &Principal) -> bool {
-        let listed = |caller: &Caller| caller.0 == principal.kind() && caller.1 == principal.as_str();
+        let listed =
+            |caller: &Caller| caller.0 == principal.kind() && caller.1 == principal.as_str();
         self.callers.is_empty() || self.callers.iter().any(listed)
     }
 
     /// Fails where a call cannot begin now. A sealed engine has two methods left. One that started sealed has no audit trail
     /// yet, which is no reason not to unseal it.
     fn ready(&self, call: &Control<'_>) -> Result<(), CallFailure> {
-        let is_open = matches!(call, Control::Root(RootOperation::Status | RootOperation::Unseal));
+        let is_open = matches!(
+            call,
+            Control::Root(RootOperation::Status | RootOperation::Unseal)
+        );
         match self.engine.apps.check_unsealed() {
             Err(_) if is_open && !self.engine.audit.is_open() => Ok(()),
             Err(sealed) if !is_open => Err(sealed),
@@ -190,27 +224,50 @@ impl ControlService {
     }
 
     /// Decides on a call and answers it: appends its result.
-    async fn answer(&self, principal: &Principal, call: &Control<'_>, out: &mut Vec<u8>) -> Result<Applied, RpcError> {
+    async fn answer(
+        &self,
+        principal: &Principal,
+        call: &Control<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Applied, RpcError> {
         let asked = access::of_control(call);
-        let asked = asked.ok_or_else(|| RpcError::new(ErrorCode::Internal, "a control call without an operation"))?;
+        let asked = asked.ok_or_else(|| {
+            RpcError::new(ErrorCode::Internal, "a control call without an operation")
+        })?;
         let sealed = match call {
-            Control::Root(RootOperation::Status | RootOperation::Unseal) => self.is_sealed().await?,
+            Control::Root(RootOperation::Status | RootOperation::Unseal) => {
+                self.is_sealed().await?
+            }
             _ => None,
         };
         if let (Control::Root(operation), Some(true)) = (call, sealed) {
-            if self.administrators.as_ref().is_some_and(|listed| !listed.contains(principal)) {
+            if self
+                .administrators
+                .as_ref()
+                .is_some_and(|listed| !listed.contains(principal))
+            {
                 return Err(RpcError::new(
                     ErrorCode::Forbidden,
                     "the store is sealed: only principals of access.administrators may do this",
                 ));
             }
-            return self.change_root(principal, call.method(), operation, out).await;
+            return self
+                .change_root(principal, call.method(), operation, out)
+                .await;
         }
-        let permit = self.engine.decider.decide(principal, asked).await.map_err(|failure| failure.answer())?;
+        let permit = self
+            .engine
+            .decider
+            .decide(principal, asked)
+            .await
+            .map_err(|failure| failure.answer())?;
         if let Control::Root(RootOperation::Unseal) = call {
             // A seal since then must not be undone by a role.
             return match sealed {
-                Some(_) => self.change_root(principal, call.method(), &RootOperation::Status, out).await,
+                Some(_) => {
+                    self.change_root(principal, call.method(), &RootOperation::Status, out)
+                        .await
+                }
                 None => Err(RpcError::new(
                     ErrorCode::BadRequest,
                     "the store has no root key; `sealwire kek init` creates one",
@@ -218,7 +275,11 @@ impl ControlService {
             };
         }
         let done = self.answer_permitted(&permit, principal, call, out).await;
-        if done.as_ref().is_err_and(|error| error.code == ErrorCode::Internal) && is_change(call) {
+        if done
+            .as_ref()
+            .is_err_and(|error| error.code == ErrorCode::Internal)
+            && is_change(call)
+        {
             // A change can have been made, although its anchor was not written.
             self.engine.apps.changed_here().await;
         }
@@ -250,7 +311,10 @@ impl ControlService {
                 found.encode(out);
                 Ok(Applied::at(found.generation))
             }
-            Control::Root(operation) => self.change_root(principal, call.method(), operation, out).await,
+            Control::Root(operation) => {
+                self.change_root(principal, call.method(), operation, out)
+                    .await
+            }
             Control::Census(call) => {
                 let found = control::census(&self.engine, &self.keys, call).await?;
                 found.encode(out);
@@ -267,9 +331,16 @@ impl ControlService {
             Control::Migrate(call) => {
                 let done = control::migrate(&self.engine, &self.keys, call).await?;
                 done.encode(out);
-                let unaccepted = if call.accept_unauthenticated { 0 } else { done.unauthenticated.len() };
+                let unaccepted = if call.accept_unauthenticated {
+                    0
+                } else {
+                    done.unauthenticated.len()
+                };
                 let left = done.unopened.len() + done.erased.len() + unaccepted;
-                Ok(Applied { rows: (done.migrated, left as u64), ..Applied::at(done.generation) })
+                Ok(Applied {
+                    rows: (done.migrated, left as u64),
+                    ..Applied::at(done.generation)
+                })
             }
             Control::Instances => {
                 let found = self.instances().await?;
@@ -292,7 +363,10 @@ impl ControlService {
                 Ok(Applied::at(found.generation))
             }
             Control::PublicKeys(call) => {
-                let found = self.engine.public_keys(permit, call.min_generation).map_err(|failure| failure.answer())?;
+                let found = self
+                    .engine
+                    .public_keys(permit, call.min_generation)
+                    .map_err(|failure| failure.answer())?;
                 found.encode(out);
                 Ok(Applied::at(found.generation))
             }
@@ -304,10 +378,17 @@ impl ControlService {
                     "changed an app"
                 );
                 self.engine.apps.changed_here().await;
-                Ok(Applied { key: changed.key, ..Applied::at(changed.generation) })
+                Ok(Applied {
+                    key: changed.key,
+                    ..Applied::at(changed.generation)
+                })
             }
             Control::Collection(call) => {
-                let objects = self.engine.objects.as_ref().map(|objects| &**objects.store());
+                let objects = self
+                    .engine
+                    .objects
+                    .as_ref()
+                    .map(|objects| &**objects.store());
                 let changed = control::change_collection(state, objects, call).await?;
                 changed.encode(out);
                 tracing::info!(
@@ -369,12 +450,18 @@ impl ControlService {
         let control = self.engine.apps.control();
         let generation = control.generation().await.map_err(control::refused)?;
         let instances = control.instances().await.map_err(control::refused)?;
-        Ok(Instances { instances: instances.into_iter().map(control::instance).collect(), generation })
+        Ok(Instances {
+            instances: instances.into_iter().map(control::instance).collect(),
+            generation,
+        })
     }
 
     fn info(&self) -> Info {
         Info {
-            methods: Methods::CONTROL.iter().map(|method| method.name().to_owned()).collect(),
+            methods: Methods::CONTROL
+                .iter()
+                .map(|method| method.name().to_owned())
+                .collect(),
             limits: vec![
                 ("message_bytes_max".into(), MESSAGE_BYTES_MAX),
                 ("depth_max".into(), DEPTH_MAX.into()),
@@ -390,7 +477,9 @@ impl Serve for Arc<ControlService> {
     where
         S: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
     {
-        connection::Connection::new(self, peer, stream).serve(ending).await;
+        connection::Connection::new(self, peer, stream)
+            .serve(ending)
+            .await;
     }
 }
 
@@ -406,6 +495,10 @@ fn not_listed() -> RpcError {
 const fn is_change(call: &Control<'_>) -> bool {
     matches!(
         call,
-        Control::App(_) | Control::Collection(_) | Control::Migrate(_) | Control::Role(_) | Control::Principal(_)
+        Control::App(_)
+            | Control::Collection(_)
+            | Control::Migrate(_)
+            | Control::Role(_)
+            | Control::Principal(_)
     )
 }

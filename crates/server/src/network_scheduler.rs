@@ -90,13 +90,20 @@ enum TaskState {
 impl NetworkScheduler {
     /// Creates a scheduler for so many network threads.
     pub fn new(threads: usize) -> Self {
-        Self(Arc::new(Shared { queue: Mutex::new(FairQueue::new(threads)), is_round_due: AtomicBool::new(false) }))
+        Self(Arc::new(Shared {
+            queue: Mutex::new(FairQueue::new(threads)),
+            is_round_due: AtomicBool::new(false),
+        }))
     }
 
     /// Adds a principal.
     pub fn flow(&self) -> Arc<Flow> {
         let id = self.lock().add();
-        Arc::new(Flow { scheduler: self.clone(), id, delay: AtomicU64::new(0) })
+        Arc::new(Flow {
+            scheduler: self.clone(),
+            id,
+            delay: AtomicU64::new(0),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, FairQueue<Arc<Task>>> {
@@ -147,14 +154,20 @@ impl Flow {
     /// Runs a future, polled only when the principal may use a network thread. Charges each poll to the principal.
     pub async fn run<F: Future>(self: Arc<Self>, future: F) -> F::Output {
         let mut future = pin!(future);
-        let task = TaskGuard { flow: self, task: Arc::new(Task(Mutex::new(TaskState::Idle))) };
+        let task = TaskGuard {
+            flow: self,
+            task: Arc::new(Task(Mutex::new(TaskState::Idle))),
+        };
         poll_fn(|context| task.poll(context, future.as_mut())).await
     }
 
     /// Returns why and for how long the principal's next request should be rejected, if the principal's own work
     /// delays its tasks so much that a request would be late by `wait_max`.
     pub fn rejection(&self, wait_max: Duration) -> Option<Rejection> {
-        overload(Duration::from_nanos(self.delay.load(Ordering::Relaxed)), wait_max)
+        overload(
+            Duration::from_nanos(self.delay.load(Ordering::Relaxed)),
+            wait_max,
+        )
     }
 
     /// Returns the network time that the principal has used, and that all others have.
@@ -163,7 +176,10 @@ impl Flow {
     }
 
     fn delayed_by(&self, delay: Duration) {
-        self.delay.store(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.delay.store(
+            u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX),
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -178,7 +194,11 @@ fn overload(delay: Duration, wait_max: Duration) -> Option<Rejection> {
     let predicted = delay.saturating_mul(WAITS_PER_REQUEST);
     let [shortest, longest] = RETRY_AFTER;
     let retry_after = predicted.clamp(shortest, longest);
-    (predicted >= wait_max).then_some(Rejection { reason: Reason::Backlog, retry_after, predicted })
+    (predicted >= wait_max).then_some(Rejection {
+        reason: Reason::Backlog,
+        retry_after,
+        predicted,
+    })
 }
 
 impl Task {
@@ -258,14 +278,19 @@ struct Unit<'a> {
 impl<'a> Unit<'a> {
     fn begin(task: &'a TaskGuard) -> Self {
         let began = now();
-        Self { task, began, outer: SLICE_ENDS.replace(Some(began + QUANTUM)) }
+        Self {
+            task,
+            began,
+            outer: SLICE_ENDS.replace(Some(began + QUANTUM)),
+        }
     }
 }
 
 impl Drop for Unit<'_> {
     fn drop(&mut self) {
         SLICE_ENDS.set(self.outer);
-        self.task.charge(now().saturating_duration_since(self.began));
+        self.task
+            .charge(now().saturating_duration_since(self.began));
     }
 }
 
@@ -359,7 +384,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for SlicedStream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for SlicedStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, bytes)
     }
 

@@ -36,7 +36,11 @@ pub fn start(config: &Config) -> io::Result<Runtime> {
     let started = AtomicUsize::new(0);
     let name = move || {
         let number = started.fetch_add(1, Ordering::Relaxed);
-        number.checked_sub(network_threads).map_or(format!("{NETWORK}-{number}"), |number| format!("{CRYPTO}-{number}"))
+        number
+            .checked_sub(network_threads)
+            .map_or(format!("{NETWORK}-{number}"), |number| {
+                format!("{CRYPTO}-{number}")
+            })
     };
     let inline = Cost::from_nanos(config.schedule.inline_us * 1_000);
     let runtime = Builder::new_multi_thread()

@@ -106,7 +106,8 @@ impl Server {
             let _ = open.send(());
         }
         let (admin, generation) = (self.admin.address(), self.engine.apps.generation());
-        let [address, control] = [self.address(), self.control_address()].map(|at| at.map(tracing::field::display));
+        let [address, control] =
+            [self.address(), self.control_address()].map(|at| at.map(tracing::field::display));
         tracing::info!(address, control, %admin, generation, "ready");
     }
 
@@ -121,11 +122,22 @@ impl Server {
         Ok(server)
     }
 
-    async fn start_over(config: &Config, unsealer: Unsealer, stores: Stores) -> Result<Self, StartError> {
-        let opened = NonZeroUsize::new(config.crypto.open_key_cache_entries)
-            .map(|capacity| Arc::new(OpenedSchedules::new(capacity, config.crypto.open_key_cache_s)));
+    async fn start_over(
+        config: &Config,
+        unsealer: Unsealer,
+        stores: Stores,
+    ) -> Result<Self, StartError> {
+        let opened = NonZeroUsize::new(config.crypto.open_key_cache_entries).map(|capacity| {
+            Arc::new(OpenedSchedules::new(
+                capacity,
+                config.crypto.open_key_cache_s,
+            ))
+        });
         let unsealer = Arc::new(unsealer);
-        let control = Control::with_finder(Arc::clone(&stores.control), Arc::<Unsealer>::clone(&unsealer));
+        let control = Control::with_finder(
+            Arc::clone(&stores.control),
+            Arc::<Unsealer>::clone(&unsealer),
+        );
         let apps = Arc::new(Apps::load(control, shown(config.listen.address), opened).await?);
         let begun = async {
             if !apps.is_sealed() {
@@ -140,7 +152,14 @@ impl Server {
                 Err(StoreError::Sealed) => None,
                 Err(error) => return Err(error.into()),
             };
-            Self::start_on(config, stores, Arc::clone(&apps), Arc::clone(&unsealer), audit_key).await
+            Self::start_on(
+                config,
+                stores,
+                Arc::clone(&apps),
+                Arc::clone(&unsealer),
+                audit_key,
+            )
+            .await
         };
         match begun.await {
             Ok(server) => {
@@ -170,7 +189,11 @@ impl Server {
         let (certificates, reload) = Certificates::load(config, &state)?;
         let listener = config.listen.address.map(bind_data).transpose()?;
         let control = match (&config.control, certificates.control_gate()) {
-            (Some(control), Some(gate)) => Some((ControlServer::bind(control)?, gate, control.principals.clone())),
+            (Some(control), Some(gate)) => Some((
+                ControlServer::bind(control)?,
+                gate,
+                control.principals.clone(),
+            )),
             _ => None,
         };
 
@@ -180,13 +203,19 @@ impl Server {
         if let Some(key) = audit_key {
             audit.open(&config.audit, key, apps.instance(), &state)?;
         }
-        let service = Service { name: "sealwire", instance: apps.instance() };
-        let traces = Traces::start(&config.traces, service, &state.metrics.traces).map_err(StartError::Traces)?;
+        let service = Service {
+            name: "sealwire",
+            instance: apps.instance(),
+        };
+        let traces = Traces::start(&config.traces, service, &state.metrics.traces)
+            .map_err(StartError::Traces)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let metrics = Arc::clone(&state.metrics);
         let ahead = KeyWarmer::new(&config.crypto);
         let spare = Arc::clone(&ahead);
-        let threads = u32::try_from(config.crypto.threads_on(cores)).ok().and_then(NonZeroU32::new);
+        let threads = u32::try_from(config.crypto.threads_on(cores))
+            .ok()
+            .and_then(NonZeroU32::new);
         let scheduler = Scheduler::start(
             threads.unwrap_or(NonZeroU32::MIN),
             &config.schedule,
@@ -208,14 +237,19 @@ impl Server {
             evervault: Arc::new(config.evervault.clone()),
             failures: sealwire_jobs::failures::Failures::default(),
         });
-        state.metrics.watch_served(served(Arc::clone(&apps), &stores));
+        state
+            .metrics
+            .watch_served(served(Arc::clone(&apps), &stores));
         if is_complete {
-            unsealer.providers().observe(Arc::clone(&state.metrics), engine.audit.clone());
+            unsealer
+                .providers()
+                .observe(Arc::clone(&state.metrics), engine.audit.clone());
         }
         let asking = Arc::clone(&unsealer);
         apps.before_first_try(Box::new(move || asking.ask_again()));
         let (draining, drains) = watch::channel(false);
-        let network = NetworkScheduler::new(tokio::runtime::Handle::current().metrics().num_workers());
+        let network =
+            NetworkScheduler::new(tokio::runtime::Handle::current().metrics().num_workers());
         let connections = Arc::new(Semaphore::new(config.limits.connections_max));
         let data = listener.map(|(listener, address)| {
             let acceptor = Acceptor {
@@ -237,7 +271,11 @@ impl Server {
                     acceptor.run().await;
                 }
             });
-            DataListener { address, open: Some(open), accepting }
+            DataListener {
+                address,
+                open: Some(open),
+                accepting,
+            }
         });
         let root = RootAdmin::new(apps.control().clone(), Arc::clone(&unsealer));
         let control = control.map(|(bound, gate, callers)| {
@@ -249,23 +287,48 @@ impl Server {
                 draining.subscribe(),
             )
         });
-        let sweeping = stores.tokens.clone().zip(stores.objects.clone()).map(|rows| {
-            let (control, ledger) = (apps.control().clone(), Arc::clone(&engine));
-            let sweeper = Sweeper::new(control, rows, apps.instance(), config.sweep, ledger, now, draining.subscribe());
-            tokio::spawn(sweeper.run())
-        });
+        let sweeping = stores
+            .tokens
+            .clone()
+            .zip(stores.objects.clone())
+            .map(|rows| {
+                let (control, ledger) = (apps.control().clone(), Arc::clone(&engine));
+                let sweeper = Sweeper::new(
+                    control,
+                    rows,
+                    apps.instance(),
+                    config.sweep,
+                    ledger,
+                    now,
+                    draining.subscribe(),
+                );
+                tokio::spawn(sweeper.run())
+            });
         apps.listens(shown(data.as_ref().map(|data| data.address)));
         let interval = Duration::from_secs(config.kek_probe_interval_s);
-        let probing = tokio::spawn(SlotProber::new(&unsealer, interval, draining.subscribe()).run());
+        let probing =
+            tokio::spawn(SlotProber::new(&unsealer, interval, draining.subscribe()).run());
         let following = tokio::spawn(ahead.follow(Arc::clone(&apps)));
         let aging = tokio::spawn(Arc::clone(&apps).age());
         let recorder = Arc::clone(&engine);
         let reloading = tokio::spawn(async move { recorder.decider.reload_permissions().await });
-        let watching = tokio::spawn(apps.watch(config.state.poll(), config.access.stale(), Arc::clone(&state)));
+        let watching = tokio::spawn(apps.watch(
+            config.state.poll(),
+            config.access.stale(),
+            Arc::clone(&state),
+        ));
         let recorder = Arc::clone(&engine);
-        let keeping = tokio::spawn(certificates.keep(move |outcome| recorder.audit.reloaded("certificates", outcome)));
-        let completing = (!is_complete)
-            .then(|| tokio::spawn(complete_start(config.clone(), Arc::clone(&engine), Arc::clone(&state), unsealer)));
+        let keeping = tokio::spawn(
+            certificates.keep(move |outcome| recorder.audit.reloaded("certificates", outcome)),
+        );
+        let completing = (!is_complete).then(|| {
+            tokio::spawn(complete_start(
+                config.clone(),
+                Arc::clone(&engine),
+                Arc::clone(&state),
+                unsealer,
+            ))
+        });
         let recorder = Arc::clone(&engine);
         let settling = tokio::spawn(async move { recorder.audit.settle().await });
         Ok(Self {
@@ -278,10 +341,12 @@ impl Server {
             draining,
             config: config.clone(),
             certificates: reload,
-            watching: [watching, aging, following, keeping, settling, probing, reloading]
-                .into_iter()
-                .chain(completing)
-                .collect(),
+            watching: [
+                watching, aging, following, keeping, settling, probing, reloading,
+            ]
+            .into_iter()
+            .chain(completing)
+            .collect(),
             sweeping,
             connections,
         })
@@ -315,12 +380,20 @@ impl Server {
     ///
     /// The error of the files, in which case nothing has changed.
     pub async fn reload(&self, config: &Config) -> Result<Vec<&'static str>, TlsError> {
-        let control = self.config.control.clone().map(|own| match &config.control {
-            // Changes of the named principals need a restart, since they decide whether the authority can be that of
-            // all clients.
-            Some(new) => ControlListen { client_ca: new.client_ca.clone(), client_crl: new.client_crl.clone(), ..own },
-            None => own,
-        });
+        let control = self
+            .config
+            .control
+            .clone()
+            .map(|own| match &config.control {
+                // Changes of the named principals need a restart, since they decide whether the authority can be that of
+                // all clients.
+                Some(new) => ControlListen {
+                    client_ca: new.client_ca.clone(),
+                    client_crl: new.client_crl.clone(),
+                    ..own
+                },
+                None => own,
+            });
         self.certificates.ask(config.tls.clone(), control).await?;
         Ok(self.config.needs_restart_for(config))
     }
@@ -333,7 +406,10 @@ impl Server {
         tracing::info!("draining");
         tokio::time::sleep(Duration::from_millis(self.engine.limits.drain_delay_ms)).await;
         let _ = self.draining.send(true);
-        if let Some(DataListener { open, accepting, .. }) = self.data {
+        if let Some(DataListener {
+            open, accepting, ..
+        }) = self.data
+        {
             drop(open);
             let _ = accepting.await;
         }
@@ -386,7 +462,12 @@ async fn make_administrators(config: &Config, apps: &Apps) -> Result<(), StoreEr
 
 /// Finishes the start of an engine that found its store sealed, once the store is unsealed. Requests that must be recorded
 /// fail until then.
-async fn complete_start(config: Config, engine: Arc<Engine>, state: Arc<Telemetry>, unsealer: Arc<Unsealer>) {
+async fn complete_start(
+    config: Config,
+    engine: Arc<Engine>,
+    state: Arc<Telemetry>,
+    unsealer: Arc<Unsealer>,
+) {
     let apps = &engine.apps;
     let mut is_audited = engine.audit.ready().is_ok();
     loop {
@@ -394,11 +475,15 @@ async fn complete_start(config: Config, engine: Arc<Engine>, state: Arc<Telemetr
         let completed: Result<(), StartError> = async {
             if !is_audited {
                 let key = AuditKey::new(apps.control().kek().await?.audit_secret());
-                engine.audit.open(&config.audit, key, apps.instance(), &state)?;
+                engine
+                    .audit
+                    .open(&config.audit, key, apps.instance(), &state)?;
                 is_audited = true;
                 state.readiness.set(Condition::Audit, true);
             }
-            unsealer.providers().observe(Arc::clone(&state.metrics), engine.audit.clone());
+            unsealer
+                .providers()
+                .observe(Arc::clone(&state.metrics), engine.audit.clone());
             Ok(make_administrators(&config, apps).await?)
         }
         .await;
@@ -423,13 +508,23 @@ fn served(apps: Arc<Apps>, stores: &Stores) -> Box<dyn Fn() -> AppGauges + Send 
             (opened.len(), hits, misses)
         });
         let rolled_back = apps.control().store().rolled_back().is_some();
-        AppGauges { generation, apps: count, opened, links: links(), rolled_back }
+        AppGauges {
+            generation,
+            apps: count,
+            opened,
+            links: links(),
+            rolled_back,
+        }
     })
 }
 
 /// Binds the data listener. Returns it with its address.
 fn bind_data(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
-    let bind = |source| StartError::Bind { key: "listen.address", address, source };
+    let bind = |source| StartError::Bind {
+        key: "listen.address",
+        address,
+        source,
+    };
     let listener = listen(address).map_err(bind)?;
     let address = listener.local_addr().map_err(bind)?;
     Ok((listener, address))
@@ -437,7 +532,9 @@ fn bind_data(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartErro
 
 /// Prints the address of an instance; one without a data listener has an empty one.
 fn shown(address: Option<SocketAddr>) -> String {
-    address.map(|address| address.to_string()).unwrap_or_default()
+    address
+        .map(|address| address.to_string())
+        .unwrap_or_default()
 }
 
 /// The apps of a configuration, to change them where no engine has them open.
@@ -448,5 +545,8 @@ fn shown(address: Option<SocketAddr>) -> String {
 pub async fn open_control(config: &Config) -> Result<(Control, Stores), StartError> {
     let unsealer = Unsealer::open(config)?;
     let stores = Stores::open(config, Access::Change).await?;
-    Ok((Control::with_finder(Arc::clone(&stores.control), Arc::new(unsealer)), stores))
+    Ok((
+        Control::with_finder(Arc::clone(&stores.control), Arc::new(unsealer)),
+        stores,
+    ))
 }

@@ -18,7 +18,10 @@ pub struct Shutdown {
 
 impl Shutdown {
     /// Creates a handle that reports shutdown when the engine drains or the client certificate is revoked.
-    pub fn new(draining: watch::Receiver<bool>, expelled: watch::Receiver<Option<ExpulsionLabel>>) -> Self {
+    pub fn new(
+        draining: watch::Receiver<bool>,
+        expelled: watch::Receiver<Option<ExpulsionLabel>>,
+    ) -> Self {
         Self { draining, expelled }
     }
 
@@ -52,7 +55,9 @@ impl Shutdown {
         let why = match (*self.expelled.borrow())? {
             ExpulsionLabel::Revoked => "the client certificate is revoked",
             ExpulsionLabel::Expired => "the client certificate has expired",
-            ExpulsionLabel::Untrusted => "the client certificate is of no authority that is trusted here any more",
+            ExpulsionLabel::Untrusted => {
+                "the client certificate is of no authority that is trusted here any more"
+            }
         };
         Some(RpcError::new(ErrorCode::Unauthenticated, why))
     }
@@ -68,7 +73,10 @@ mod tests {
         let mut ending = Shutdown::new(draining, expelled);
         assert_eq!((ending.reason(), ending.farewell()), (None, None));
         drain.send_replace(true);
-        assert_eq!((ending.reason(), ending.begun().await), (Some(StopReason::Drain), StopReason::Drain));
+        assert_eq!(
+            (ending.reason(), ending.begun().await),
+            (Some(StopReason::Drain), StopReason::Drain)
+        );
         assert_eq!(ending.farewell(), None);
         expel.send_replace(Some(ExpulsionLabel::Revoked));
         assert_eq!(ending.reason(), Some(StopReason::Expelled));

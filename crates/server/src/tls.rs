@@ -63,7 +63,11 @@ impl Loaded {
 
     /// When the first of those ends.
     pub fn ends(&self, of: CertificateLabel) -> Option<OffsetDateTime> {
-        self.held.iter().filter(|held| held.of == of).filter_map(|held| held.ends).min()
+        self.held
+            .iter()
+            .filter(|held| held.of == of)
+            .filter_map(|held| held.ends)
+            .min()
     }
 }
 
@@ -167,7 +171,10 @@ impl TlsError {
 /// X25519 and P-256 for callers without it.
 pub fn provider() -> CryptoProvider {
     use aws_lc_rs::kx_group::{SECP256R1, X25519, X25519MLKEM768};
-    CryptoProvider { kx_groups: vec![X25519MLKEM768, X25519, SECP256R1], ..aws_lc_rs::default_provider() }
+    CryptoProvider {
+        kx_groups: vec![X25519MLKEM768, X25519, SECP256R1],
+        ..aws_lc_rs::default_provider()
+    }
 }
 
 /// Client authorities of a listener: files, their configuration keys, and their names in logs and metrics.
@@ -178,19 +185,37 @@ struct Clients<'a> {
 
 impl<'a> Clients<'a> {
     fn of_data(tls: &'a Tls) -> Self {
-        let crl = tls.client_crl.as_deref().map(|crl| ("tls.client_crl", crl, CertificateLabel::ClientCrl));
-        Self { ca: ("tls.client_ca", &tls.client_ca, CertificateLabel::ClientCa), crl }
+        let crl = tls
+            .client_crl
+            .as_deref()
+            .map(|crl| ("tls.client_crl", crl, CertificateLabel::ClientCrl));
+        Self {
+            ca: ("tls.client_ca", &tls.client_ca, CertificateLabel::ClientCa),
+            crl,
+        }
     }
 
     fn of_control(tls: &'a Tls, control: &'a ControlListen) -> Self {
         let crl = control.client_crl.as_deref();
-        let crl = crl.map(|crl| ("control.client_crl", crl, CertificateLabel::ControlClientCrl));
+        let crl = crl.map(|crl| {
+            (
+                "control.client_crl",
+                crl,
+                CertificateLabel::ControlClientCrl,
+            )
+        });
         match &control.client_ca {
             // Lists of an authority say nothing of another's certificates, and would refuse them all.
-            Some(ca) => Self { ca: ("control.client_ca", ca, CertificateLabel::ControlClientCa), crl },
+            Some(ca) => Self {
+                ca: ("control.client_ca", ca, CertificateLabel::ControlClientCa),
+                crl,
+            },
             None => {
                 let data = Self::of_data(tls);
-                Self { crl: crl.or(data.crl), ..data }
+                Self {
+                    crl: crl.or(data.crl),
+                    ..data
+                }
             }
         }
     }
@@ -210,7 +235,11 @@ pub fn load(tls: &Tls, control: Option<&ControlListen>) -> Result<Loaded, TlsErr
 /// # Errors
 ///
 /// As for [`load`].
-pub(crate) fn load_from(files: &Files, tls: &Tls, control: Option<&ControlListen>) -> Result<Loaded, TlsError> {
+pub(crate) fn load_from(
+    files: &Files,
+    tls: &Tls,
+    control: Option<&ControlListen>,
+) -> Result<Loaded, TlsError> {
     let mut held = Vec::new();
     let provider = Arc::new(provider());
     let server = Server::load(files, tls, &provider, &mut held)?;
@@ -222,22 +251,36 @@ pub(crate) fn load_from(files: &Files, tls: &Tls, control: Option<&ControlListen
         server.listen(files, &Clients::of_control(tls, control), &mut held)
     };
     let control = control.map(of_control).transpose()?;
-    Ok(Loaded { data, control, held })
+    Ok(Loaded {
+        data,
+        control,
+        held,
+    })
 }
 
 /// Refuses authorities of operators by which a certificate of any caller passes: the same key, or one that signed
 /// theirs.
 fn check_own(files: &Files, tls: &Tls, operators: &Path) -> Result<(), TlsError> {
     const OPERATORS: &str = "control.client_ca";
-    let (callers, own) =
-        (certificates(files, "tls.client_ca", &tls.client_ca)?, certificates(files, OPERATORS, operators)?);
-    let (callers, own) = (parsed("tls.client_ca", &tls.client_ca, &callers)?, parsed(OPERATORS, operators, &own)?);
+    let (callers, own) = (
+        certificates(files, "tls.client_ca", &tls.client_ca)?,
+        certificates(files, OPERATORS, operators)?,
+    );
+    let (callers, own) = (
+        parsed("tls.client_ca", &tls.client_ca, &callers)?,
+        parsed(OPERATORS, operators, &own)?,
+    );
     let passes = |caller: &X509Certificate<'_>, own: &X509Certificate<'_>| {
         let signed = caller.issuer() == own.subject() && caller.issuer() != caller.subject();
         signed || caller.public_key().raw == own.public_key().raw
     };
-    if callers.iter().any(|caller| own.iter().any(|own| passes(caller, own))) {
-        return Err(TlsError::NotOwn { file: operators.to_owned() });
+    if callers
+        .iter()
+        .any(|caller| own.iter().any(|own| passes(caller, own)))
+    {
+        return Err(TlsError::NotOwn {
+            file: operators.to_owned(),
+        });
     }
     Ok(())
 }
@@ -247,15 +290,22 @@ fn parsed<'a>(
     file: &Path,
     all: &'a [CertificateDer<'_>],
 ) -> Result<Vec<X509Certificate<'a>>, TlsError> {
-    let malformed = |item| TlsError::Malformed { key, file: file.to_owned(), item };
+    let malformed = |item| TlsError::Malformed {
+        key,
+        file: file.to_owned(),
+        item,
+    };
     let parse = |(index, der): (usize, &'a CertificateDer<'_>)| {
-        x509_parser::parse_x509_certificate(der).map(|(_, parsed)| parsed).map_err(|_| malformed(index + 1))
+        x509_parser::parse_x509_certificate(der)
+            .map(|(_, parsed)| parsed)
+            .map_err(|_| malformed(index + 1))
     };
     all.iter().enumerate().map(parse).collect()
 }
 
 const TLS13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
-const TLS13_AND_12: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
+const TLS13_AND_12: &[&SupportedProtocolVersion] =
+    &[&rustls::version::TLS13, &rustls::version::TLS12];
 
 /// The server's own side, which its listeners share.
 struct Server<'a> {
@@ -275,14 +325,24 @@ impl<'a> Server<'a> {
         let chain = server_chain(files, &tls.certificate, held)?;
         let key = server_key(files, &tls.key)?;
         // Checked here as well as in rustls, to tell a foreign key from an unusable one.
-        CertifiedKey::from_der(chain.clone(), key.clone_key(), provider).map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => {
-                TlsError::KeyMismatch { key: tls.key.clone(), certificate: tls.certificate.clone() }
+        CertifiedKey::from_der(chain.clone(), key.clone_key(), provider).map_err(|error| {
+            match error {
+                rustls::Error::InconsistentKeys(_) => TlsError::KeyMismatch {
+                    key: tls.key.clone(),
+                    certificate: tls.certificate.clone(),
+                },
+                _ => TlsError::KeyUnusable {
+                    file: tls.key.clone(),
+                },
             }
-            _ => TlsError::KeyUnusable { file: tls.key.clone() },
         })?;
         let versions = if tls.tls12 { TLS13_AND_12 } else { TLS13 };
-        Ok(Self { provider, versions, chain, key })
+        Ok(Self {
+            provider,
+            versions,
+            chain,
+            key,
+        })
     }
 
     /// For a listener that takes these callers.
@@ -303,7 +363,10 @@ impl<'a> Server<'a> {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.max_early_data_size = 0;
-        Ok(ServerTls { config: Arc::new(config), verifier })
+        Ok(ServerTls {
+            config: Arc::new(config),
+            verifier,
+        })
     }
 }
 
@@ -320,18 +383,28 @@ fn client_verifier(
     let (key, file, of) = clients.ca;
     let mut roots = RootCertStore::empty();
     for (index, authority) in certificates(files, key, file)?.into_iter().enumerate() {
-        let malformed = |_| TlsError::Malformed { key, file: file.to_owned(), item: index + 1 };
+        let malformed = |_| TlsError::Malformed {
+            key,
+            file: file.to_owned(),
+            item: index + 1,
+        };
         keep(CertificateInfo::certificate(of, &authority));
         roots.add(authority).map_err(malformed)?;
     }
-    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    let mut builder =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
     if let Some((key, file, of)) = clients.crl {
         // An authority without a list refuses its callers: a list that got lost must not let the revoked back in.
-        let lists: Vec<CertificateRevocationListDer<'static>> = files.items(key, file, "PEM revocation list")?;
-        lists.iter().for_each(|list| keep(CertificateInfo::list(of, list)));
+        let lists: Vec<CertificateRevocationListDer<'static>> =
+            files.items(key, file, "PEM revocation list")?;
+        lists
+            .iter()
+            .for_each(|list| keep(CertificateInfo::list(of, list)));
         builder = builder.with_crls(lists).only_check_end_entity_revocation();
     }
-    builder.build().map_err(|error| TlsError::Library(error.to_string()))
+    builder
+        .build()
+        .map_err(|error| TlsError::Library(error.to_string()))
 }
 
 fn server_chain(
@@ -343,14 +416,21 @@ fn server_chain(
     let chain = certificates(files, KEY, file)?;
     for certificate in parsed(KEY, file, &chain)? {
         let validity = certificate.validity();
-        let (not_before, not_after) = (validity.not_before.to_datetime(), validity.not_after.to_datetime());
+        let (not_before, not_after) = (
+            validity.not_before.to_datetime(),
+            validity.not_after.to_datetime(),
+        );
         if !(not_before..=not_after).contains(&OffsetDateTime::now_utc()) {
-            return Err(TlsError::NotNow { file: file.to_owned(), not_before, not_after });
+            return Err(TlsError::NotNow {
+                file: file.to_owned(),
+                not_before,
+                not_after,
+            });
         }
     }
-    held.extend(
-        chain.iter().filter_map(|certificate| CertificateInfo::certificate(CertificateLabel::Server, certificate)),
-    );
+    held.extend(chain.iter().filter_map(|certificate| {
+        CertificateInfo::certificate(CertificateLabel::Server, certificate)
+    }));
     Ok(chain)
 }
 
@@ -358,14 +438,24 @@ fn server_key(files: &Files, file: &Path) -> Result<PrivateKeyDer<'static>, TlsE
     const KEY: &str = "tls.key";
     match PrivateKeyDer::from_pem_slice(files.content(KEY, file)?) {
         Ok(key) => Ok(key),
-        Err(rustls::pki_types::pem::Error::NoItemsFound) => {
-            Err(TlsError::Lacking { key: KEY, file: file.to_owned(), wanted: "unencrypted PEM private key" })
-        }
-        Err(_) => Err(TlsError::Malformed { key: KEY, file: file.to_owned(), item: 1 }),
+        Err(rustls::pki_types::pem::Error::NoItemsFound) => Err(TlsError::Lacking {
+            key: KEY,
+            file: file.to_owned(),
+            wanted: "unencrypted PEM private key",
+        }),
+        Err(_) => Err(TlsError::Malformed {
+            key: KEY,
+            file: file.to_owned(),
+            item: 1,
+        }),
     }
 }
 
-fn certificates(files: &Files, key: &'static str, file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(
+    files: &Files,
+    key: &'static str,
+    file: &Path,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     files.items(key, file, "PEM certificate")
 }
 

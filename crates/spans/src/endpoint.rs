@@ -12,14 +12,27 @@ pub struct Endpoint {
 impl Endpoint {
     /// Reads `http://host[:port][/path]`. Returns `None` for anything else, and for an address with a user or password.
     pub fn parse(text: &str) -> Option<Self> {
-        let uri: http::Uri = text.parse().ok().filter(|uri: &http::Uri| uri.scheme_str() == Some("http"))?;
-        let (authority, path) = (uri.authority()?, uri.path_and_query().map_or("/", |path| path.as_str()));
+        let uri: http::Uri = text
+            .parse()
+            .ok()
+            .filter(|uri: &http::Uri| uri.scheme_str() == Some("http"))?;
+        let (authority, path) = (
+            uri.authority()?,
+            uri.path_and_query().map_or("/", |path| path.as_str()),
+        );
         // A user stands in front of the host.
         let port = match authority.as_str().strip_prefix(authority.host())? {
             "" => 80,
-            port => port.strip_prefix(':')?.parse().ok().filter(|port: &u16| *port != 0)?,
+            port => port
+                .strip_prefix(':')?
+                .parse()
+                .ok()
+                .filter(|port: &u16| *port != 0)?,
         };
         let authority = format!("{}:{port}", authority.host());
-        (!authority.starts_with(':')).then(|| Self { authority, path: path.to_owned() })
+        (!authority.starts_with(':')).then(|| Self {
+            authority,
+            path: path.to_owned(),
+        })
     }
 }

@@ -70,14 +70,24 @@ impl Exporter {
             metrics: metrics.clone(),
             is_failing: Cell::new(false),
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let thread = thread::Builder::new().name("sealwire-traces".into()).spawn(move || {
-            runtime.block_on(sender.run(spans, stopped));
-            // A name server that does not answer is not waited for.
-            runtime.shutdown_background();
-        })?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let thread = thread::Builder::new()
+            .name("sealwire-traces".into())
+            .spawn(move || {
+                runtime.block_on(sender.run(spans, stopped));
+                // A name server that does not answer is not waited for.
+                runtime.shutdown_background();
+            })?;
         let batch_spans = settings.batch_spans.min(settings.queue_spans);
-        Ok(Self { queue, batch_spans, full, metrics, thread: Mutex::new(Some((stop, thread))) })
+        Ok(Self {
+            queue,
+            batch_spans,
+            full,
+            metrics,
+            thread: Mutex::new(Some((stop, thread))),
+        })
     }
 
     /// Queues a span, or drops it where there is no room.
@@ -93,7 +103,11 @@ impl Exporter {
 
     /// Has what is left sent, and waits for it, no longer than one attempt may take.
     pub(crate) fn close(&self) {
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some((stop, thread)) = thread {
             let _ = stop.send(());
             // A panic there was printed there.
@@ -123,7 +137,10 @@ enum ExportFault {
     #[error("no answer in time")]
     Slow,
     #[error("the collector answers {status}")]
-    Status { status: StatusCode, retry_after: Option<Duration> },
+    Status {
+        status: StatusCode,
+        retry_after: Option<Duration>,
+    },
     #[error("the collector's answer cannot be read")]
     Unreadable,
 }
@@ -165,7 +182,10 @@ impl Sender {
         }
         self.metrics.leave(SpanOutcome::Undelivered, lost);
         if !in_time {
-            tracing::warn!(lost, "spans are left at the stop; the collector did not take them in time");
+            tracing::warn!(
+                lost,
+                "spans are left at the stop; the collector did not take them in time"
+            );
         }
     }
 
@@ -191,7 +211,10 @@ impl Sender {
 
     /// Sends a batch and empties it, whatever comes of it.
     async fn deliver(&self, batch: &mut Vec<Span>, attempts: u32) {
-        let (count, body) = (batch.len() as u64, Bytes::from(span::request(&self.service, batch)));
+        let (count, body) = (
+            batch.len() as u64,
+            Bytes::from(span::request(&self.service, batch)),
+        );
         let mut refused = count;
         for attempt in 1..=attempts {
             let answer = timeout(self.settings.timeout, self.post(body.clone())).await;
@@ -212,7 +235,10 @@ impl Sender {
                 break;
             }
             sleep(match fault {
-                ExportFault::Status { retry_after: Some(asked), .. } => asked,
+                ExportFault::Status {
+                    retry_after: Some(asked),
+                    ..
+                } => asked,
                 _ => pause_after(attempt),
             })
             .await;
@@ -224,7 +250,9 @@ impl Sender {
 
     /// One attempt. How many of the spans the collector refused.
     async fn post(&self, body: Bytes) -> Result<u64, ExportFault> {
-        let stream = TcpStream::connect(&*self.endpoint.authority).await.map_err(ExportFault::Connect)?;
+        let stream = TcpStream::connect(&*self.endpoint.authority)
+            .await
+            .map_err(ExportFault::Connect)?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         let request = Request::post(&*self.endpoint.path)
             .header(HOST, &*self.endpoint.authority)
@@ -237,12 +265,23 @@ impl Sender {
             let response = sender.send_request(request).await?;
             let status = response.status();
             if !status.is_success() {
-                let seconds = response.headers().get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
-                let retry_after = seconds.map(|seconds| Duration::from_secs(seconds).min(PAUSE_MAX));
-                return Err(ExportFault::Status { status, retry_after });
+                let seconds = response
+                    .headers()
+                    .get(RETRY_AFTER)
+                    .and_then(|after| after.to_str().ok()?.parse().ok());
+                let retry_after =
+                    seconds.map(|seconds| Duration::from_secs(seconds).min(PAUSE_MAX));
+                return Err(ExportFault::Status {
+                    status,
+                    retry_after,
+                });
             }
-            let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-            Ok(rejected(&body.map_err(|_| ExportFault::Unreadable)?.to_bytes()))
+            let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
+                .collect()
+                .await;
+            Ok(rejected(
+                &body.map_err(|_| ExportFault::Unreadable)?.to_bytes(),
+            ))
         });
         tokio::select! {
             answer = &mut answer => answer,
@@ -262,5 +301,8 @@ fn pause_after(attempt: u32) -> Duration {
 fn rejected(answer: &[u8]) -> u64 {
     let answer: serde_json::Value = serde_json::from_slice(answer).unwrap_or_default();
     let rejected = &answer["partialSuccess"]["rejectedSpans"];
-    rejected.as_u64().or_else(|| rejected.as_str()?.parse().ok()).unwrap_or(0)
+    rejected
+        .as_u64()
+        .or_else(|| rejected.as_str()?.parse().ok())
+        .unwrap_or(0)
 }

@@ -68,7 +68,11 @@ impl Traced {
             |client| u128::from_be_bytes(client.trace_id),
         );
         let parent_id = client.map(|client| u64::from_be_bytes(client.parent_id));
-        Self { trace_id, span_id: not_zero(), parent_id }
+        Self {
+            trace_id,
+            span_id: not_zero(),
+            parent_id,
+        }
     }
 
     /// The span as a W3C `traceparent`, for requests that are sent on behalf of this one.
@@ -96,7 +100,9 @@ impl Traces {
     ///
     /// The system gives no thread or no event queue.
     pub fn start(settings: &Settings, service: Service, metrics: &SpanMetrics) -> io::Result<Self> {
-        let Some(endpoint) = settings.endpoint.clone() else { return Ok(Self(None)) };
+        let Some(endpoint) = settings.endpoint.clone() else {
+            return Ok(Self(None));
+        };
         tracing::info!(collector = %endpoint.authority, "spans of requests are sent");
         Ok(Self(Some(Arc::new(Tracer {
             sample_ppm: settings.sample_ppm,
@@ -137,7 +143,9 @@ impl Tracer {
         let client = traceparent.and_then(TraceContext::parse);
         let wanted = match &client {
             Some(client) => client.sampled,
-            None => self.sample_ppm > 0 && rand::random::<u64>() % MILLION < u64::from(self.sample_ppm),
+            None => {
+                self.sample_ppm > 0 && rand::random::<u64>() % MILLION < u64::from(self.sample_ppm)
+            }
         };
         if !wanted {
             return None;
@@ -152,7 +160,9 @@ impl Tracer {
 
 impl fmt::Debug for Tracer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tracer").field("sample_ppm", &self.sample_ppm).finish_non_exhaustive()
+        f.debug_struct("Tracer")
+            .field("sample_ppm", &self.sample_ppm)
+            .finish_non_exhaustive()
     }
 }
 
@@ -166,7 +176,11 @@ struct Rate {
 
 impl Rate {
     fn new(per_s: u32) -> Self {
-        Self { per_s, begun: Instant::now(), taken: AtomicU64::new(0) }
+        Self {
+            per_s,
+            begun: Instant::now(),
+            taken: AtomicU64::new(0),
+        }
     }
 
     fn take(&self) -> bool {
@@ -176,11 +190,17 @@ impl Rate {
     fn take_at(&self, since: Duration) -> bool {
         let now = since.as_secs();
         // Relaxed: it guards no other memory.
-        let take = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
-            // A thread that read the clock first and arrives second counts with the later second.
-            let (second, taken) = if last >> 32 >= now { (last >> 32, last as u32) } else { (now, 0) };
-            (taken < self.per_s).then(|| second << 32 | u64::from(taken + 1))
-        });
+        let take = self
+            .taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+                // A thread that read the clock first and arrives second counts with the later second.
+                let (second, taken) = if last >> 32 >= now {
+                    (last >> 32, last as u32)
+                } else {
+                    (now, 0)
+                };
+                (taken < self.per_s).then(|| second << 32 | u64::from(taken + 1))
+            });
         take.is_ok()
     }
 }
@@ -203,7 +223,15 @@ mod tests {
             batch: Duration::from_secs(1),
             timeout: Duration::from_secs(1),
         };
-        Traces::start(&settings, Service { name: "test", instance: String::new() }, &SpanMetrics::default()).unwrap()
+        Traces::start(
+            &settings,
+            Service {
+                name: "test",
+                instance: String::new(),
+            },
+            &SpanMetrics::default(),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -216,9 +244,18 @@ mod tests {
             (Some("00-0"), None, Some(false)),
         ] {
             let kept = |traces: &Traces| {
-                traces.0.as_ref().unwrap().sample(traceparent).map(|traced| traced.parent_id.is_some())
+                traces
+                    .0
+                    .as_ref()
+                    .unwrap()
+                    .sample(traceparent)
+                    .map(|traced| traced.parent_id.is_some())
             };
-            assert_eq!((kept(&never), kept(&always)), (without, with), "{traceparent:?}");
+            assert_eq!(
+                (kept(&never), kept(&always)),
+                (without, with),
+                "{traceparent:?}"
+            );
         }
         assert!(Traces::default().sample(None).is_none());
     }
@@ -227,7 +264,9 @@ mod tests {
     fn chance_keeps_about_its_part() {
         let traces = tracer(100_000);
         let tracer = traces.0.as_ref().unwrap();
-        let kept = (0..10_000).filter(|_| tracer.sample(None).is_some()).count();
+        let kept = (0..10_000)
+            .filter(|_| tracer.sample(None).is_some())
+            .count();
         // Fair draws miss this once in 10^50 runs.
         assert!((500..1_500).contains(&kept), "{kept}");
     }

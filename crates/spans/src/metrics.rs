@@ -58,8 +58,13 @@ pub struct SpanMetrics {
 impl Default for SpanMetrics {
     fn default() -> Self {
         let spans = Family::<SpanLabels, Counter>::default();
-        let outcomes = SpanOutcome::ALL.map(|outcome| spans.get_or_create_owned(&SpanLabels { outcome }));
-        Self { spans, waiting: Gauge::default(), outcomes }
+        let outcomes =
+            SpanOutcome::ALL.map(|outcome| spans.get_or_create_owned(&SpanLabels { outcome }));
+        Self {
+            spans,
+            waiting: Gauge::default(),
+            outcomes,
+        }
     }
 }
 
@@ -76,7 +81,8 @@ impl SpanMetrics {
 
     /// Counts spans out of the queue.
     pub(crate) fn leave(&self, outcome: SpanOutcome, spans: u64) {
-        self.waiting.dec_by(i64::try_from(spans).unwrap_or(i64::MAX));
+        self.waiting
+            .dec_by(i64::try_from(spans).unwrap_or(i64::MAX));
         self.count(outcome, spans);
     }
 }

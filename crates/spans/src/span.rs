@@ -44,17 +44,26 @@ enum AttributeValue {
 impl Attribute {
     /// A text.
     pub fn text(key: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
-        Self { key, value: AttributeValue::Text(value.into()) }
+        Self {
+            key,
+            value: AttributeValue::Text(value.into()),
+        }
     }
 
     /// A number.
     pub const fn number(key: &'static str, value: u64) -> Self {
-        Self { key, value: AttributeValue::Number(value) }
+        Self {
+            key,
+            value: AttributeValue::Number(value),
+        }
     }
 
     /// A time in seconds.
     pub const fn seconds(key: &'static str, value: Duration) -> Self {
-        Self { key, value: AttributeValue::Seconds(value) }
+        Self {
+            key,
+            value: AttributeValue::Seconds(value),
+        }
     }
 
     fn encode(&self) -> Value {
@@ -81,13 +90,26 @@ pub(crate) struct Span {
 
 impl Span {
     pub(crate) fn new(traced: Traced, end: SpanEnd) -> Self {
-        Self { traced, end, ended: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() }
+        Self {
+            traced,
+            end,
+            ended: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default(),
+        }
     }
 
     fn encode(&self) -> Value {
         let Self { traced, end, ended } = self;
-        let error = end.failure.map(|failure| Attribute::text("error.type", failure));
-        let attributes: Vec<Value> = end.attributes.iter().chain(&error).map(Attribute::encode).collect();
+        let error = end
+            .failure
+            .map(|failure| Attribute::text("error.type", failure));
+        let attributes: Vec<Value> = end
+            .attributes
+            .iter()
+            .chain(&error)
+            .map(Attribute::encode)
+            .collect();
         let mut span = json!({
             "traceId": format!("{:032x}", traced.trace_id),
             "spanId": format!("{:016x}", traced.span_id),
@@ -126,8 +148,7 @@ pub(crate) fn request(service: &Service, spans: &[Span]) -> Vec<u8> {
     ] });
     let spans: Vec<Value> = spans.iter().map(Span::encode).collect();
     let scope = json!({ "name": service.name, "version": version });
-    let request =
-        json!({ "resourceSpans": [{ "resource": resource, "scopeSpans": [{ "scope": scope, "spans": spans }] }] });
+    let request = json!({ "resourceSpans": [{ "resource": resource, "scopeSpans": [{ "scope": scope, "spans": spans }] }] });
     request.to_string().into_bytes()
 }
 
@@ -143,17 +164,29 @@ mod tests {
             Attribute::number("sealwire.request_bytes", 1 << 40),
             Attribute::seconds("sealwire.queue_seconds", Duration::from_micros(250)),
         ];
-        let end = SpanEnd { name: "tokenize".into(), took: Duration::from_nanos(4), attributes, failure };
+        let end = SpanEnd {
+            name: "tokenize".into(),
+            took: Duration::from_nanos(4),
+            attributes,
+            failure,
+        };
         Span::new(Traced::new(context.and_then(TraceContext::parse)), end)
     }
 
     #[test]
     fn a_span_has_the_form_of_otlp() {
-        let mut span = span(Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), Some("overloaded"));
+        let mut span = span(
+            Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+            Some("overloaded"),
+        );
         (span.traced.span_id, span.ended) = (0xab, Duration::new(1_700_000_000, 9));
-        let service = Service { name: "sealwire", instance: "e-1".into() };
+        let service = Service {
+            name: "sealwire",
+            instance: "e-1".into(),
+        };
         let request: Value = serde_json::from_slice(&request(&service, &[span])).unwrap();
-        let string = |key: &str, value: &str| json!({ "key": key, "value": { "stringValue": value } });
+        let string =
+            |key: &str, value: &str| json!({ "key": key, "value": { "stringValue": value } });
         let expected = json!({ "resourceSpans": [{
             "resource": { "attributes": [
                 string("service.name", "sealwire"),
@@ -187,10 +220,16 @@ mod tests {
     #[test]
     fn a_trace_of_its_own_has_ids_of_its_own_and_no_parent() {
         let (one, other) = (span(None, None), span(None, None));
-        assert!(one.traced.trace_id != other.traced.trace_id && one.traced.span_id != other.traced.span_id);
+        assert!(
+            one.traced.trace_id != other.traced.trace_id
+                && one.traced.span_id != other.traced.span_id
+        );
         assert_ne!(one.traced.trace_id, 0);
         let shown = one.encode();
-        assert_eq!((&shown["parentSpanId"], &shown["flags"]), (&Value::Null, &json!(0x101)));
+        assert_eq!(
+            (&shown["parentSpanId"], &shown["flags"]),
+            (&Value::Null, &json!(0x101))
+        );
         assert_eq!(shown["status"], json!({}));
         assert!(one.ended > Duration::from_secs(1_700_000_000));
     }

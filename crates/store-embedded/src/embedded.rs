@@ -23,8 +23,9 @@ use self::threads::{Order, ReadJob, Threads, WriteJob};
 use self::walk::{Stored, count_by, list, next_map, scan, walk};
 use self::write_batch::WriteBatch;
 use sealwire_store::{
-    Changes, Commit, ControlStore, Filter, Fingerprint, FoundRow, Group, Instance, InstanceTable, MapId, Page, Reseal,
-    Row, Snapshot, StoreError, SubjectId, Sweep, TokenId, TokenStore, Written, fit_page,
+    Changes, Commit, ControlStore, Filter, Fingerprint, FoundRow, Group, Instance, InstanceTable,
+    MapId, Page, Reseal, Row, Snapshot, StoreError, SubjectId, Sweep, TokenId, TokenStore, Written,
+    fit_page,
 };
 
 mod database;
@@ -75,7 +76,9 @@ pub struct EmbeddedStore {
 
 impl std::fmt::Debug for EmbeddedStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EmbeddedStore").field("folder", &self.folder).finish_non_exhaustive()
+        f.debug_struct("EmbeddedStore")
+            .field("folder", &self.folder)
+            .finish_non_exhaustive()
     }
 }
 
@@ -89,7 +92,13 @@ impl EmbeddedStore {
     pub fn open(folder: &Path, options: &Options) -> Result<Self, StoreError> {
         let threads = Threads::start(folder, options)?;
         let told = Mutex::new(threads.shared.generation.subscribe());
-        Ok(Self { folder: folder.to_owned(), timeout: options.timeout, threads, told, beats: InstanceTable::default() })
+        Ok(Self {
+            folder: folder.to_owned(),
+            timeout: options.timeout,
+            threads,
+            told,
+            beats: InstanceTable::default(),
+        })
     }
 
     /// Finishes all earlier requests, closes the database and releases the folder. Later requests fail as unavailable.
@@ -113,8 +122,15 @@ impl EmbeddedStore {
             })
         });
         self.bounded(async {
-            self.threads.writer.send(Order::Work(job)).await.map_err(|_| closed())?;
-            answer.await.map_err(|_| self.ended(&self.threads.writer))?.map_err(StoreError::Unavailable)
+            self.threads
+                .writer
+                .send(Order::Work(job))
+                .await
+                .map_err(|_| closed())?;
+            answer
+                .await
+                .map_err(|_| self.ended(&self.threads.writer))?
+                .map_err(StoreError::Unavailable)
         })
         .await
     }
@@ -129,32 +145,60 @@ impl EmbeddedStore {
             if reply.is_closed() {
                 return; // Nobody waits any more, and others do.
             }
-            let answer = database.map_err(|why| StoreError::Unavailable(why.to_owned())).and_then(read);
+            let answer = database
+                .map_err(|why| StoreError::Unavailable(why.to_owned()))
+                .and_then(read);
             let _ = reply.send(answer);
         });
         self.bounded(async {
-            self.threads.readers.send(Order::Work(job)).await.map_err(|_| closed())?;
-            answer.await.map_err(|_| self.ended(&self.threads.readers))?
+            self.threads
+                .readers
+                .send(Order::Work(job))
+                .await
+                .map_err(|_| closed())?;
+            answer
+                .await
+                .map_err(|_| self.ended(&self.threads.readers))?
         })
         .await
     }
 
     /// Returns the error for a request that a thread dropped, because the thread ended first or panicked.
     fn ended<J>(&self, thread: &mpsc::Sender<Order<J>>) -> StoreError {
-        if thread.is_closed() { closed() } else { threads::damaged(&self.folder) }
+        if thread.is_closed() {
+            closed()
+        } else {
+            threads::damaged(&self.folder)
+        }
     }
 
-    async fn bounded<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        let late = |_| Err(StoreError::Unavailable(format!("no answer within {} ms", self.timeout.as_millis())));
-        tokio::time::timeout(self.timeout, call).await.unwrap_or_else(late)
+    async fn bounded<T>(
+        &self,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let late = |_| {
+            Err(StoreError::Unavailable(format!(
+                "no answer within {} ms",
+                self.timeout.as_millis()
+            )))
+        };
+        tokio::time::timeout(self.timeout, call)
+            .await
+            .unwrap_or_else(late)
     }
 }
 
 /// Returns the results of groups whose batch failed.
 fn failed_groups<T>(count: usize, error: StoreError) -> Vec<Result<T, StoreError>> {
     let why = error.to_string();
-    let rest = (1..count).map(|_| Err(StoreError::Unavailable(why.clone()))).collect::<Vec<_>>();
-    (count > 0).then_some(Err(error)).into_iter().chain(rest).collect()
+    let rest = (1..count)
+        .map(|_| Err(StoreError::Unavailable(why.clone())))
+        .collect::<Vec<_>>();
+    (count > 0)
+        .then_some(Err(error))
+        .into_iter()
+        .chain(rest)
+        .collect()
 }
 
 fn closed() -> StoreError {
@@ -170,7 +214,10 @@ impl ControlStore for EmbeddedStore {
     async fn load(&self) -> Result<Snapshot, StoreError> {
         self.read(|database| {
             let at = database.snapshot();
-            Ok(Snapshot { generation: database.generation(&at)?, records: database.records_together(&at)? })
+            Ok(Snapshot {
+                generation: database.generation(&at)?,
+                records: database.records_together(&at)?,
+            })
         })
         .await
     }
@@ -189,7 +236,10 @@ impl ControlStore for EmbeddedStore {
         self.read(move |database| {
             let at = database.snapshot();
             let records = database.records_single(&at, after.as_deref(), limit)?;
-            Ok(Snapshot { generation: database.generation(&at)?, records })
+            Ok(Snapshot {
+                generation: database.generation(&at)?,
+                records,
+            })
         })
         .await
     }
@@ -221,7 +271,11 @@ impl ControlStore for EmbeddedStore {
     }
 
     async fn changed(&self) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut told = self
+            .told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         if told.changed().await.is_err() {
             // The store owns the sender. A closed store never changes again.
             std::future::pending::<()>().await;
@@ -253,24 +307,40 @@ impl TokenStore for EmbeddedStore {
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
         let count = groups.len();
         let write = move |turn: &mut WriteBatch<'_>| {
-            groups.into_iter().map(|group| turn.edit(|edit| maps::write(edit, now, group))).collect()
+            groups
+                .into_iter()
+                .map(|group| turn.edit(|edit| maps::write(edit, now, group)))
+                .collect()
         };
-        self.change(write).await.unwrap_or_else(|error| failed_groups(count, error))
+        self.change(write)
+            .await
+            .unwrap_or_else(|error| failed_groups(count, error))
     }
 
-    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
+    async fn get(
+        &self,
+        now: u64,
+        keys: &[(MapId, TokenId)],
+    ) -> Result<Vec<Option<FoundRow>>, StoreError> {
         let keys = keys.to_vec();
-        self.read(move |database| maps::get(database, now, &keys)).await
+        self.read(move |database| maps::get(database, now, &keys))
+            .await
     }
 
-    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
+    async fn find(
+        &self,
+        now: u64,
+        keys: &[(MapId, Fingerprint)],
+    ) -> Result<Vec<Option<FoundRow>>, StoreError> {
         let keys = keys.to_vec();
-        self.read(move |database| maps::find(database, now, &keys)).await
+        self.read(move |database| maps::find(database, now, &keys))
+            .await
     }
 
     async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
         let ids = ids.to_vec();
-        self.change(move |turn| turn.edit(|edit| maps::delete(edit, map, &ids))).await?
+        self.change(move |turn| turn.edit(|edit| maps::delete(edit, map, &ids)))
+            .await?
     }
 
     async fn expire(
@@ -281,7 +351,8 @@ impl TokenStore for EmbeddedStore {
         expires: Option<u64>,
     ) -> Result<Vec<bool>, StoreError> {
         let ids = ids.to_vec();
-        self.change(move |turn| turn.edit(|edit| maps::expire(edit, now, map, &ids, expires))).await?
+        self.change(move |turn| turn.edit(|edit| maps::expire(edit, now, map, &ids, expires)))
+            .await?
     }
 
     async fn list(
@@ -293,7 +364,8 @@ impl TokenStore for EmbeddedStore {
     ) -> Result<Page<Vec<Row>>, StoreError> {
         let filter = filter.clone();
         let wanted = move |row: &Row| filter.lets_through(row);
-        self.read(move |database| list(database, &database.snapshot(), map, after, limit, wanted)).await
+        self.read(move |database| list(database, &database.snapshot(), map, after, limit, wanted))
+            .await
     }
 
     async fn archive(
@@ -305,7 +377,15 @@ impl TokenStore for EmbeddedStore {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
-        self.sweep_page::<Row>(now, map, Sweep::Archive { expired_before }, after, limit, dry_run).await
+        self.sweep_page::<Row>(
+            now,
+            map,
+            Sweep::Archive { expired_before },
+            after,
+            limit,
+            dry_run,
+        )
+        .await
     }
 
     async fn prune(
@@ -316,7 +396,15 @@ impl TokenStore for EmbeddedStore {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
-        self.sweep_page::<Row>(0, map, Sweep::Prune { archived_before }, after, limit, dry_run).await
+        self.sweep_page::<Row>(
+            0,
+            map,
+            Sweep::Prune { archived_before },
+            after,
+            limit,
+            dry_run,
+        )
+        .await
     }
 
     async fn sweep(
@@ -327,7 +415,8 @@ impl TokenStore for EmbeddedStore {
         after: Option<TokenId>,
         limit: usize,
     ) -> Result<Page<u64>, StoreError> {
-        self.sweep_page::<Row>(now, map, sweep, after, limit, false).await
+        self.sweep_page::<Row>(now, map, sweep, after, limit, false)
+            .await
     }
 
     async fn count_keys(
@@ -336,7 +425,8 @@ impl TokenStore for EmbeddedStore {
         after: Option<TokenId>,
         limit: usize,
     ) -> Result<Page<BTreeMap<u32, u64>>, StoreError> {
-        self.read(move |database| count_by(database, map, after, limit, Row::key_number)).await
+        self.read(move |database| count_by(database, map, after, limit, Row::key_number))
+            .await
     }
 
     async fn rows_of_other_keys(
@@ -347,13 +437,16 @@ impl TokenStore for EmbeddedStore {
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError> {
         let is_other = move |row: &Row| row.key_number() != number;
-        let page = self.read(move |database| list(database, &database.snapshot(), map, after, limit, is_other));
+        let page = self.read(move |database| {
+            list(database, &database.snapshot(), map, after, limit, is_other)
+        });
         Ok(fit_page(page.await?, Row::bytes, |row| row.id))
     }
 
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
         let rows = rows.to_vec();
-        self.change(move |turn| turn.edit(|edit| maps::reseal(edit, map, &rows))).await?
+        self.change(move |turn| turn.edit(|edit| maps::reseal(edit, map, &rows)))
+            .await?
     }
 
     async fn subject_rows(
@@ -363,7 +456,8 @@ impl TokenStore for EmbeddedStore {
         after: Option<(MapId, TokenId)>,
         limit: usize,
     ) -> Result<Vec<(MapId, Row)>, StoreError> {
-        self.read(move |database| maps::of_subject(database, (app, subject), after, limit)).await
+        self.read(move |database| maps::of_subject(database, (app, subject), after, limit))
+            .await
     }
 
     /// Finds rows on a reader thread, and removes the rows that are still to be erased on the writer thread.
@@ -378,21 +472,32 @@ impl TokenStore for EmbeddedStore {
         let page = self.subject_rows(app, subject, after, limit).await?;
         let rows: Vec<_> = page.iter().map(|(map, row)| (*map, row.id)).collect();
         let next = rows.last().copied();
-        let erased = self.change(move |turn| turn.edit(|edit| maps::erase(edit, subject, version, &rows)));
-        Ok(Page { found: erased.await??, next })
+        let erased =
+            self.change(move |turn| turn.edit(|edit| maps::erase(edit, subject, version, &rows)));
+        Ok(Page {
+            found: erased.await??,
+            next,
+        })
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
-        self.read(move |database| next_map::<Row>(database, after)).await
+        self.read(move |database| next_map::<Row>(database, after))
+            .await
     }
 
-    async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
-        self.read(move |database| scan(database, after, limit)).await
+    async fn scan(
+        &self,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, Row)>, StoreError> {
+        self.read(move |database| scan(database, after, limit))
+            .await
     }
 
     async fn put(&self, rows: &[(MapId, Row)]) -> Result<(), StoreError> {
         let rows = rows.to_vec();
-        self.change(move |turn| turn.edit(|edit| maps::put(edit, rows))).await?
+        self.change(move |turn| turn.edit(|edit| maps::put(edit, rows)))
+            .await?
     }
 }
 
@@ -408,24 +513,41 @@ impl EmbeddedStore {
         dry_run: bool,
     ) -> Result<Page<u64, R::Id>, StoreError> {
         let due = move |row: &R| row.is_due(sweep, now);
-        let look = move |database: &Database| walk(database, &database.snapshot(), map, after, (limit, limit), due);
+        let look = move |database: &Database| {
+            walk(
+                database,
+                &database.snapshot(),
+                map,
+                after,
+                (limit, limit),
+                due,
+            )
+        };
         let page = self.read(look).await?;
         let (next, ids) = (page.next, page.found.iter().map(R::id).collect::<Vec<_>>());
         if dry_run || ids.is_empty() {
-            return Ok(Page { found: ids.len() as u64, next });
+            return Ok(Page {
+                found: ids.len() as u64,
+                next,
+            });
         }
         let swept = self.change(move |turn| {
             turn.edit(|edit| {
                 let mut count = 0;
                 for id in ids {
-                    let Some(row) = R::edited(edit, map, id)?.filter(due) else { continue };
+                    let Some(row) = R::edited(edit, map, id)?.filter(due) else {
+                        continue;
+                    };
                     row.sweep(edit, now, map, sweep);
                     count += 1;
                 }
                 Ok(count)
             })
         });
-        Ok(Page { found: swept.await??, next })
+        Ok(Page {
+            found: swept.await??,
+            next,
+        })
     }
 }
 

@@ -16,7 +16,9 @@ use async_trait::async_trait;
 use rustix::fs::OFlags;
 use tokio::sync::Notify;
 
-use sealwire_store::{Changes, Commit, ControlStore, Instance, InstanceTable, Snapshot, StoreError};
+use sealwire_store::{
+    Changes, Commit, ControlStore, Instance, InstanceTable, Snapshot, StoreError,
+};
 
 pub(crate) mod content;
 
@@ -63,7 +65,11 @@ impl FileStore {
     /// [`StoreError::Io`] or [`StoreError::Damaged`].
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let folder = folder_of(path);
-        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(io(folder))?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(io(folder))?;
         let store = Self::over(path, true);
         store.file.read().map(|_| store)
     }
@@ -85,7 +91,11 @@ impl FileStore {
             #[cfg(test)]
             steps: crashes::Steps::default(),
         };
-        Self { file: Arc::new(file), moved: Notify::new(), beats: InstanceTable::default() }
+        Self {
+            file: Arc::new(file),
+            moved: Notify::new(),
+            beats: InstanceTable::default(),
+        }
     }
 
     /// Applies a change to the whole state under the writers' lock.
@@ -106,7 +116,9 @@ impl FileStore {
     ) -> Result<T, StoreError> {
         let file = Arc::clone(&self.file);
         let failed = |_| StoreError::Unavailable("the work on the file ended early".into());
-        tokio::task::spawn_blocking(move || work(&file)).await.map_err(failed)?
+        tokio::task::spawn_blocking(move || work(&file))
+            .await
+            .map_err(failed)?
     }
 }
 
@@ -114,14 +126,18 @@ impl FileState {
     /// Reads the whole file. A missing file counts as empty if this store can create the file.
     fn read(&self) -> Result<Arc<Snapshot>, StoreError> {
         let open = match File::open(&self.path) {
-            Err(error) if error.kind() == ErrorKind::NotFound && self.writes => return Ok(Arc::default()),
+            Err(error) if error.kind() == ErrorKind::NotFound && self.writes => {
+                return Ok(Arc::default());
+            }
             opened => opened.map_err(io(&self.path))?,
         };
         let looks = open.metadata().map_err(io(&self.path))?;
         let mut text = String::new();
         let read = open.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
         match read {
-            Err(error) if error.kind() == ErrorKind::InvalidData => return Err(self.damaged("not text".into())),
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                return Err(self.damaged("not text".into()));
+            }
             read => read.map_err(io(&self.path))?,
         };
         if text.len() as u64 > FILE_BYTES_MAX {
@@ -165,7 +181,12 @@ impl FileState {
     fn lock(&self) -> Result<File, StoreError> {
         let path = self.path.with_added_extension("lock");
         let mut options = OpenOptions::new();
-        options.create(true).truncate(false).write(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+        options
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(OFlags::NOFOLLOW.bits() as i32);
         let file = options.open(&path).map_err(io(&path))?;
         let begun = Instant::now();
         loop {
@@ -175,7 +196,10 @@ impl FileState {
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 Err(TryLockError::WouldBlock) => {
-                    return Err(StoreError::Unavailable(format!("another process holds {}", path.display())));
+                    return Err(StoreError::Unavailable(format!(
+                        "another process holds {}",
+                        path.display()
+                    )));
                 }
                 Err(TryLockError::Error(error)) => return Err(io(&path)(error)),
             }
@@ -192,16 +216,24 @@ impl FileState {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => (),
             }
-            let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&aside)?;
+            let mut file = OpenOptions::new()
+                .create_new(true)
+                .write(true)
+                .mode(0o600)
+                .open(&aside)?;
             self.step()?;
             file.write_all(bytes)?;
             self.step()?;
             file.sync_all()
         };
         write_aside().map_err(io(&aside))?;
-        self.step().and_then(|()| fs::rename(&aside, &self.path)).map_err(io(&self.path))?;
+        self.step()
+            .and_then(|()| fs::rename(&aside, &self.path))
+            .map_err(io(&self.path))?;
         let folder = folder_of(&self.path);
-        self.step().and_then(|()| File::open(folder)?.sync_all()).map_err(io(folder))?;
+        self.step()
+            .and_then(|()| File::open(folder)?.sync_all())
+            .map_err(io(folder))?;
         self.step().map_err(io(&self.path))
     }
 
@@ -225,7 +257,10 @@ impl FileState {
     }
 
     fn damaged(&self, what: String) -> StoreError {
-        StoreError::Damaged { place: self.place(), what }
+        StoreError::Damaged {
+            place: self.place(),
+            what,
+        }
     }
 }
 
@@ -243,8 +278,12 @@ impl FileStamp {
 
 /// Returns true if a change from now on would be visible in the file's timestamps, which advance in ticks.
 fn settled(looks: &Metadata) -> bool {
-    let Ok(modified) = looks.modified() else { return false };
-    SystemTime::now().duration_since(modified).is_ok_and(|since| since > TIMES_SETTLE)
+    let Ok(modified) = looks.modified() else {
+        return false;
+    };
+    SystemTime::now()
+        .duration_since(modified)
+        .is_ok_and(|since| since > TIMES_SETTLE)
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -279,12 +318,14 @@ impl ControlStore for FileStore {
 
     async fn commit_all(&self, base: u64, changes: &Changes) -> Result<Commit, StoreError> {
         let changes = changes.clone();
-        self.change(move |place, state| state.apply(place, base, &changes)).await
+        self.change(move |place, state| state.apply(place, base, &changes))
+            .await
     }
 
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
         let new = state.clone();
-        self.change(move |place, state| state.become_state(place, base, &new)).await
+        self.change(move |place, state| state.become_state(place, base, &new))
+            .await
     }
 
     /// Reports only changes made by this store. Changes of other processes show when the generation is polled.

@@ -21,18 +21,35 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let settings = Options::default().set("max_connections", "300");
     let one = Postgres::start(settings.clone())?;
     measure("one server", &one, &one.database()?).await?;
-    let Some(citus) = Citus::start(&settings, 3)? else { return Ok(()) };
+    let Some(citus) = Citus::start(&settings, 3)? else {
+        return Ok(());
+    };
     let database = citus.database()?;
     distribute(options(citus.coordinator(), &database), None, false).await?;
-    measure("coordinator and three workers", citus.coordinator(), &database).await
+    measure(
+        "coordinator and three workers",
+        citus.coordinator(),
+        &database,
+    )
+    .await
 }
 
 fn options(server: &Postgres, database: &Database<'_>) -> PostgresOptions {
     let (password, timeout) = (Some(server.password().to_owned()), Duration::from_secs(60));
-    PostgresOptions { password, timeout, writers: 8, readers: 8, ..PostgresOptions::new(database.socket_url()) }
+    PostgresOptions {
+        password,
+        timeout,
+        writers: 8,
+        readers: 8,
+        ..PostgresOptions::new(database.socket_url())
+    }
 }
 
-async fn measure(name: &str, server: &Postgres, database: &Database<'_>) -> Result<(), Box<dyn Error>> {
+async fn measure(
+    name: &str,
+    server: &Postgres,
+    database: &Database<'_>,
+) -> Result<(), Box<dyn Error>> {
     let store = PostgresStore::connect(options(server, database)).await?;
     for apps in [1, 8] {
         let (mut writes, mut look_ups) = (0, 0);
@@ -40,14 +57,26 @@ async fn measure(name: &str, server: &Postgres, database: &Database<'_>) -> Resu
             let begun = Instant::now();
             let mut tasks = tokio::task::JoinSet::new();
             for task in 0..TASKS {
-                let (store, map) = (store.clone(), MapId { app: 100 * apps + task % apps, collection: 1 });
+                let (store, map) = (
+                    store.clone(),
+                    MapId {
+                        app: 100 * apps + task % apps,
+                        collection: 1,
+                    },
+                );
                 tasks.spawn(work(store, map, task, begun + TIME, reads));
             }
             let calls: u64 = tasks.join_all().await.into_iter().sum();
             let per_second = ((calls * ROWS) as f64 / begun.elapsed().as_secs_f64()).round();
-            if reads { look_ups = per_second as u64 } else { writes = per_second as u64 }
+            if reads {
+                look_ups = per_second as u64
+            } else {
+                writes = per_second as u64
+            }
         }
-        println!("{name}, {apps} apps: {writes} rows written and {look_ups} rows looked up per second");
+        println!(
+            "{name}, {apps} apps: {writes} rows written and {look_ups} rows looked up per second"
+        );
     }
     Ok(())
 }
@@ -61,7 +90,10 @@ async fn work(store: PostgresStore, map: MapId, task: u32, until: Instant, reads
         let from = if reads { calls % 50 } else { calls } * ROWS;
         if reads {
             let keys: Vec<_> = (from..from + ROWS).map(|n| (map, TokenId(id(n)))).collect();
-            store.get(1, &keys).await.unwrap_or_else(|error| panic!("{error}"));
+            store
+                .get(1, &keys)
+                .await
+                .unwrap_or_else(|error| panic!("{error}"));
         } else {
             let row = |n| Row {
                 subject: None,
@@ -73,8 +105,15 @@ async fn work(store: PostgresStore, map: MapId, task: u32, until: Instant, reads
                 created: 1,
                 archived: None,
             };
-            let group = Group { map, rows: (from..from + ROWS).map(row).collect() };
-            store.write(1, vec![group]).await.remove(0).unwrap_or_else(|error| panic!("{error}"));
+            let group = Group {
+                map,
+                rows: (from..from + ROWS).map(row).collect(),
+            };
+            store
+                .write(1, vec![group])
+                .await
+                .remove(0)
+                .unwrap_or_else(|error| panic!("{error}"));
         }
         calls += 1;
     }

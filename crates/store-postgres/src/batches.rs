@@ -45,27 +45,41 @@ impl<R> Batches<R> {
 
     /// Records the result of a batch. If one group of the batch cannot be written, halves the batch until that group is
     /// alone.
-    pub(super) fn record(&mut self, mut batch: Vec<usize>, written: Result<Vec<Result<R, StoreError>>, StoreError>) {
+    pub(super) fn record(
+        &mut self,
+        mut batch: Vec<usize>,
+        written: Result<Vec<Result<R, StoreError>>, StoreError>,
+    ) {
         match written {
-            Ok(written) => batch.iter().zip(written).for_each(|(at, written)| self.results[*at] = Some(written)),
+            Ok(written) => batch
+                .iter()
+                .zip(written)
+                .for_each(|(at, written)| self.results[*at] = Some(written)),
             Err(StoreError::Damaged { .. }) if batch.len() > 1 => {
                 self.left.push(batch.split_off(batch.len() / 2));
                 self.left.push(batch);
             }
-            Err(error) => batch.iter().for_each(|at| self.results[*at] = Some(Err(error.repeated()))),
+            Err(error) => batch
+                .iter()
+                .for_each(|at| self.results[*at] = Some(Err(error.repeated()))),
         }
     }
 
     /// Records that no further batch can be written.
     pub(super) fn fail(&mut self, error: &StoreError) {
         let left = std::mem::take(&mut self.left);
-        left.into_iter().flatten().for_each(|at| self.results[at] = Some(Err(error.repeated())));
+        left.into_iter()
+            .flatten()
+            .for_each(|at| self.results[at] = Some(Err(error.repeated())));
     }
 
     /// Returns the results in the order of the groups.
     pub(super) fn into_results(self) -> Vec<Result<R, StoreError>> {
         let unwritten = || Err(StoreError::Unavailable("not written".into()));
-        self.results.into_iter().map(|result| result.unwrap_or_else(unwritten)).collect()
+        self.results
+            .into_iter()
+            .map(|result| result.unwrap_or_else(unwritten))
+            .collect()
     }
 }
 
@@ -74,7 +88,10 @@ mod tests {
     use super::*;
 
     fn damaged() -> StoreError {
-        StoreError::Damaged { place: String::new(), what: String::new() }
+        StoreError::Damaged {
+            place: String::new(),
+            what: String::new(),
+        }
     }
 
     fn check(sizes: &[(usize, usize)], expected: &[&[usize]]) {
@@ -98,8 +115,11 @@ mod tests {
         let invalid = |at| (at == 3).then(damaged);
         let mut batches = Batches::new((0..9).map(invalid), |_| (1, 1));
         while let Some(batch) = batches.next() {
-            let written =
-                if batch.contains(&5) { Err(damaged()) } else { Ok(batch.iter().map(|at| Ok(*at)).collect()) };
+            let written = if batch.contains(&5) {
+                Err(damaged())
+            } else {
+                Ok(batch.iter().map(|at| Ok(*at)).collect())
+            };
             batches.record(batch, written);
         }
         for (at, result) in batches.into_results().into_iter().enumerate() {
@@ -109,6 +129,11 @@ mod tests {
         let batch = batches.next().unwrap();
         batches.record(batch, Err(StoreError::Unavailable("x".into())));
         assert!(batches.next().is_none());
-        assert!(batches.into_results().iter().all(|result| matches!(result, Err(StoreError::Unavailable(_)))));
+        assert!(
+            batches
+                .into_results()
+                .iter()
+                .all(|result| matches!(result, Err(StoreError::Unavailable(_))))
+        );
     }
 }

@@ -35,14 +35,23 @@ pub(super) static INSERT: &str = insert!();
 pub(super) async fn put(shared: &Shared, given: &[(MapId, Row)]) -> Result<(), StoreError> {
     given.iter().try_for_each(|(_, row)| row.check_times())?;
     // If several rows have one id, the last row wins.
-    let by_id: HashMap<(MapId, TokenId), &Row> = given.iter().map(|(map, row)| ((*map, row.id), row)).collect();
-    let mut rows: Vec<(MapId, &Row)> = by_id.into_iter().map(|((map, _), row)| (map, row)).collect();
+    let by_id: HashMap<(MapId, TokenId), &Row> = given
+        .iter()
+        .map(|(map, row)| ((*map, row.id), row))
+        .collect();
+    let mut rows: Vec<(MapId, &Row)> = by_id
+        .into_iter()
+        .map(|((map, _), row)| (map, row))
+        .collect();
     rows.sort_unstable_by_key(|(map, row)| (*map, row.id));
     if rows.is_empty() {
         return Ok(());
     }
     let parts = citus::parts(shared.is_distributed, rows, |(map, _)| map.app);
-    let columns: Vec<_> = parts.into_iter().map(|(_, rows)| Columns::of(rows)).collect::<Result<_, _>>()?;
+    let columns: Vec<_> = parts
+        .into_iter()
+        .map(|(_, rows)| Columns::of(rows))
+        .collect::<Result<_, _>>()?;
     let deadline = Instant::now() + shared.timeout;
     let lane = shared.writers.take(deadline).await?;
     let mut call = lane.call_by(deadline, true);
@@ -54,7 +63,9 @@ pub(super) async fn put(shared: &Shared, given: &[(MapId, Row)]) -> Result<(), S
         match outcome {
             Ok(()) => return Ok(()),
             Err(fault) => {
-                call.again(session, fault).await.map_err(SqlFault::into_error)?;
+                call.again(session, fault)
+                    .await
+                    .map_err(SqlFault::into_error)?;
             }
         }
     }

@@ -16,7 +16,13 @@ use super::sqlstate::SqlFault;
 use sealwire_store::StoreError;
 
 /// Tables that are distributed by app. All other tables stay on the coordinator. The shards of an app are on one node.
-pub(super) const TABLES: [&str; 5] = ["tokens", "objects", "object_unique", "object_terms", "object_fences"];
+pub(super) const TABLES: [&str; 5] = [
+    "tokens",
+    "objects",
+    "object_unique",
+    "object_terms",
+    "object_fences",
+];
 
 /// A row per app, on the shard of the app. Citus inserts the rows of an array on one shard only if their app is read from a
 /// table there. Only a distributed database has this table.
@@ -46,11 +52,13 @@ pub(super) async fn is_distributed(client: &Client) -> Result<bool, Error> {
 /// error, such as a time limit, says nothing.
 async fn is_true(client: &Client, sql: &str) -> Result<bool, Error> {
     match client.simple_query(sql).await {
-        Ok(lines) => {
-            Ok(lines.iter().any(|line| matches!(line, SimpleQueryMessage::Row(row) if row.get(0) == Some("t"))))
-        }
+        Ok(lines) => Ok(lines
+            .iter()
+            .any(|line| matches!(line, SimpleQueryMessage::Row(row) if row.get(0) == Some("t")))),
         Err(error)
-            if error.code().is_some_and(|code| code.code().starts_with("42") || code.code().starts_with("0A")) =>
+            if error.code().is_some_and(|code| {
+                code.code().starts_with("42") || code.code().starts_with("0A")
+            }) =>
         {
             Ok(false)
         }
@@ -63,15 +71,25 @@ async fn is_true(client: &Client, sql: &str) -> Result<bool, Error> {
 /// Citus rejects the cast of a text column to an array in an UPDATE. A CTE that is `MATERIALIZED` makes the cast before.
 pub(super) fn of_one_app(sql: &str) -> Cow<'_, str> {
     if sql.contains(SCAN_OF_ALL) {
-        return Cow::Owned(sql.replace(SCAN_OF_ALL, "t.app = $1 AND (t.collection, t.id) > ($2, $3)"));
+        return Cow::Owned(sql.replace(
+            SCAN_OF_ALL,
+            "t.app = $1 AND (t.collection, t.id) > ($2, $3)",
+        ));
     }
-    let Some(app) = first_app(sql) else { return Cow::Borrowed(sql) };
-    let sql = sql.replace(".app = i.app", &format!(".app = {app}")).replace("AS NOT MATERIALIZED", "AS MATERIALIZED");
+    let Some(app) = first_app(sql) else {
+        return Cow::Borrowed(sql);
+    };
+    let sql = sql
+        .replace(".app = i.app", &format!(".app = {app}"))
+        .replace("AS NOT MATERIALIZED", "AS MATERIALIZED");
     if !sql.starts_with("INSERT INTO") {
         return Cow::Owned(sql);
     }
     let home = format!("FROM (SELECT app FROM sealwire.{APPS} WHERE app = {app}) AS h, unnest(");
-    Cow::Owned(sql.replacen("SELECT i.app,", "SELECT h.app,", 1).replacen("FROM unnest(", &home, 1))
+    Cow::Owned(
+        sql.replacen("SELECT i.app,", "SELECT h.app,", 1)
+            .replacen("FROM unnest(", &home, 1),
+    )
 }
 
 /// Inserts rows of arrays whose first parameter is their apps, and returns the number of inserted rows.
@@ -82,20 +100,34 @@ pub(super) async fn insert(
     apps: &[i32],
 ) -> Result<u64, SqlFault> {
     let count = session.execute(sql, params).await?;
-    let Some(app) = apps.first().filter(|_| count == 0 && session.is_distributed()) else { return Ok(count) };
+    let Some(app) = apps
+        .first()
+        .filter(|_| count == 0 && session.is_distributed())
+    else {
+        return Ok(count);
+    };
     // The app can be new.
     session.execute(ADD_APP, &[app]).await?;
     match session.execute(sql, params).await? {
-        0 if !sql.contains("ON CONFLICT") => Err(SqlFault::Refused("the shard of the app takes no rows".into())),
+        0 if !sql.contains("ON CONFLICT") => Err(SqlFault::Refused(
+            "the shard of the app takes no rows".into(),
+        )),
         count => Ok(count),
     }
 }
 
 /// Returns an expression for the app of the first key. A statement can have several arrays of apps, and some can be empty.
 fn first_app(sql: &str) -> Option<String> {
-    let numbers = sql.split("unnest($").skip(1).filter_map(|rest| rest.split_once("::int4[]"));
-    let numbers = numbers.map(|(number, _)| number).filter(|number| number.bytes().all(|digit| digit.is_ascii_digit()));
-    let apps: Vec<String> = numbers.map(|number| format!("(${number}::int4[])[1]")).collect();
+    let numbers = sql
+        .split("unnest($")
+        .skip(1)
+        .filter_map(|rest| rest.split_once("::int4[]"));
+    let numbers = numbers
+        .map(|(number, _)| number)
+        .filter(|number| number.bytes().all(|digit| digit.is_ascii_digit()));
+    let apps: Vec<String> = numbers
+        .map(|number| format!("(${number}::int4[])[1]"))
+        .collect();
     match &apps[..] {
         [] => None,
         [app] => Some(app.clone()),
@@ -107,7 +139,11 @@ fn first_app(sql: &str) -> Option<String> {
 pub(super) type Part<T> = (Vec<usize>, Vec<T>);
 
 /// Splits items by app, or returns them as one part if the tables are not distributed.
-pub(super) fn parts<T>(is_distributed: bool, items: Vec<T>, app: impl Fn(&T) -> u32) -> Vec<Part<T>> {
+pub(super) fn parts<T>(
+    is_distributed: bool,
+    items: Vec<T>,
+    app: impl Fn(&T) -> u32,
+) -> Vec<Part<T>> {
     if !is_distributed {
         return vec![((0..items.len()).collect(), items)];
     }
@@ -132,21 +168,34 @@ pub(super) async fn by_app<T, R: Send + 'static, F: Future<Output = Vec<R>> + Se
 ) -> Vec<R> {
     let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
     let parts = parts(is_distributed, items, app).into_iter();
-    let tasks: Vec<_> = parts.map(|(at, items)| (at, tokio::spawn(run(items)))).collect();
+    let tasks: Vec<_> = parts
+        .map(|(at, items)| (at, tokio::spawn(run(items))))
+        .collect();
     for (at, task) in tasks {
         let found = task.await.unwrap_or_default();
-        at.into_iter().zip(found).for_each(|(at, result)| results[at] = Some(result));
+        at.into_iter()
+            .zip(found)
+            .for_each(|(at, result)| results[at] = Some(result));
     }
-    results.into_iter().map(|result| result.unwrap_or_else(&failed)).collect()
+    results
+        .into_iter()
+        .map(|result| result.unwrap_or_else(&failed))
+        .collect()
 }
 
 /// Returns the result of a whole part for each of its items. The first has the error itself.
-pub(super) fn of_each<R>(count: usize, result: Result<Vec<R>, StoreError>) -> Vec<Result<R, StoreError>> {
+pub(super) fn of_each<R>(
+    count: usize,
+    result: Result<Vec<R>, StoreError>,
+) -> Vec<Result<R, StoreError>> {
     match result {
         Ok(found) => found.into_iter().map(Ok).collect(),
         Err(error) => {
             let others: Vec<_> = (1..count).map(|_| Err(error.repeated())).collect();
-            std::iter::once(Err(error)).chain(others).take(count).collect()
+            std::iter::once(Err(error))
+                .chain(others)
+                .take(count)
+                .collect()
         }
     }
 }
@@ -158,7 +207,10 @@ mod tests {
     #[test]
     fn statements_on_arrays_name_one_app() {
         let cases = [
-            ("SELECT 1 FROM t WHERE t.app = $1", "SELECT 1 FROM t WHERE t.app = $1"),
+            (
+                "SELECT 1 FROM t WHERE t.app = $1",
+                "SELECT 1 FROM t WHERE t.app = $1",
+            ),
             (
                 "FROM unnest($1::int4[], $2::int4[]) AS i JOIN t ON t.app = i.app AND t.collection = i.collection",
                 "FROM unnest($1::int4[], $2::int4[]) AS i JOIN t ON t.app = ($1::int4[])[1] AND t.collection = i.collection",
@@ -181,7 +233,10 @@ mod tests {
                 "WHERE (t.app, t.collection, t.id) > ($1, $2, $3) ORDER BY t.app",
                 "WHERE t.app = $1 AND (t.collection, t.id) > ($2, $3) ORDER BY t.app",
             ),
-            ("WITH i AS NOT MATERIALIZED (unnest($1::int4[]))", "WITH i AS MATERIALIZED (unnest($1::int4[]))"),
+            (
+                "WITH i AS NOT MATERIALIZED (unnest($1::int4[]))",
+                "WITH i AS MATERIALIZED (unnest($1::int4[]))",
+            ),
         ];
         for (plain, expected) in cases {
             assert_eq!(of_one_app(plain), expected);
@@ -192,7 +247,10 @@ mod tests {
     async fn parts_have_one_app_each_and_results_keep_the_order_of_items() {
         for (is_distributed, expected) in [(false, 1), (true, 3)] {
             let items = vec![(5, 'a'), (2, 'b'), (5, 'c'), (9, 'd'), (2, 'e')];
-            assert_eq!(parts(is_distributed, items.clone(), |item| item.0).len(), expected);
+            assert_eq!(
+                parts(is_distributed, items.clone(), |item| item.0).len(),
+                expected
+            );
             // The run of app 9 panics if it is separate.
             let run = move |items: Vec<(u32, char)>| async move {
                 assert!(!is_distributed || items.iter().all(|item| item.0 == items[0].0));
@@ -200,7 +258,14 @@ mod tests {
                 items.into_iter().map(|item| item.1).collect()
             };
             let found = by_app(is_distributed, items, |item| item.0, run, || '-').await;
-            assert_eq!(found, if is_distributed { ['a', 'b', 'c', '-', 'e'] } else { ['a', 'b', 'c', 'd', 'e'] });
+            assert_eq!(
+                found,
+                if is_distributed {
+                    ['a', 'b', 'c', '-', 'e']
+                } else {
+                    ['a', 'b', 'c', 'd', 'e']
+                }
+            );
         }
         assert!(parts(true, Vec::<u32>::new(), |app| *app).is_empty());
         assert_eq!(parts(false, Vec::<u32>::new(), |app| *app).len(), 1);

@@ -38,8 +38,17 @@ enum RowDecision<'a> {
 
 /// Decides about the groups in sequence. `again` is true if an earlier attempt may have taken effect. Existing rows
 /// that are equal to the byte then count as written by that attempt.
-pub(super) fn plan<'a>(now: u64, groups: &[&'a Group], mut there: ExistingRows, again: bool) -> Plan<'a> {
-    let mut plan = Plan { answers: Vec::with_capacity(groups.len()), insert: Vec::new(), archive: Vec::new() };
+pub(super) fn plan<'a>(
+    now: u64,
+    groups: &[&'a Group],
+    mut there: ExistingRows,
+    again: bool,
+) -> Plan<'a> {
+    let mut plan = Plan {
+        answers: Vec::with_capacity(groups.len()),
+        insert: Vec::new(),
+        archive: Vec::new(),
+    };
     for group in groups {
         let stored = |row: &Row| there.subjects.get(&(group.map.app, row.subject?)).copied();
         if !group.rows.iter().all(|row| row.has_key(stored(row))) {
@@ -50,8 +59,12 @@ pub(super) fn plan<'a>(now: u64, groups: &[&'a Group], mut there: ExistingRows, 
             let fate = |row| fate(now, group.map, row, &there, &plan.insert, again);
             group.rows.iter().map(fate).collect()
         };
-        let taken: Vec<usize> =
-            fates.iter().enumerate().filter(|(_, fate)| matches!(fate, RowDecision::Taken)).map(|(at, _)| at).collect();
+        let taken: Vec<usize> = fates
+            .iter()
+            .enumerate()
+            .filter(|(_, fate)| matches!(fate, RowDecision::Taken))
+            .map(|(at, _)| at)
+            .collect();
         if fates.iter().any(|fate| matches!(fate, RowDecision::Later)) {
             plan.answers.push(None);
             continue;
@@ -78,7 +91,9 @@ pub(super) fn plan<'a>(now: u64, groups: &[&'a Group], mut there: ExistingRows, 
         }
         plan.answers.push(Some(Written::Done(known)));
     }
-    plan.insert.sort_unstable_by_key(|(map, row)| (*map, row.fingerprint.is_none(), row.fingerprint, row.id));
+    plan.insert.sort_unstable_by_key(|(map, row)| {
+        (*map, row.fingerprint.is_none(), row.fingerprint, row.id)
+    });
     plan.archive.sort_unstable();
     plan
 }
@@ -91,7 +106,9 @@ fn fate<'a>(
     planned: &[(MapId, &Row)],
     again: bool,
 ) -> RowDecision<'a> {
-    let holder = row.fingerprint.and_then(|print| there.holders.get(&(map, print)));
+    let holder = row
+        .fingerprint
+        .and_then(|print| there.holders.get(&(map, print)));
     if let Some(holder) = holder {
         if again && holder.id == row.id && holder.sealed == row.sealed {
             return RowDecision::Mine;
@@ -100,7 +117,10 @@ fn fate<'a>(
             return RowDecision::Given(holder.clone());
         }
         // The holder is in this plan and already expired. It can be archived only after it is written.
-        if planned.iter().any(|(at, row)| (*at, row.id) == (map, holder.id)) {
+        if planned
+            .iter()
+            .any(|(at, row)| (*at, row.id) == (map, holder.id))
+        {
             return RowDecision::Later;
         }
     }
@@ -116,12 +136,25 @@ mod tests {
     use super::*;
     use sealwire_store::suite::tokens::{id, print, printed, row};
 
-    const MAP: MapId = MapId { app: 1, collection: 1 };
+    const MAP: MapId = MapId {
+        app: 1,
+        collection: 1,
+    };
 
     fn there(rows: &[Row]) -> ExistingRows {
-        let holders = rows.iter().filter_map(|row| Some(((MAP, row.fingerprint?), row.clone()))).collect();
-        let ids = rows.iter().map(|row| ((MAP, row.id), row.sealed.clone())).collect();
-        ExistingRows { holders, ids, subjects: HashMap::new() }
+        let holders = rows
+            .iter()
+            .filter_map(|row| Some(((MAP, row.fingerprint?), row.clone())))
+            .collect();
+        let ids = rows
+            .iter()
+            .map(|row| ((MAP, row.id), row.sealed.clone()))
+            .collect();
+        ExistingRows {
+            holders,
+            ids,
+            subjects: HashMap::new(),
+        }
     }
 
     fn check(
@@ -129,26 +162,60 @@ mod tests {
         groups: &[&[Row]],
         again: bool,
     ) -> (Vec<Option<Written>>, Vec<TokenId>, Vec<Fingerprint>) {
-        let groups: Vec<Group> = groups.iter().map(|rows| Group { map: MAP, rows: rows.to_vec() }).collect();
-        let plan = plan(10, &groups.iter().collect::<Vec<_>>(), there(there_is), again);
+        let groups: Vec<Group> = groups
+            .iter()
+            .map(|rows| Group {
+                map: MAP,
+                rows: rows.to_vec(),
+            })
+            .collect();
+        let plan = plan(
+            10,
+            &groups.iter().collect::<Vec<_>>(),
+            there(there_is),
+            again,
+        );
         let ids = plan.insert.iter().map(|(_, row)| row.id).collect();
-        (plan.answers, ids, plan.archive.iter().map(|(_, print)| *print).collect())
+        (
+            plan.answers,
+            ids,
+            plan.archive.iter().map(|(_, print)| *print).collect(),
+        )
     }
 
     fn expired(row: Row) -> Row {
-        Row { expires: Some(10), ..row }
+        Row {
+            expires: Some(10),
+            ..row
+        }
     }
 
     #[test]
     fn rows_are_written_by_key_in_the_order_of_fingerprints() {
-        let found = check(&[], &[&[row(9), printed(1, 5)], &[printed(2, 4)], &[]], false);
+        let found = check(
+            &[],
+            &[&[row(9), printed(1, 5)], &[printed(2, 4)], &[]],
+            false,
+        );
         let done = |n| Some(Written::Done(vec![None; n]));
-        assert_eq!(found, (vec![done(2), done(1), done(0)], vec![id(2), id(1), id(9)], vec![]));
+        assert_eq!(
+            found,
+            (
+                vec![done(2), done(1), done(0)],
+                vec![id(2), id(1), id(9)],
+                vec![]
+            )
+        );
     }
 
     #[test]
     fn groups_see_what_those_before_them_write_unless_that_is_refused() {
-        let groups: [&[Row]; 4] = [&[printed(1, 1), row(7)], &[printed(2, 1)], &[row(2)], &[printed(3, 1)]];
+        let groups: [&[Row]; 4] = [
+            &[printed(1, 1), row(7)],
+            &[printed(2, 1)],
+            &[row(2)],
+            &[printed(3, 1)],
+        ];
         let (answers, ids, _) = check(&[row(7)], &groups, false);
         assert_eq!(answers[0], Some(Written::Taken(vec![1])));
         assert_eq!(answers[1], Some(Written::Done(vec![None])));
@@ -160,14 +227,21 @@ mod tests {
     #[test]
     fn an_expired_holder_gives_way_once() {
         let old = [expired(printed(1, 1)), expired(printed(2, 2))];
-        let (answers, ids, archive) = check(&old, &[&[printed(11, 1)], &[printed(12, 1)], &[printed(2, 2)]], false);
+        let (answers, ids, archive) = check(
+            &old,
+            &[&[printed(11, 1)], &[printed(12, 1)], &[printed(2, 2)]],
+            false,
+        );
         assert_eq!(answers[0], Some(Written::Done(vec![None])));
         assert_eq!(answers[1], Some(Written::Done(vec![Some(printed(11, 1))])));
         assert_eq!(answers[2], Some(Written::Taken(vec![0])));
         assert_eq!((ids, archive), (vec![id(11)], vec![print(1)]));
         // A row that is expired when it is written must exist before it can be archived.
         let (answers, ids, _) = check(&[], &[&[expired(printed(1, 1))], &[printed(2, 1)]], false);
-        assert_eq!((answers[0].clone(), answers[1].clone()), (Some(Written::Done(vec![None])), None));
+        assert_eq!(
+            (answers[0].clone(), answers[1].clone()),
+            (Some(Written::Done(vec![None])), None)
+        );
         assert_eq!(ids, [id(1)]);
     }
 
@@ -175,14 +249,32 @@ mod tests {
     fn what_an_earlier_attempt_wrote_is_written() {
         let mine = [printed(1, 1), row(2)];
         for (again, expected) in [
-            (true, [Some(Written::Done(vec![None])), Some(Written::Done(vec![None]))]),
-            (false, [Some(Written::Done(vec![Some(printed(1, 1))])), Some(Written::Taken(vec![0]))]),
+            (
+                true,
+                [
+                    Some(Written::Done(vec![None])),
+                    Some(Written::Done(vec![None])),
+                ],
+            ),
+            (
+                false,
+                [
+                    Some(Written::Done(vec![Some(printed(1, 1))])),
+                    Some(Written::Taken(vec![0])),
+                ],
+            ),
         ] {
             let (answers, ids, archive) = check(&mine, &[&mine[..1], &mine[1..]], again);
             assert_eq!(answers, expected, "{again}");
             assert!(ids.is_empty() && archive.is_empty());
         }
-        let other = [Row { sealed: "other".into(), ..row(2) }];
-        assert_eq!(check(&mine, &[&other], true).0, [Some(Written::Taken(vec![0]))]);
+        let other = [Row {
+            sealed: "other".into(),
+            ..row(2)
+        }];
+        assert_eq!(
+            check(&mine, &[&other], true).0,
+            [Some(Written::Taken(vec![0]))]
+        );
     }
 }

@@ -93,7 +93,9 @@ static INSTANCES: &str = "WITH gone AS (
     FROM sealwire.instances WHERE seen >= clock_timestamp() - make_interval(secs => $1::float8) ORDER BY id COLLATE \"C\"";
 
 fn number(generation: i64) -> Result<u64, StoreError> {
-    generation.try_into().map_err(|_| damaged("the generation is negative"))
+    generation
+        .try_into()
+        .map_err(|_| damaged("the generation is negative"))
 }
 
 impl PostgresStore {
@@ -101,7 +103,9 @@ impl PostgresStore {
     /// a separate statement. The change is valid without the notification, because engines also poll.
     async fn change(&self, sql: &'static str, params: Params<'_>) -> Result<Commit, StoreError> {
         let rows = self.query(&self.shared.control, false, sql, params).await?;
-        let Some(row) = rows.first() else { return Ok(Commit::Moved) };
+        let Some(row) = rows.first() else {
+            return Ok(Commit::Moved);
+        };
         let generation = number(column(row, 0).map_err(SqlFault::into_error)?)?;
         if let Err(error) = self.query(&self.shared.control, true, NOTIFY, &[]).await {
             tracing::debug!(%error, "others were not told of a change");
@@ -113,14 +117,20 @@ impl PostgresStore {
 #[async_trait]
 impl ControlStore for PostgresStore {
     async fn generation(&self) -> Result<u64, StoreError> {
-        let rows = self.query(&self.shared.control, true, GENERATION, &[]).await?;
-        let row = rows.first().ok_or_else(|| damaged("there is no generation"))?;
+        let rows = self
+            .query(&self.shared.control, true, GENERATION, &[])
+            .await?;
+        let row = rows
+            .first()
+            .ok_or_else(|| damaged("there is no generation"))?;
         number(column(row, 0).map_err(SqlFault::into_error)?)
     }
 
     async fn load(&self) -> Result<Snapshot, StoreError> {
         let rows = self.query(&self.shared.control, true, LOAD, &[]).await?;
-        let first = rows.first().ok_or_else(|| damaged("there is no generation"))?;
+        let first = rows
+            .first()
+            .ok_or_else(|| damaged("there is no generation"))?;
         let generation = number(column(first, 0).map_err(SqlFault::into_error)?)?;
         let mut records = BTreeMap::new();
         for row in &rows {
@@ -128,40 +138,61 @@ impl ControlStore for PostgresStore {
                 records.insert(key, column(row, 2).map_err(SqlFault::into_error)?);
             }
         }
-        Ok(Snapshot { generation, records })
+        Ok(Snapshot {
+            generation,
+            records,
+        })
     }
 
     async fn read(&self, key: &str) -> Result<(u64, Option<Vec<u8>>), StoreError> {
         let rows = if is_single(key) {
-            self.query(&self.shared.control, true, READ_SINGLE, &[&key.as_bytes()]).await?
+            self.query(&self.shared.control, true, READ_SINGLE, &[&key.as_bytes()])
+                .await?
         } else {
-            self.query(&self.shared.control, true, READ, &[&key]).await?
+            self.query(&self.shared.control, true, READ, &[&key])
+                .await?
         };
-        let row = rows.first().ok_or_else(|| damaged("there is no generation"))?;
+        let row = rows
+            .first()
+            .ok_or_else(|| damaged("there is no generation"))?;
         let generation = number(column(row, 0).map_err(SqlFault::into_error)?)?;
         Ok((generation, column(row, 1).map_err(SqlFault::into_error)?))
     }
 
     async fn singles(&self, after: Option<&str>, limit: usize) -> Result<Snapshot, StoreError> {
-        let (after, limit) = (after.unwrap_or_default().as_bytes(), i64::try_from(limit).unwrap_or(i64::MAX));
-        let rows = self.query(&self.shared.control, true, SINGLES, &[&after, &limit]).await?;
-        let first = rows.first().ok_or_else(|| damaged("there is no generation"))?;
+        let (after, limit) = (
+            after.unwrap_or_default().as_bytes(),
+            i64::try_from(limit).unwrap_or(i64::MAX),
+        );
+        let rows = self
+            .query(&self.shared.control, true, SINGLES, &[&after, &limit])
+            .await?;
+        let first = rows
+            .first()
+            .ok_or_else(|| damaged("there is no generation"))?;
         let generation = number(column(first, 0).map_err(SqlFault::into_error)?)?;
         let mut records = BTreeMap::new();
         for row in &rows {
             if let Some(key) = column::<Option<Vec<u8>>>(row, 1).map_err(SqlFault::into_error)? {
-                let key = String::from_utf8(key).map_err(|_| damaged("the key of a record is not text"))?;
+                let key = String::from_utf8(key)
+                    .map_err(|_| damaged("the key of a record is not text"))?;
                 records.insert(key, column(row, 2).map_err(SqlFault::into_error)?);
             }
         }
-        Ok(Snapshot { generation, records })
+        Ok(Snapshot {
+            generation,
+            records,
+        })
     }
 
     async fn commit_all(&self, base: u64, changes: &Changes) -> Result<Commit, StoreError> {
         // No generation exceeds `i64`, so this base cannot match.
-        let Ok(base) = i64::try_from(base) else { return Ok(Commit::Moved) };
+        let Ok(base) = i64::try_from(base) else {
+            return Ok(Commit::Moved);
+        };
         let (mut gone, mut keys, mut records) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut single_gone, mut single_keys, mut single_records) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut single_gone, mut single_keys, mut single_records) =
+            (Vec::new(), Vec::new(), Vec::new());
         for (key, record) in changes {
             match (is_single(key), record) {
                 (false, None) => gone.push(&**key),
@@ -176,14 +207,24 @@ impl ControlStore for PostgresStore {
                 }
             }
         }
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
-            [&base, &gone, &keys, &records, &single_gone, &single_keys, &single_records];
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 7] = [
+            &base,
+            &gone,
+            &keys,
+            &records,
+            &single_gone,
+            &single_keys,
+            &single_records,
+        ];
         self.change(CHANGE, &params).await
     }
 
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
-        let Ok(base) = i64::try_from(base) else { return Ok(Commit::Moved) };
-        let generation = i64::try_from(state.generation).map_err(|_| damaged("no generation left"))?;
+        let Ok(base) = i64::try_from(base) else {
+            return Ok(Commit::Moved);
+        };
+        let generation =
+            i64::try_from(state.generation).map_err(|_| damaged("no generation left"))?;
         let (mut keys, mut records) = (Vec::new(), Vec::new());
         let (mut single_keys, mut single_records) = (Vec::new(), Vec::new());
         for (key, record) in &state.records {
@@ -195,8 +236,14 @@ impl ControlStore for PostgresStore {
                 records.push(&record[..]);
             }
         }
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
-            [&base, &generation, &keys, &records, &single_keys, &single_records];
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 6] = [
+            &base,
+            &generation,
+            &keys,
+            &records,
+            &single_keys,
+            &single_records,
+        ];
         self.change(REPLACE, &params).await
     }
 
@@ -209,25 +256,42 @@ impl ControlStore for PostgresStore {
 
     async fn beat(&self, instance: &Instance) -> Result<(), StoreError> {
         let generation = i64::try_from(instance.generation).unwrap_or(i64::MAX);
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
-            [&instance.id, &instance.address, &instance.version, &generation];
-        self.query(&self.shared.control, true, BEAT, &params).await.map(drop)
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] = [
+            &instance.id,
+            &instance.address,
+            &instance.version,
+            &generation,
+        ];
+        self.query(&self.shared.control, true, BEAT, &params)
+            .await
+            .map(drop)
     }
 
     async fn leave(&self, id: &str) -> Result<(), StoreError> {
-        self.query(&self.shared.control, true, LEAVE, &[&id]).await.map(drop)
+        self.query(&self.shared.control, true, LEAVE, &[&id])
+            .await
+            .map(drop)
     }
 
     async fn lease(&self, name: &str, holder: &str, time: Duration) -> Result<bool, StoreError> {
         let seconds = time.as_secs_f64();
-        let rows = self.query(&self.shared.control, true, LEASE, &[&name, &holder, &seconds]).await?;
+        let rows = self
+            .query(
+                &self.shared.control,
+                true,
+                LEASE,
+                &[&name, &holder, &seconds],
+            )
+            .await?;
         Ok(!rows.is_empty())
     }
 
     async fn instances(&self, age_max: Duration) -> Result<Vec<Instance>, StoreError> {
         // A hundred years are effectively unlimited, and a valid interval.
         let seconds = age_max.as_secs_f64().min(3.2e9);
-        let rows = self.query(&self.shared.control, true, INSTANCES, &[&seconds]).await?;
+        let rows = self
+            .query(&self.shared.control, true, INSTANCES, &[&seconds])
+            .await?;
         let read = |row: &tokio_postgres::Row| -> Result<Instance, SqlFault> {
             Ok(Instance {
                 id: column(row, 0)?,
@@ -237,6 +301,8 @@ impl ControlStore for PostgresStore {
                 age: Duration::try_from_secs_f64(column::<f64>(row, 4)?).unwrap_or_default(),
             })
         };
-        rows.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect()
+        rows.iter()
+            .map(|row| read(row).map_err(SqlFault::into_error))
+            .collect()
     }
 }

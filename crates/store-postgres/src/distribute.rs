@@ -70,7 +70,9 @@ pub async fn distribute(
     dry_run: bool,
 ) -> Result<Distribution, StoreError> {
     let settings = Arc::new(Settings::new(options)?);
-    let (session, link) = Session::open(&settings, &mut 0).await.map_err(|fault| fault.error)?;
+    let (session, link) = Session::open(&settings, &mut 0)
+        .await
+        .map_err(|fault| fault.error)?;
     let work = async {
         let found = plan(session.client(), shards).await?;
         if dry_run {
@@ -98,23 +100,43 @@ fn failed(error: tokio_postgres::Error) -> StoreError {
 /// Checks the database, and says what there is to distribute.
 async fn plan(client: &Client, shards: Option<u32>) -> Result<Distribution, StoreError> {
     // Counting the rows of a large table takes long.
-    client.batch_execute("SET statement_timeout = 0").await.map_err(failed)?;
+    client
+        .batch_execute("SET statement_timeout = 0")
+        .await
+        .map_err(failed)?;
     let version = "SELECT extversion FROM pg_extension WHERE extname = 'citus'";
     let version = client.query_opt(version, &[]).await.map_err(failed)?;
     let Some(version) = version else {
-        return Err(invalid("this database does not have the extension citus: docs/citus.md says how to prepare it"));
+        return Err(invalid(
+            "this database does not have the extension citus: docs/citus.md says how to prepare it",
+        ));
     };
-    let group = client.query_one("SELECT groupid FROM pg_dist_local_group", &[]).await.map_err(failed)?;
+    let group = client
+        .query_one("SELECT groupid FROM pg_dist_local_group", &[])
+        .await
+        .map_err(failed)?;
     if group.get::<_, i32>(0) != 0 {
-        return Err(invalid("this database is a worker: postgres.url must name the coordinator"));
+        return Err(invalid(
+            "this database is a worker: postgres.url must name the coordinator",
+        ));
     }
     let nodes = "SELECT nodename || ':' || nodeport FROM pg_dist_node
         WHERE noderole = 'primary' AND isactive AND shouldhaveshards ORDER BY nodename, nodeport";
-    let nodes: Vec<String> = client.query(nodes, &[]).await.map_err(failed)?.iter().map(|row| row.get(0)).collect();
+    let nodes: Vec<String> = client
+        .query(nodes, &[])
+        .await
+        .map_err(failed)?
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
     if nodes.is_empty() {
-        return Err(invalid("the coordinator knows no node for shards: SELECT citus_add_node('host', 5432)"));
+        return Err(invalid(
+            "the coordinator knows no node for shards: SELECT citus_add_node('host', 5432)",
+        ));
     }
-    migrate::current(client).await.map_err(Failure::into_error)?;
+    migrate::current(client)
+        .await
+        .map_err(Failure::into_error)?;
     let mut found = Distribution {
         citus: version.get(0),
         nodes,
@@ -128,13 +150,17 @@ async fn plan(client: &Client, shards: Option<u32>) -> Result<Distribution, Stor
             Some((column, count)) if column == "app" => {
                 found.distributed.push(table.to_owned());
                 if shards.is_some_and(|shards| shards != count) {
-                    let what = format!("table {table} has {count} shards: alter_distributed_table changes the number");
+                    let what = format!(
+                        "table {table} has {count} shards: alter_distributed_table changes the number"
+                    );
                     return Err(invalid(what));
                 }
                 found.shards = count;
             }
             Some((column, _)) => {
-                return Err(invalid(format!("table {table} is distributed by {column}, and must be by app")));
+                return Err(invalid(format!(
+                    "table {table} is distributed by {column}, and must be by app"
+                )));
             }
             None => {
                 found.rows += rows_of(client, table).await?;
@@ -149,20 +175,34 @@ async fn plan(client: &Client, shards: Option<u32>) -> Result<Distribution, Stor
 }
 
 /// Returns the distribution column of a table and the number of its shards, if it is distributed.
-async fn distribution_of(client: &Client, table: &str) -> Result<Option<(String, u32)>, StoreError> {
+async fn distribution_of(
+    client: &Client,
+    table: &str,
+) -> Result<Option<(String, u32)>, StoreError> {
     let sql = "SELECT column_to_column_name(p.logicalrelid, p.partkey),
             (SELECT count(*) FROM pg_dist_shard s WHERE s.logicalrelid = p.logicalrelid)
         FROM pg_dist_partition p WHERE p.logicalrelid = to_regclass($1::text) AND p.partmethod = 'h'";
-    let row = client.query_opt(sql, &[&format!("sealwire.{table}")]).await.map_err(failed)?;
+    let row = client
+        .query_opt(sql, &[&format!("sealwire.{table}")])
+        .await
+        .map_err(failed)?;
     Ok(row.map(|row| (row.get(0), u32::try_from(row.get::<_, i64>(1)).unwrap_or(0))))
 }
 
 async fn rows_of(client: &Client, table: &str) -> Result<u64, StoreError> {
-    let is_there = client.query_one("SELECT to_regclass($1::text) IS NOT NULL", &[&format!("sealwire.{table}")]).await;
+    let is_there = client
+        .query_one(
+            "SELECT to_regclass($1::text) IS NOT NULL",
+            &[&format!("sealwire.{table}")],
+        )
+        .await;
     if !is_there.map_err(failed)?.get::<_, bool>(0) {
         return Ok(0);
     }
-    let count = client.query_one(&format!("SELECT count(*) FROM sealwire.{table}"), &[]).await.map_err(failed)?;
+    let count = client
+        .query_one(&format!("SELECT count(*) FROM sealwire.{table}"), &[])
+        .await
+        .map_err(failed)?;
     Ok(u64::try_from(count.get::<_, i64>(0)).unwrap_or(0))
 }
 
@@ -174,17 +214,29 @@ async fn refuse_engines(client: &Client) -> Result<(), StoreError> {
     if count == 0 {
         return Ok(());
     }
-    Err(invalid(format!("{count} connections of engines are open here: stop all engines of this store first")))
+    Err(invalid(format!(
+        "{count} connections of engines are open here: stop all engines of this store first"
+    )))
 }
 
 /// Gives the role its settings, the tables their shards, and the shards their statistics.
 async fn apply(client: &Client, found: &Distribution) -> Result<(), StoreError> {
-    client.batch_execute("SET plan_cache_mode = auto").await.map_err(failed)?;
+    client
+        .batch_execute("SET plan_cache_mode = auto")
+        .await
+        .map_err(failed)?;
     for (name, value) in ROLE_SETTINGS {
         let sql = "SELECT coalesce($1 = ANY(rolconfig), false) FROM pg_roles WHERE rolname = current_user";
-        let is_set: bool = client.query_one(sql, &[&format!("{name}={value}")]).await.map_err(failed)?.get(0);
+        let is_set: bool = client
+            .query_one(sql, &[&format!("{name}={value}")])
+            .await
+            .map_err(failed)?
+            .get(0);
         if !is_set {
-            client.batch_execute(&format!("ALTER ROLE CURRENT_USER SET {name} = '{value}'")).await.map_err(failed)?;
+            client
+                .batch_execute(&format!("ALTER ROLE CURRENT_USER SET {name} = '{value}'"))
+                .await
+                .map_err(failed)?;
         }
     }
     if !found.to_distribute.is_empty() {
@@ -192,7 +244,9 @@ async fn apply(client: &Client, found: &Distribution) -> Result<(), StoreError> 
     }
     // An earlier call can have ended before this.
     for (table, rows) in SAMPLES {
-        sample(client, table, rows).await.map_err(Failure::into_error)?;
+        sample(client, table, rows)
+            .await
+            .map_err(Failure::into_error)?;
     }
     Ok(())
 }
@@ -207,7 +261,10 @@ async fn create(client: &Client, found: &Distribution) -> Result<(), StoreError>
         sleep(Duration::from_millis(100)).await;
     }
     // The lock keeps migrations and other calls of this kind away. It ends with the transaction.
-    client.batch_execute(&format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK})")).await.map_err(failed)?;
+    client
+        .batch_execute(&format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK})"))
+        .await
+        .map_err(failed)?;
     // An engine can have started since the first check, or another call can have distributed a table.
     refuse_engines(client).await?;
     let mut tables = Vec::new();
@@ -216,12 +273,16 @@ async fn create(client: &Client, found: &Distribution) -> Result<(), StoreError>
             tables.push(table);
         }
     }
-    create_tables(client, &tables, found.shards).await.map_err(Failure::into_error)
+    create_tables(client, &tables, found.shards)
+        .await
+        .map_err(Failure::into_error)
 }
 
 async fn create_tables(client: &Client, tables: &[&String], shards: u32) -> Result<(), Failure> {
     // The shards of a later table are changed over the connections of an earlier one.
-    client.batch_execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'").await?;
+    client
+        .batch_execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'")
+        .await?;
     for table in tables {
         // Workers plan with the app as a constant. Statistics of the apps of a shard would say that a new app has no rows, and
         // that any index that begins with the app finds them.
@@ -235,18 +296,39 @@ async fn create_tables(client: &Client, tables: &[&String], shards: u32) -> Resu
             true => format!("shard_count := {shards}, colocate_with := 'none'"),
             false => format!("colocate_with := 'sealwire.{first}'"),
         };
-        client.batch_execute(&format!("SELECT create_distributed_table('sealwire.{table}', 'app', {how})")).await?;
         client
-            .batch_execute(&format!("SELECT truncate_local_data_after_distributing_table('sealwire.{table}')"))
+            .batch_execute(&format!(
+                "SELECT create_distributed_table('sealwire.{table}', 'app', {how})"
+            ))
+            .await?;
+        client
+            .batch_execute(&format!(
+                "SELECT truncate_local_data_after_distributing_table('sealwire.{table}')"
+            ))
             .await?;
     }
     client
-        .batch_execute(&format!("CREATE TABLE IF NOT EXISTS sealwire.{APPS} (app int4 NOT NULL PRIMARY KEY)"))
+        .batch_execute(&format!(
+            "CREATE TABLE IF NOT EXISTS sealwire.{APPS} (app int4 NOT NULL PRIMARY KEY)"
+        ))
         .await?;
     let place = "SELECT 1 FROM pg_dist_partition WHERE logicalrelid = to_regclass($1::text)";
-    if client.query_opt(place, &[&format!("sealwire.{APPS}")]).await?.is_none() {
-        let create = "SELECT create_distributed_table($1::text::regclass, 'app', colocate_with := $2::text)";
-        client.execute(create, &[&format!("sealwire.{APPS}"), &format!("sealwire.{}", TABLES[0])]).await?;
+    if client
+        .query_opt(place, &[&format!("sealwire.{APPS}")])
+        .await?
+        .is_none()
+    {
+        let create =
+            "SELECT create_distributed_table($1::text::regclass, 'app', colocate_with := $2::text)";
+        client
+            .execute(
+                create,
+                &[
+                    &format!("sealwire.{APPS}"),
+                    &format!("sealwire.{}", TABLES[0]),
+                ],
+            )
+            .await?;
     }
     Ok(client.batch_execute("COMMIT").await?)
 }
@@ -255,28 +337,53 @@ async fn create_tables(client: &Client, tables: &[&String], shards: u32) -> Resu
 /// one node. Removes the rows that these are of. Shards with rows get the other statistics only.
 async fn sample(client: &Client, table: &str, rows: &str) -> Result<(), Failure> {
     // Rows that an interrupted call left.
-    client.batch_execute(&format!("DELETE FROM sealwire.{table} WHERE app < 0")).await?;
-    let is_filled =
-        client.query_one(&format!("SELECT EXISTS (SELECT 1 FROM sealwire.{table} WHERE app >= 0)"), &[]).await?;
+    client
+        .batch_execute(&format!("DELETE FROM sealwire.{table} WHERE app < 0"))
+        .await?;
+    let is_filled = client
+        .query_one(
+            &format!("SELECT EXISTS (SELECT 1 FROM sealwire.{table} WHERE app >= 0)"),
+            &[],
+        )
+        .await?;
     if is_filled.get::<_, bool>(0) {
-        return Ok(client.batch_execute(&format!("ANALYZE sealwire.{table}")).await?);
+        return Ok(client
+            .batch_execute(&format!("ANALYZE sealwire.{table}"))
+            .await?);
     }
-    set_on_shards(client, table, &["SET (n_distinct = 1)", "SET STATISTICS -1"]).await?;
+    set_on_shards(
+        client,
+        table,
+        &["SET (n_distinct = 1)", "SET STATISTICS -1"],
+    )
+    .await?;
     let from = "FROM generate_series(-12801, -2) AS n";
-    client.batch_execute(&format!("INSERT INTO sealwire.{table} {rows} {from}")).await?;
-    client.batch_execute(&format!("ANALYZE sealwire.{table}")).await?;
-    client.batch_execute(&format!("DELETE FROM sealwire.{table} WHERE app < 0")).await?;
+    client
+        .batch_execute(&format!("INSERT INTO sealwire.{table} {rows} {from}"))
+        .await?;
+    client
+        .batch_execute(&format!("ANALYZE sealwire.{table}"))
+        .await?;
+    client
+        .batch_execute(&format!("DELETE FROM sealwire.{table} WHERE app < 0"))
+        .await?;
     set_on_shards(client, table, &["SET STATISTICS 0"]).await
 }
 
 /// Changes the columns of app and collection of every shard. Citus does not do that by `ALTER TABLE`.
 async fn set_on_shards(client: &Client, table: &str, changes: &[&str]) -> Result<(), Failure> {
     let columns = ["app", "collection"].into_iter();
-    let changes =
-        columns.flat_map(|column| changes.iter().map(move |change| format!("ALTER COLUMN {column} {change}")));
+    let changes = columns.flat_map(|column| {
+        changes
+            .iter()
+            .map(move |change| format!("ALTER COLUMN {column} {change}"))
+    });
     let alter = format!("ALTER TABLE %s {}", changes.collect::<Vec<_>>().join(", "));
     let sql = "SELECT result FROM run_command_on_shards($1::text::regclass, $2) WHERE NOT success LIMIT 1";
-    match client.query_opt(sql, &[&format!("sealwire.{table}"), &alter]).await? {
+    match client
+        .query_opt(sql, &[&format!("sealwire.{table}"), &alter])
+        .await?
+    {
         Some(row) => Err(Failure::SqlFault(SqlFault::Refused(row.get(0)))),
         None => Ok(()),
     }

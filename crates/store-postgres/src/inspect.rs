@@ -78,7 +78,9 @@ pub struct CitusWorker {
 /// [`StoreError::Setting`] for an invalid option; [`StoreError::Newer`]; [`StoreError::Unavailable`].
 pub async fn examine(options: PostgresOptions) -> Result<Examined, StoreError> {
     let settings = Arc::new(Settings::new(options)?);
-    let (session, link) = Session::open(&settings, &mut 0).await.map_err(|fault| fault.error)?;
+    let (session, link) = Session::open(&settings, &mut 0)
+        .await
+        .map_err(|fault| fault.error)?;
     let asked = async {
         tokio::select! {
             biased;
@@ -89,7 +91,10 @@ pub async fn examine(options: PostgresOptions) -> Result<Examined, StoreError> {
     match timeout(settings.options.timeout, asked).await {
         Ok(Ok(examined)) => Ok(examined),
         Ok(Err(failure)) => Err(failure.into_error()),
-        Err(_) => Err(StoreError::Unavailable(format!("no answer within {} ms", settings.options.timeout.as_millis()))),
+        Err(_) => Err(StoreError::Unavailable(format!(
+            "no answer within {} ms",
+            settings.options.timeout.as_millis()
+        ))),
     }
 }
 
@@ -102,7 +107,10 @@ async fn ask(client: &Client) -> Result<Examined, Failure> {
         latency = latency.min(begun.elapsed());
     }
     let ours = SystemTime::now();
-    let theirs: SystemTime = client.query_one("SELECT clock_timestamp()", &[]).await?.get(0);
+    let theirs: SystemTime = client
+        .query_one("SELECT clock_timestamp()", &[])
+        .await?
+        .get(0);
     let clock_ahead_s = match theirs.duration_since(ours) {
         Ok(ahead) => ahead.as_secs_f64(),
         Err(behind) => -behind.duration().as_secs_f64(),
@@ -110,7 +118,10 @@ async fn ask(client: &Client) -> Result<Examined, Failure> {
     // `reset_val` is the server's value; this program's sessions raise the current value.
     let commit = "SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'";
     let may_create = "SELECT has_database_privilege(current_database(), 'CREATE')";
-    let tls = text(client, "SELECT coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false)::text");
+    let tls = text(
+        client,
+        "SELECT coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false)::text",
+    );
     Ok(Examined {
         version: setting(client, "server_version").await?,
         tls: tls.await?.as_deref() == Some("true"),
@@ -120,9 +131,15 @@ async fn ask(client: &Client) -> Result<Examined, Failure> {
         synchronous_commit: text(client, commit).await?.unwrap_or_default(),
         fsync: setting(client, "fsync").await? != "off",
         full_page_writes: setting(client, "full_page_writes").await? != "off",
-        connections_max: setting(client, "max_connections").await?.parse().unwrap_or(u32::MAX),
+        connections_max: setting(client, "max_connections")
+            .await?
+            .parse()
+            .unwrap_or(u32::MAX),
         connections: u32::try_from(
-            client.query_one("SELECT count(*) FROM pg_stat_activity", &[]).await?.get::<_, i64>(0),
+            client
+                .query_one("SELECT count(*) FROM pg_stat_activity", &[])
+                .await?
+                .get::<_, i64>(0),
         )
         .unwrap_or(u32::MAX),
         clock_ahead_s,
@@ -136,8 +153,15 @@ async fn cluster(client: &Client) -> Result<Option<CitusCluster>, Failure> {
     if !client.query_one(there, &[]).await?.get::<_, bool>(0) {
         return Ok(None);
     }
-    let version = text(client, "SELECT extversion FROM pg_extension WHERE extname = 'citus'").await?;
-    let group: i32 = client.query_one("SELECT groupid FROM pg_dist_local_group", &[]).await?.get(0);
+    let version = text(
+        client,
+        "SELECT extversion FROM pg_extension WHERE extname = 'citus'",
+    )
+    .await?;
+    let group: i32 = client
+        .query_one("SELECT groupid FROM pg_dist_local_group", &[])
+        .await?
+        .get(0);
     let mut found = CitusCluster {
         version: version.unwrap_or_default(),
         is_coordinator: group == 0,
@@ -149,13 +173,21 @@ async fn cluster(client: &Client) -> Result<Option<CitusCluster>, Failure> {
         AND p.partmethod = 'h' AND column_to_column_name(p.logicalrelid, p.partkey) = 'app'";
     let (mut places, mut local) = (Vec::new(), Vec::new());
     for table in citus::TABLES {
-        match client.query_opt(place, &[&format!("sealwire.{table}")]).await? {
+        match client
+            .query_opt(place, &[&format!("sealwire.{table}")])
+            .await?
+        {
             None => local.push(table.to_owned()),
             Some(row) => {
                 let place: i32 = row.get(0);
                 let is_apart = places.first().is_some_and(|first| *first != place);
                 places.push(place);
-                if is_apart { &mut found.misplaced } else { &mut found.distributed }.push(table.to_owned());
+                if is_apart {
+                    &mut found.misplaced
+                } else {
+                    &mut found.distributed
+                }
+                .push(table.to_owned());
             }
         }
     }
@@ -171,7 +203,10 @@ async fn cluster(client: &Client) -> Result<Option<CitusCluster>, Failure> {
                 (true, Some((fsync, commit))) => Ok((fsync.to_owned(), commit.to_owned())),
                 _ => Err(result),
             };
-            found.workers.push(CitusWorker { name: row.get(0), settings });
+            found.workers.push(CitusWorker {
+                name: row.get(0),
+                settings,
+            });
         }
     }
     Ok(Some(found))
@@ -179,7 +214,9 @@ async fn cluster(client: &Client) -> Result<Option<CitusCluster>, Failure> {
 
 /// Returns a setting. Returns an empty string if a compatible database does not have this setting.
 async fn setting(client: &Client, name: &str) -> Result<String, Error> {
-    let row = client.query_one("SELECT current_setting($1, true)", &[&name]).await?;
+    let row = client
+        .query_one("SELECT current_setting($1, true)", &[&name])
+        .await?;
     Ok(row.get::<_, Option<String>>(0).unwrap_or_default())
 }
 

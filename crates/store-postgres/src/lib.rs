@@ -97,10 +97,15 @@ impl PostgresStore {
         let found = migrate::migrate(&settings, true).await?;
         let is_distributed = *settings.is_distributed.get_or_init(|| found);
         let limit = settings.options.timeout;
-        let lanes = |count| (0..count).map(|_| DedicatedConnection::start(&settings)).collect();
+        let lanes = |count| {
+            (0..count)
+                .map(|_| DedicatedConnection::start(&settings))
+                .collect()
+        };
         let (telling, told) = watch::channel(());
         let (listens, mut ready) = watch::channel(false);
-        let listening = tokio::spawn(listen::listen(Arc::clone(&settings), telling, listens)).abort_handle();
+        let listening =
+            tokio::spawn(listen::listen(Arc::clone(&settings), telling, listens)).abort_handle();
         let shared = Shared {
             writers: Writers::new(lanes(settings.options.writers)),
             readers: lanes(settings.options.readers),
@@ -118,7 +123,9 @@ impl PostgresStore {
         // Waits for the listener, so that a change right after this call is not missed. A database without
         // notifications is accepted.
         let _ = timeout(limit, ready.wait_for(|ready| *ready)).await;
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
     }
 
     /// Returns true if at least one read connection and one write connection are up.
@@ -131,22 +138,38 @@ impl PostgresStore {
     #[must_use]
     pub fn links(&self) -> (usize, usize) {
         let shared = &self.shared;
-        let lanes = shared.writers.lanes().chain(&shared.readers).chain([&shared.control, &shared.slow]);
-        let (up, all) = lanes.fold((0, 0), |(up, all), lane| (up + usize::from(lane.is_up()), all + 1));
+        let lanes = shared
+            .writers
+            .lanes()
+            .chain(&shared.readers)
+            .chain([&shared.control, &shared.slow]);
+        let (up, all) = lanes.fold((0, 0), |(up, all), lane| {
+            (up + usize::from(lane.is_up()), all + 1)
+        });
         (up, all - up)
     }
 
     /// Picks a read connection round-robin, preferring connections that are up.
     fn reader(&self) -> &DedicatedConnection {
-        let (readers, turn) = (&self.shared.readers, self.shared.next_reader.fetch_add(1, Ordering::Relaxed));
-        let turns = (0..readers.len()).map(|step| &readers[turn.wrapping_add(step) % readers.len()]);
-        turns.clone().find(|lane| lane.is_up()).unwrap_or(&readers[turn % readers.len()])
+        let (readers, turn) = (
+            &self.shared.readers,
+            self.shared.next_reader.fetch_add(1, Ordering::Relaxed),
+        );
+        let turns =
+            (0..readers.len()).map(|step| &readers[turn.wrapping_add(step) % readers.len()]);
+        turns
+            .clone()
+            .find(|lane| lane.is_up())
+            .unwrap_or(&readers[turn % readers.len()])
     }
 
     /// Runs `work` under a permit of `turns`. Once started, the work continues to its end and keeps the permit, even if
     /// the request is cancelled. Its statements run on in the database, and later statements on the connection would
     /// wait for them.
-    async fn in_turn<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
+    async fn in_turn<
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    >(
         &self,
         turns: &Arc<Semaphore>,
         work: impl FnOnce(Self, Instant) -> F,
@@ -154,13 +177,15 @@ impl PostgresStore {
         let deadline = Instant::now() + self.shared.timeout;
         let work = work(self.clone(), deadline);
         let turn = timeout_at(deadline, Arc::clone(turns).acquire_owned()).await;
-        let turn = turn.map_err(|_| StoreError::Unavailable("others of its kind are before it".into()))?;
+        let turn =
+            turn.map_err(|_| StoreError::Unavailable("others of its kind are before it".into()))?;
         let done = tokio::spawn(async move {
             let done = work.await;
             drop(turn);
             done
         });
-        done.await.unwrap_or_else(|_| Err(StoreError::Unavailable("a call failed".into())))
+        done.await
+            .unwrap_or_else(|_| Err(StoreError::Unavailable("a call failed".into())))
     }
 
     /// Runs one statement as its own transaction. The statement is retried after a broken connection only if it is
@@ -189,12 +214,19 @@ impl PostgresStore {
 }
 
 /// Runs the attempts of a request that consists of one statement.
-async fn answered(mut call: Query<'_>, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
+async fn answered(
+    mut call: Query<'_>,
+    sql: &'static str,
+    params: Params<'_>,
+) -> Result<Vec<Row>, StoreError> {
     loop {
         let session = call.session().await?;
         match call.bound(&session, session.query(sql, params)).await {
             Ok(rows) => return Ok(rows),
-            Err(fault) => call.again(session, fault).await.map_err(SqlFault::into_error)?,
+            Err(fault) => call
+                .again(session, fault)
+                .await
+                .map_err(SqlFault::into_error)?,
         }
     }
 }

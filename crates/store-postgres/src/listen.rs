@@ -19,7 +19,11 @@ const ALIVE: Duration = Duration::from_secs(10);
 
 /// Listens forever and signals `told` whenever something may have changed: on a notification, and after a time without
 /// a connection. Signals `ready` once it listens for the first time.
-pub(super) async fn listen(settings: Arc<Settings>, told: watch::Sender<()>, ready: watch::Sender<bool>) {
+pub(super) async fn listen(
+    settings: Arc<Settings>,
+    told: watch::Sender<()>,
+    ready: watch::Sender<bool>,
+) {
     let (mut target, mut failures) = (0, 0);
     loop {
         let heard = match Session::open(&settings, &mut target).await {

@@ -58,8 +58,7 @@ const INDEX: [&str; 3] = [
 ];
 
 /// Pages of the table of tokens, as the server estimates them.
-static PAGES: &str =
-    "SELECT coalesce((SELECT c.relpages FROM pg_class c WHERE c.oid = to_regclass('sealwire.tokens')), 0)";
+static PAGES: &str = "SELECT coalesce((SELECT c.relpages FROM pg_class c WHERE c.oid = to_regclass('sealwire.tokens')), 0)";
 
 /// Pages up to which the index is built before the engine starts: 80 MB.
 const PAGES_AT_START: i32 = 10_000;
@@ -94,7 +93,9 @@ pub(super) async fn migrate(settings: &Arc<Settings>, stays: bool) -> Result<boo
     if work.await.map_err(Failure::into_error)? == IndexState::TooLarge && stays {
         let settings = Arc::clone(settings);
         tokio::spawn(async move {
-            let Ok((session, link)) = Session::open(&settings, &mut 0).await else { return };
+            let Ok((session, link)) = Session::open(&settings, &mut 0).await else {
+                return;
+            };
             tokio::select! {
                 biased;
                 () = build_or_warn(session.client(), None) => {}
@@ -125,8 +126,13 @@ pub(super) enum Failure {
 impl Failure {
     pub(super) fn into_error(self) -> StoreError {
         match self {
-            Self::Newer(found) => StoreError::Newer { found, known: KNOWN },
-            Self::Locked => StoreError::Unavailable("another session holds a lock of the schema".into()),
+            Self::Newer(found) => StoreError::Newer {
+                found,
+                known: KNOWN,
+            },
+            Self::Locked => {
+                StoreError::Unavailable("another session holds a lock of the schema".into())
+            }
             Self::SqlFault(fault) => fault.into_error(),
         }
     }
@@ -138,7 +144,9 @@ impl From<Error> for Failure {
             return Self::Locked;
         }
         Self::SqlFault(match SqlFault::from(error) {
-            SqlFault::Refused(what) => SqlFault::Refused(format!("the schema cannot be made: {what}")),
+            SqlFault::Refused(what) => {
+                SqlFault::Refused(format!("the schema cannot be made: {what}"))
+            }
             other => other,
         })
     }
@@ -146,7 +154,11 @@ impl From<Error> for Failure {
 
 impl From<Option<Error>> for Failure {
     fn from(ended: Option<Error>) -> Self {
-        Self::SqlFault(SqlFault::Lost(ended.as_ref().map_or("the server closed the connection".into(), describe)))
+        Self::SqlFault(SqlFault::Lost(
+            ended
+                .as_ref()
+                .map_or("the server closed the connection".into(), describe),
+        ))
     }
 }
 
@@ -154,8 +166,13 @@ impl From<Option<Error>> for Failure {
 /// engine from starting: without it only exports and erasures are slow.
 async fn prepare(client: &Client) -> Result<IndexState, Failure> {
     warn_of_no_fsync(client).await?;
-    timeout(PATIENCE, migrate_with_retries(client)).await.map_err(|_| Failure::Locked)??;
-    let pages = client.query_one(PAGES, &[]).await.map_or(0, |row| row.get::<_, i32>(0));
+    timeout(PATIENCE, migrate_with_retries(client))
+        .await
+        .map_err(|_| Failure::Locked)??;
+    let pages = client
+        .query_one(PAGES, &[])
+        .await
+        .map_or(0, |row| row.get::<_, i32>(0));
     if is_indexed(client).await {
         return Ok(IndexState::Settled);
     }
@@ -196,7 +213,11 @@ async fn migrate_with_retries(client: &Client) -> Result<(), Failure> {
 
 /// Builds the index of subjects, unless another engine does. `limit`: longest time of a statement.
 async fn build_index(client: &Client, limit: Option<Duration>) -> Result<(), Failure> {
-    if !client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.get::<_, bool>(0) {
+    if !client
+        .query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK])
+        .await?
+        .get::<_, bool>(0)
+    {
         return Ok(());
     }
     let built = async {
@@ -204,7 +225,9 @@ async fn build_index(client: &Client, limit: Option<Duration>) -> Result<(), Fai
         if !is_indexed(client).await {
             tracing::info!("building the index of data subjects");
             let limit = limit.map_or(0, |limit| limit.as_millis());
-            client.batch_execute(&format!("SET statement_timeout = {limit}")).await?;
+            client
+                .batch_execute(&format!("SET statement_timeout = {limit}"))
+                .await?;
             for statement in INDEX {
                 client.batch_execute(statement).await?;
             }
@@ -213,7 +236,11 @@ async fn build_index(client: &Client, limit: Option<Duration>) -> Result<(), Fai
     };
     let built = built.await;
     // The end of the session releases it, too.
-    client.batch_execute(&format!("RESET statement_timeout; SELECT pg_advisory_unlock({LOCK})")).await?;
+    client
+        .batch_execute(&format!(
+            "RESET statement_timeout; SELECT pg_advisory_unlock({LOCK})"
+        ))
+        .await?;
     built
 }
 
@@ -233,12 +260,19 @@ async fn forward(client: &Client) -> Result<(), Failure> {
         ))
         .await?;
     let current = current(client).await?;
-    for (version, sql) in (1_i32..).zip(MIGRATIONS).filter(|(version, _)| *version > current) {
+    for (version, sql) in (1_i32..)
+        .zip(MIGRATIONS)
+        .filter(|(version, _)| *version > current)
+    {
         tracing::info!(version, "bringing the schema forward");
         for statement in statements(sql) {
             client.batch_execute(statement).await?;
         }
-        client.batch_execute(&format!("INSERT INTO sealwire.migrations (version) VALUES ({version})")).await?;
+        client
+            .batch_execute(&format!(
+                "INSERT INTO sealwire.migrations (version) VALUES ({version})"
+            ))
+            .await?;
     }
     Ok(client.batch_execute("COMMIT").await?)
 }
@@ -247,23 +281,34 @@ async fn forward(client: &Client) -> Result<(), Failure> {
 /// migration has a semicolon at the end of a line within a statement.
 pub(super) fn statements(sql: &str) -> impl Iterator<Item = &str> {
     let is_code = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with("--");
-    sql.split_inclusive(";\n").filter(move |statement| statement.lines().any(is_code))
+    sql.split_inclusive(";\n")
+        .filter(move |statement| statement.lines().any(is_code))
 }
 
 /// Returns the schema's version; 0 if there is no schema.
 pub(super) async fn current(client: &Client) -> Result<i32, Failure> {
-    let there = client.query_one("SELECT to_regclass('sealwire.migrations') IS NOT NULL", &[]).await?;
+    let there = client
+        .query_one("SELECT to_regclass('sealwire.migrations') IS NOT NULL", &[])
+        .await?;
     if !there.get::<_, bool>(0) {
         return Ok(0);
     }
     let version = client.query_one(VERSION, &[]).await?.get(0);
-    if version > KNOWN { Err(Failure::Newer(version)) } else { Ok(version) }
+    if version > KNOWN {
+        Err(Failure::Newer(version))
+    } else {
+        Ok(version)
+    }
 }
 
 async fn warn_of_no_fsync(client: &Client) -> Result<(), Failure> {
-    let fsync = client.query_one("SELECT current_setting('fsync', true)", &[]).await?;
+    let fsync = client
+        .query_one("SELECT current_setting('fsync', true)", &[])
+        .await?;
     if fsync.get::<_, Option<&str>>(0) == Some("off") {
-        tracing::warn!("fsync is off in PostgreSQL: when its machine fails, tokens that were given out are lost");
+        tracing::warn!(
+            "fsync is off in PostgreSQL: when its machine fails, tokens that were given out are lost"
+        );
     }
     Ok(())
 }

@@ -31,27 +31,38 @@ use crate::sqlstate::SqlFault;
 use crate::{PostgresStore, citus};
 use rows::generation;
 use sealwire_store::{
-    Clause, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten, Page, Reseal,
-    StoreError, SubjectId, Sweep,
+    Clause, Filter, MapId, MapView, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten,
+    Page, Reseal, StoreError, SubjectId, Sweep,
 };
 
-static RAISE_FENCE: &str = "INSERT INTO sealwire.object_fences AS f (app, collection, generation) VALUES ($1, $2, $3)
+static RAISE_FENCE: &str =
+    "INSERT INTO sealwire.object_fences AS f (app, collection, generation) VALUES ($1, $2, $3)
     ON CONFLICT (app, collection) DO UPDATE SET generation = excluded.generation
     WHERE f.generation < excluded.generation";
 
-static FENCES: &str =
-    "SELECT f.app, f.collection, f.generation FROM sealwire.object_fences f ORDER BY f.app, f.collection";
+static FENCES: &str = "SELECT f.app, f.collection, f.generation FROM sealwire.object_fences f ORDER BY f.app, f.collection";
 
 #[async_trait]
 impl ObjectStore for PostgresStore {
-    async fn write_objects(&self, now: u64, groups: Vec<ObjectGroup>) -> Vec<Result<ObjectsWritten, StoreError>> {
+    async fn write_objects(
+        &self,
+        now: u64,
+        groups: Vec<ObjectGroup>,
+    ) -> Vec<Result<ObjectsWritten, StoreError>> {
         // Runs in its own task, because a write that is cancelled midway costs a connection.
         let write = |groups: Vec<ObjectGroup>| {
             let shared = Arc::clone(&self.shared);
             async move { write::write(&shared, now, &groups).await }
         };
         let failed = || Err(StoreError::Unavailable("a write failed".into()));
-        citus::by_app(self.shared.is_distributed, groups, |group| group.view.map.app, write, failed).await
+        citus::by_app(
+            self.shared.is_distributed,
+            groups,
+            |group| group.view.map.app,
+            write,
+            failed,
+        )
+        .await
     }
 
     async fn get_objects(
@@ -63,7 +74,12 @@ impl ObjectStore for PostgresStore {
         self.look_up_objects(now, view, ids).await
     }
 
-    async fn count_clauses(&self, view: MapView, clauses: &[Clause], cap: u32) -> Result<Vec<u32>, StoreError> {
+    async fn count_clauses(
+        &self,
+        view: MapView,
+        clauses: &[Clause],
+        cap: u32,
+    ) -> Result<Vec<u32>, StoreError> {
         self.count(view, clauses, cap).await
     }
 
@@ -104,7 +120,8 @@ impl ObjectStore for PostgresStore {
         after: Option<(MapId, ObjectId)>,
         limit: usize,
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
-        self.subject_page(generation, app, subject, after, limit).await
+        self.subject_page(generation, app, subject, after, limit)
+            .await
     }
 
     async fn sweep_objects(
@@ -116,7 +133,8 @@ impl ObjectStore for PostgresStore {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64, ObjectId>, StoreError> {
-        self.sweep_page(now, (map, sweep), after, limit, None, dry_run).await
+        self.sweep_page(now, (map, sweep), after, limit, None, dry_run)
+            .await
     }
 
     async fn count_object_keys(
@@ -168,7 +186,9 @@ impl ObjectStore for PostgresStore {
     async fn raise_fence(&self, map: MapId, fence: u64) -> Result<(), StoreError> {
         let ((app, collection), fence) = (numbers(map)?, generation(fence));
         let params: [&(dyn ToSql + Sync); 3] = [&app, &collection, &fence];
-        self.query(&self.shared.control, true, RAISE_FENCE, &params).await.map(|_| ())
+        self.query(&self.shared.control, true, RAISE_FENCE, &params)
+            .await
+            .map(|_| ())
     }
 
     /// A transaction that read a lower fence sends its last statement within its timeout. The server can run that statement
@@ -179,7 +199,12 @@ impl ObjectStore for PostgresStore {
 
     async fn fences(&self) -> Result<Vec<(MapId, u64)>, StoreError> {
         let found = self.query(&self.shared.control, true, FENCES, &[]).await?;
-        let read = |row| -> Result<_, SqlFault> { Ok((map(row, 0)?, column::<i64>(row, 2)?.try_into().unwrap_or(0))) };
-        found.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect()
+        let read = |row| -> Result<_, SqlFault> {
+            Ok((map(row, 0)?, column::<i64>(row, 2)?.try_into().unwrap_or(0)))
+        };
+        found
+            .iter()
+            .map(|row| read(row).map_err(SqlFault::into_error))
+            .collect()
     }
 }

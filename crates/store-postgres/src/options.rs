@@ -128,16 +128,36 @@ impl Settings {
     pub(super) fn new(options: PostgresOptions) -> Result<Self, StoreError> {
         // The parser's own message can contain parts of the URL, and so of a password that should not be there.
         let parsed = options.url.parse::<Config>();
-        let config = parsed.map_err(|_| bad("postgres.url", "is no URL such as postgres://user@host:5432/database"))?;
+        let config = parsed.map_err(|_| {
+            bad(
+                "postgres.url",
+                "is no URL such as postgres://user@host:5432/database",
+            )
+        })?;
         if config.get_password().is_some() {
-            return Err(bad("postgres.url", "must not hold the password: use postgres.password_file"));
+            return Err(bad(
+                "postgres.url",
+                "must not hold the password: use postgres.password_file",
+            ));
         }
-        let user = config.get_user().ok_or_else(|| bad("postgres.url", "names no user"))?.to_owned();
-        let database = config.get_dbname().ok_or_else(|| bad("postgres.url", "names no database"))?.to_owned();
+        let user = config
+            .get_user()
+            .ok_or_else(|| bad("postgres.url", "names no user"))?
+            .to_owned();
+        let database = config
+            .get_dbname()
+            .ok_or_else(|| bad("postgres.url", "names no database"))?
+            .to_owned();
         if !config.get_hostaddrs().is_empty() {
-            return Err(bad("postgres.url", "must name hosts by host, not by hostaddr"));
+            return Err(bad(
+                "postgres.url",
+                "must name hosts by host, not by hostaddr",
+            ));
         }
-        for (key, lanes) in [("postgres.writers", options.writers), ("postgres.readers", options.readers)] {
+        for (key, lanes) in [
+            ("postgres.writers", options.writers),
+            ("postgres.readers", options.readers),
+        ] {
             if !(1..=LANES_MAX).contains(&lanes) {
                 return Err(bad(key, "must be 1 to 32"));
             }
@@ -146,10 +166,19 @@ impl Settings {
             return Err(bad("postgres.timeout_ms", "must be 100 to 60000"));
         }
         if options.client_certificate.is_some() != options.client_key.is_some() {
-            return Err(bad("postgres.client_key", "and postgres.client_certificate need each other"));
+            return Err(bad(
+                "postgres.client_key",
+                "and postgres.client_certificate need each other",
+            ));
         }
         let targets = targets(&config, &options)?;
-        Ok(Self { options, user, database, targets, is_distributed: OnceLock::new() })
+        Ok(Self {
+            options,
+            user,
+            database,
+            targets,
+            is_distributed: OnceLock::new(),
+        })
     }
 }
 
@@ -159,7 +188,10 @@ fn targets(config: &Config, options: &PostgresOptions) -> Result<Vec<ConnectTarg
         return Err(bad("postgres.url", "names no host"));
     }
     if ports.len() > 1 && ports.len() != hosts.len() {
-        return Err(bad("postgres.url", "must name a port for each host, or one for all"));
+        return Err(bad(
+            "postgres.url",
+            "must name a port for each host, or one for all",
+        ));
     }
     let mut targets = Vec::with_capacity(hosts.len());
     for (at, host) in hosts.iter().enumerate() {
@@ -167,25 +199,41 @@ fn targets(config: &Config, options: &PostgresOptions) -> Result<Vec<ConnectTarg
             (Host::Unix(_), _) => false,
             (Host::Tcp(_), PostgresTls::Require) if options.ca.is_some() => true,
             (Host::Tcp(_), PostgresTls::Require) => {
-                return Err(bad("postgres.ca", "is needed: the authority of the server's certificate, PEM"));
+                return Err(bad(
+                    "postgres.ca",
+                    "is needed: the authority of the server's certificate, PEM",
+                ));
             }
             (Host::Tcp(name), PostgresTls::Off) if is_here(name) => false,
             (Host::Tcp(_), PostgresTls::Off) => {
-                return Err(bad("postgres.tls", "may be off only for sockets and for loopback addresses"));
+                return Err(bad(
+                    "postgres.tls",
+                    "may be off only for sockets and for loopback addresses",
+                ));
             }
         };
         let port = ports.get(at).or(ports.first()).copied().unwrap_or(5_432);
-        targets.push(ConnectTarget { host: host.clone(), port, tls });
+        targets.push(ConnectTarget {
+            host: host.clone(),
+            port,
+            tls,
+        });
     }
     Ok(targets)
 }
 
 fn is_here(host: &str) -> bool {
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    host == "localhost"
+        || host
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 pub(super) fn bad(key: &'static str, what: &str) -> StoreError {
-    StoreError::Setting { key, what: what.to_owned() }
+    StoreError::Setting {
+        key,
+        what: what.to_owned(),
+    }
 }
 
 pub(super) fn unreadable(key: &'static str, path: &Path, source: &std::io::Error) -> StoreError {
@@ -202,12 +250,23 @@ mod tests {
         let mut options = PostgresOptions::new(url);
         change(&mut options);
         let found = Settings::new(options).map(|settings| {
-            let targets: Vec<String> = settings.targets.iter().map(|it| format!("{it} tls={}", it.tls)).collect();
-            format!("{}@{} {}", settings.user, settings.database, targets.join(" "))
+            let targets: Vec<String> = settings
+                .targets
+                .iter()
+                .map(|it| format!("{it} tls={}", it.tls))
+                .collect();
+            format!(
+                "{}@{} {}",
+                settings.user,
+                settings.database,
+                targets.join(" ")
+            )
         });
         match (&found, expected) {
             (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{url}"),
-            (Err(found), Err(expected)) => assert!(found.to_string().contains(expected), "{url}: {found}"),
+            (Err(found), Err(expected)) => {
+                assert!(found.to_string().contains(expected), "{url}: {found}")
+            }
             _ => panic!("{url}: {found:?}, not {expected:?}"),
         }
     }
@@ -216,33 +275,81 @@ mod tests {
     fn what_cannot_stand_is_refused_by_its_key() {
         let ca = |options: &mut PostgresOptions| options.ca = Some("ca.pem".into());
         let off = |options: &mut PostgresOptions| options.tls = PostgresTls::Off;
-        check(SOCKET, |_| {}, Ok("u@db /run/postgresql/.s.PGSQL.5432 tls=false"));
+        check(
+            SOCKET,
+            |_| {},
+            Ok("u@db /run/postgresql/.s.PGSQL.5432 tls=false"),
+        );
         check("postgres://u@h:7/db", ca, Ok("u@db h:7 tls=true"));
-        check("postgres://u@a,b:7,c/db", ca, Ok("u@db a:5432 tls=true b:7 tls=true c:5432 tls=true"));
-        check("postgres://u@localhost/db", off, Ok("u@db localhost:5432 tls=false"));
-        check("postgres://u@127.0.0.9/db", off, Ok("u@db 127.0.0.9:5432 tls=false"));
+        check(
+            "postgres://u@a,b:7,c/db",
+            ca,
+            Ok("u@db a:5432 tls=true b:7 tls=true c:5432 tls=true"),
+        );
+        check(
+            "postgres://u@localhost/db",
+            off,
+            Ok("u@db localhost:5432 tls=false"),
+        );
+        check(
+            "postgres://u@127.0.0.9/db",
+            off,
+            Ok("u@db 127.0.0.9:5432 tls=false"),
+        );
         check("postgres://u@h/db", off, Err("postgres.tls"));
         check("postgres://u@localhost,h/db", off, Err("postgres.tls"));
-        check("postgres://u@localhost.example/db", off, Err("postgres.tls"));
+        check(
+            "postgres://u@localhost.example/db",
+            off,
+            Err("postgres.tls"),
+        );
         check("postgres://u@h/db", |_| {}, Err("postgres.ca"));
         check("postgres://u:secret@h/db", ca, Err("password_file"));
-        check("postgres://u@h/db?password=secret", ca, Err("password_file"));
+        check(
+            "postgres://u@h/db?password=secret",
+            ca,
+            Err("password_file"),
+        );
         check("postgres://h/db", ca, Err("no user"));
         check("postgres://u@h", ca, Err("no database"));
         check("postgres:///db?user=u", ca, Err("no host"));
         check("mysql://u@h/db", ca, Err("is no URL"));
-        check("postgres:///db?user=u&host=h&hostaddr=127.0.0.1", ca, Err("hostaddr"));
-        check(SOCKET, |options| options.writers = 0, Err("postgres.writers"));
-        check(SOCKET, |options| options.readers = 33, Err("postgres.readers"));
-        check(SOCKET, |options| options.timeout = Duration::from_millis(99), Err("postgres.timeout_ms"));
-        check(SOCKET, |options| options.client_key = Some("k".into()), Err("postgres.client_key"));
+        check(
+            "postgres:///db?user=u&host=h&hostaddr=127.0.0.1",
+            ca,
+            Err("hostaddr"),
+        );
+        check(
+            SOCKET,
+            |options| options.writers = 0,
+            Err("postgres.writers"),
+        );
+        check(
+            SOCKET,
+            |options| options.readers = 33,
+            Err("postgres.readers"),
+        );
+        check(
+            SOCKET,
+            |options| options.timeout = Duration::from_millis(99),
+            Err("postgres.timeout_ms"),
+        );
+        check(
+            SOCKET,
+            |options| options.client_key = Some("k".into()),
+            Err("postgres.client_key"),
+        );
     }
 
     #[test]
     fn a_password_is_not_shown() {
-        let options = PostgresOptions { password: Some("hunter2".into()), ..PostgresOptions::new(SOCKET) };
+        let options = PostgresOptions {
+            password: Some("hunter2".into()),
+            ..PostgresOptions::new(SOCKET)
+        };
         assert!(!format!("{options:?}").contains("hunter2"));
-        let error = Settings::new(PostgresOptions::new("postgres://u:hunter2@h:port/db")).unwrap_err();
+        let error =
+            Settings::new(PostgresOptions::new("postgres://u:hunter2@h:port/db")).unwrap_err();
         assert!(!format!("{error} {error:?}").contains("hunter2"));
     }
 }

@@ -111,18 +111,31 @@ impl<'a> ResealColumns<'a> {
 type KeyCounts<const N: usize> = Page<BTreeMap<[u8; N], u64>, [u8; 16]>;
 
 /// Reads the lines of a statement of [`count!`].
-pub(super) fn counted<const N: usize>(lines: &[Line], look: usize) -> Result<KeyCounts<N>, SqlFault> {
-    let mut page = Page { found: BTreeMap::new(), next: None };
+pub(super) fn counted<const N: usize>(
+    lines: &[Line],
+    look: usize,
+) -> Result<KeyCounts<N>, SqlFault> {
+    let mut page = Page {
+        found: BTreeMap::new(),
+        next: None,
+    };
     for line in lines {
         let value = column::<&[u8]>(line, 0)?.try_into().map_err(|_| unfit())?;
-        page.found.insert(value, column::<i64>(line, 1)?.try_into().unwrap_or(0));
-        page.next = (column::<i64>(line, 2)? == look as i64).then(|| key(line, 3)).transpose()?;
+        page.found
+            .insert(value, column::<i64>(line, 1)?.try_into().unwrap_or(0));
+        page.next = (column::<i64>(line, 2)? == look as i64)
+            .then(|| key(line, 3))
+            .transpose()?;
     }
     Ok(page)
 }
 
 /// Returns, for each id, true if the column at `at` has it.
-pub(super) fn resealed(lines: &[Line], at: usize, ids: impl Iterator<Item = [u8; 16]>) -> Result<Vec<bool>, SqlFault> {
+pub(super) fn resealed(
+    lines: &[Line],
+    at: usize,
+    ids: impl Iterator<Item = [u8; 16]>,
+) -> Result<Vec<bool>, SqlFault> {
     let mut found = HashSet::new();
     for line in lines {
         if column::<Option<&[u8]>>(line, at)?.is_some() {
@@ -134,7 +147,10 @@ pub(super) fn resealed(lines: &[Line], at: usize, ids: impl Iterator<Item = [u8;
 
 /// Builds a page from the lines of [`OTHER_KEYS`].
 fn page(lines: &[Line], look: usize, limit: usize) -> Result<Page<Vec<Row>>, SqlFault> {
-    let mut page = Page { found: Vec::new(), next: None };
+    let mut page = Page {
+        found: Vec::new(),
+        next: None,
+    };
     for line in lines {
         let (looked, chosen) = (column::<i64>(line, 0)?, column::<i64>(line, 2)?);
         if column::<Option<&[u8]>>(line, 3)?.is_some() {
@@ -167,10 +183,18 @@ impl PostgresStore {
             let (after, limit) = (behind(&after), limit.clamp(1, LOOK_MAX));
             let look = limit as i64;
             let params: [&(dyn ToSql + Sync); 4] = [&app, &collection, &after, &look];
-            let lines = store.query_by(deadline, &store.shared.slow, true, COUNT_KEYS, &params).await?;
+            let lines = store
+                .query_by(deadline, &store.shared.slow, true, COUNT_KEYS, &params)
+                .await?;
             let Page { found, next } = counted(&lines, limit).map_err(SqlFault::into_error)?;
-            let found = found.into_iter().map(|(number, count)| (u32::from_be_bytes(number), count)).collect();
-            Ok(Page { found, next: next.map(TokenId) })
+            let found = found
+                .into_iter()
+                .map(|(number, count)| (u32::from_be_bytes(number), count))
+                .collect();
+            Ok(Page {
+                found,
+                next: next.map(TokenId),
+            })
         };
         self.in_turn(&self.shared.walks, work).await
     }
@@ -189,23 +213,35 @@ impl PostgresStore {
             let (after, limit) = (behind(&after), limit.clamp(1, LOOK_MAX));
             let look = look_of(limit);
             let (looks, limits, bytes) = (look as i64, limit as i64, SCAN_BYTES as i64);
-            let params: [&(dyn ToSql + Sync); 7] = [&app, &collection, &after, &looks, &number, &limits, &bytes];
-            let lines = store.query_by(deadline, &store.shared.slow, true, OTHER_KEYS, &params).await?;
+            let params: [&(dyn ToSql + Sync); 7] =
+                [&app, &collection, &after, &looks, &number, &limits, &bytes];
+            let lines = store
+                .query_by(deadline, &store.shared.slow, true, OTHER_KEYS, &params)
+                .await?;
             page(&lines, look, limit).map_err(SqlFault::into_error)
         };
         self.in_turn(&self.shared.walks, work).await
     }
 
-    pub(super) async fn reseal_rows(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
+    pub(super) async fn reseal_rows(
+        &self,
+        map: MapId,
+        rows: &[Reseal<TokenId>],
+    ) -> Result<Vec<bool>, StoreError> {
         let rows = rows.to_vec();
         let work = move |store: Self, deadline| async move {
             let (app, collection) = numbers(map)?;
-            let columns = ResealColumns::sorted(rows.iter().map(|row| (&row.id.0, row.old.as_ref(), row.new.as_ref())));
+            let columns = ResealColumns::sorted(
+                rows.iter()
+                    .map(|row| (&row.id.0, row.old.as_ref(), row.new.as_ref())),
+            );
             let ResealColumns { ids, old, new } = &columns;
             let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, ids, old, new];
             let lane = store.shared.writers.take(deadline).await?;
             // A repetition finds the contents that the attempt before it has written.
-            let lines = store.query_by(deadline, &lane, true, RESEAL, &params).await?;
+            let lines = store
+                .query_by(deadline, &lane, true, RESEAL, &params)
+                .await?;
             resealed(&lines, 0, rows.iter().map(|row| row.id.0)).map_err(SqlFault::into_error)
         };
         self.in_turn(&self.shared.changes, work).await

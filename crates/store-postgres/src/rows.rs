@@ -21,7 +21,9 @@ pub(super) use columns;
 pub(super) fn numbers(map: MapId) -> Result<(i32, i32), StoreError> {
     match (map.app.try_into(), map.collection.try_into()) {
         (Ok(app), Ok(collection)) => Ok((app, collection)),
-        _ => Err(damaged("the number of an app or a collection is beyond 2147483647")),
+        _ => Err(damaged(
+            "the number of an app or a collection is beyond 2147483647",
+        )),
     }
 }
 
@@ -102,13 +104,17 @@ impl<'a> Columns<'a> {
             columns.apps.push(app);
             columns.collections.push(collection);
             columns.ids.push(&row.id.0);
-            columns.fingerprints.push(row.fingerprint.as_ref().map(|print| print.0.as_slice()));
+            columns
+                .fingerprints
+                .push(row.fingerprint.as_ref().map(|print| print.0.as_slice()));
             columns.sealed.push(&row.sealed);
             columns.tags.push(array_literal(&row.tags));
             columns.expires.push(row.expires.map(seconds));
             columns.created.push(seconds(row.created));
             columns.archived.push(row.archived.map(seconds));
-            columns.subjects.push(row.subject.as_ref().map(|subject| subject.0.as_slice()));
+            columns
+                .subjects
+                .push(row.subject.as_ref().map(|subject| subject.0.as_slice()));
         }
         Ok(columns)
     }
@@ -164,20 +170,33 @@ pub(super) const COLUMNS: usize = 8;
 pub(super) fn read(row: &tokio_postgres::Row, at: usize) -> Result<Row, SqlFault> {
     Ok(Row {
         id: TokenId(key(row, at)?),
-        fingerprint: column::<Option<&[u8]>>(row, at + 1)?.map(to_key).transpose()?.map(Fingerprint),
+        fingerprint: column::<Option<&[u8]>>(row, at + 1)?
+            .map(to_key)
+            .transpose()?
+            .map(Fingerprint),
         sealed: Bytes::copy_from_slice(column(row, at + 2)?),
         tags: column::<Option<Vec<String>>>(row, at + 3)?.unwrap_or_default(),
-        expires: column::<Option<i64>>(row, at + 4)?.map(to_time).transpose()?,
+        expires: column::<Option<i64>>(row, at + 4)?
+            .map(to_time)
+            .transpose()?,
         created: to_time(column(row, at + 5)?)?,
-        archived: column::<Option<i64>>(row, at + 6)?.map(to_time).transpose()?,
-        subject: column::<Option<&[u8]>>(row, at + 7)?.map(to_key).transpose()?.map(SubjectId),
+        archived: column::<Option<i64>>(row, at + 6)?
+            .map(to_time)
+            .transpose()?,
+        subject: column::<Option<&[u8]>>(row, at + 7)?
+            .map(to_key)
+            .transpose()?
+            .map(SubjectId),
     })
 }
 
 /// Reads the map whose app is at index `at`, followed by its collection.
 pub(super) fn map(row: &tokio_postgres::Row, at: usize) -> Result<MapId, SqlFault> {
     let number = |at| u32::try_from(column::<i32>(row, at)?).map_err(|_| unfit());
-    Ok(MapId { app: number(at)?, collection: number(at + 1)? })
+    Ok(MapId {
+        app: number(at)?,
+        collection: number(at + 1)?,
+    })
 }
 
 pub(super) fn key(row: &tokio_postgres::Row, at: usize) -> Result<[u8; 16], SqlFault> {
@@ -205,7 +224,9 @@ pub(super) fn unfit() -> SqlFault {
 }
 
 /// Concatenates parameter lists.
-pub(super) fn joined<'a>(parts: &[Params<'a>]) -> Vec<&'a (dyn tokio_postgres::types::ToSql + Sync)> {
+pub(super) fn joined<'a>(
+    parts: &[Params<'a>],
+) -> Vec<&'a (dyn tokio_postgres::types::ToSql + Sync)> {
     parts.concat()
 }
 
@@ -219,7 +240,10 @@ mod tests {
             (&[][..], None),
             (&[""], Some(r#"{""}"#)),
             (&["a", "b,c"], Some(r#"{"a","b,c"}"#)),
-            (&["NULL", "{}", r#"say "\""#, "ü \n"], Some("{\"NULL\",\"{}\",\"say \\\"\\\\\\\"\",\"ü \n\"}")),
+            (
+                &["NULL", "{}", r#"say "\""#, "ü \n"],
+                Some("{\"NULL\",\"{}\",\"say \\\"\\\\\\\"\",\"ü \n\"}"),
+            ),
         ] {
             let tags: Vec<String> = tags.iter().map(ToString::to_string).collect();
             assert_eq!(array_literal(&tags).as_deref(), expected, "{tags:?}");

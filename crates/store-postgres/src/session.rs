@@ -56,11 +56,21 @@ pub(super) struct Session {
 impl Session {
     /// Connects to the first target from index `from` that accepts writes, and stores its index in `from`. Takes at
     /// most the timeout of the options. Cancel-safe.
-    pub(super) async fn open(settings: &Arc<Settings>, from: &mut usize) -> Result<(Self, Link), NoSession> {
+    pub(super) async fn open(
+        settings: &Arc<Settings>,
+        from: &mut usize,
+    ) -> Result<(Self, Link), NoSession> {
         let files = Arc::clone(settings);
-        let files = tokio::task::spawn_blocking(move || Ok((tls::connector(&files.options)?, password(&files)?)));
-        let files = files.await.unwrap_or_else(|panicked| Err(StoreError::Unavailable(panicked.to_string())));
-        let (connector, password) = files.map_err(|error| NoSession { error, lasting: true })?;
+        let files = tokio::task::spawn_blocking(move || {
+            Ok((tls::connector(&files.options)?, password(&files)?))
+        });
+        let files = files
+            .await
+            .unwrap_or_else(|panicked| Err(StoreError::Unavailable(panicked.to_string())));
+        let (connector, password) = files.map_err(|error| NoSession {
+            error,
+            lasting: true,
+        })?;
         let count = settings.targets.len();
         let patience = settings.options.timeout / count as u32;
         let (mut faults, mut lasting) = (Vec::new(), true);
@@ -85,12 +95,18 @@ impl Session {
                     lasting &= must_mend;
                 }
                 Err(_) => {
-                    faults.push(format!("{target}: no answer in {} ms", patience.as_millis()));
+                    faults.push(format!(
+                        "{target}: no answer in {} ms",
+                        patience.as_millis()
+                    ));
                     lasting = false;
                 }
             }
         }
-        Err(NoSession { error: StoreError::Unavailable(faults.join("; ")), lasting })
+        Err(NoSession {
+            error: StoreError::Unavailable(faults.join("; ")),
+            lasting,
+        })
     }
 
     /// Returns the underlying client, for one-time operations.
@@ -121,64 +137,113 @@ impl Session {
 
     /// Clears the prepared statements, because they no longer fit the schema.
     pub(super) fn forget(&self) {
-        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.prepared
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
     }
 
     async fn prepared(&self, sql: &'static str) -> Result<Statement, Error> {
         // Statement texts are statics, so that their address identifies them.
         let key = sql.as_ptr().addr();
-        let known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let known = self
+            .prepared
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&key)
+            .cloned();
         if let Some(statement) = known {
             return Ok(statement);
         }
-        let text = if self.is_distributed { citus::of_one_app(sql) } else { sql.into() };
+        let text = if self.is_distributed {
+            citus::of_one_app(sql)
+        } else {
+            sql.into()
+        };
         let statement = self.client.prepare(&text).await?;
-        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).insert(key, statement.clone());
+        self.prepared
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(key, statement.clone());
         Ok(statement)
     }
 
-    pub(super) async fn query(&self, sql: &'static str, params: Params<'_>) -> Result<Vec<Row>, SqlFault> {
+    pub(super) async fn query(
+        &self,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<Row>, SqlFault> {
         let run = async { self.client.query(&self.prepared(sql).await?, params).await };
         run.await.map_err(|error| self.fault(error))
     }
 
     /// Executes a statement and returns the number of affected rows.
-    pub(super) async fn execute(&self, sql: &'static str, params: Params<'_>) -> Result<u64, SqlFault> {
-        let run = async { self.client.execute(&self.prepared(sql).await?, params).await };
+    pub(super) async fn execute(
+        &self,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<u64, SqlFault> {
+        let run = async {
+            self.client
+                .execute(&self.prepared(sql).await?, params)
+                .await
+        };
         run.await.map_err(|error| self.fault(error))
     }
 
     /// Executes statements without parameters and results, without preparing them.
     pub(super) async fn batch(&self, sql: &str) -> Result<(), SqlFault> {
-        self.client.batch_execute(sql).await.map_err(|error| self.fault(error))
+        self.client
+            .batch_execute(sql)
+            .await
+            .map_err(|error| self.fault(error))
     }
 
     /// Classifies an error. Citus reports a worker that is lost during a commit as an internal error: the commit may have
     /// taken effect.
     fn fault(&self, error: Error) -> SqlFault {
         let is_internal = error.code() == Some(&SqlState::INTERNAL_ERROR);
-        if self.is_distributed && is_internal { SqlFault::Lost(describe(&error)) } else { error.into() }
+        if self.is_distributed && is_internal {
+            SqlFault::Lost(describe(&error))
+        } else {
+            error.into()
+        }
     }
 }
 
 fn password(settings: &Settings) -> Result<Option<String>, StoreError> {
-    let Some(path) = &settings.options.password_file else { return Ok(settings.options.password.clone()) };
-    let text = std::fs::read_to_string(path).map_err(|source| unreadable("postgres.password_file", path, &source))?;
+    let Some(path) = &settings.options.password_file else {
+        return Ok(settings.options.password.clone());
+    };
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| unreadable("postgres.password_file", path, &source))?;
     Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
 }
 
 fn config(settings: &Settings, target: &ConnectTarget, password: Option<&str>) -> Config {
     let mut config = Config::new();
-    config.user(&settings.user).dbname(&settings.database).application_name("sealwire").port(target.port);
+    config
+        .user(&settings.user)
+        .dbname(&settings.database)
+        .application_name("sealwire")
+        .port(target.port);
     match &target.host {
         Host::Tcp(name) => config.host(name),
         Host::Unix(folder) => config.host_path(folder),
     };
-    config.ssl_mode(if target.tls { SslMode::Require } else { SslMode::Disable });
+    config.ssl_mode(if target.tls {
+        SslMode::Require
+    } else {
+        SslMode::Disable
+    });
     config.target_session_attrs(TargetSessionAttrs::ReadWrite);
     // Detects a peer that is gone silently. Request deadlines are shorter than the system's TCP timeouts.
-    config.tcp_user_timeout(settings.options.timeout * 2).keepalives_idle(Duration::from_secs(15));
-    config.keepalives_interval(Duration::from_secs(5)).keepalives_retries(3);
+    config
+        .tcp_user_timeout(settings.options.timeout * 2)
+        .keepalives_idle(Duration::from_secs(15));
+    config
+        .keepalives_interval(Duration::from_secs(5))
+        .keepalives_retries(3);
     if let Some(password) = password {
         config.password(password);
     }
@@ -234,7 +299,9 @@ fn advice(error: &Error, settings: &Settings, target: &ConnectTarget) -> (String
             )
         }
         Some("28000") => {
-            format!("{what}: let user {user} in by a line of pg_hba.conf, or check postgres.client_certificate")
+            format!(
+                "{what}: let user {user} in by a line of pg_hba.conf, or check postgres.client_certificate"
+            )
         }
         Some("3D000") => format!("{what}: create it, or check postgres.url"),
         Some(_) => return (what, false),
@@ -242,17 +309,26 @@ fn advice(error: &Error, settings: &Settings, target: &ConnectTarget) -> (String
             format!("the server asks for the password of user {user}: set postgres.password_file")
         }
         None if what.contains("does not support TLS") => {
-            format!("{what}: turn ssl on there; postgres.tls = \"off\" is for sockets and loopback addresses only")
+            format!(
+                "{what}: turn ssl on there; postgres.tls = \"off\" is for sockets and loopback addresses only"
+            )
         }
         None => match certificate_fault(error) {
             // The certificate was signed by another authority of the same name, or by an unknown one.
-            Some(rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature) => {
-                format!("{what}: postgres.ca is not the authority that issued the server's certificate")
+            Some(
+                rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature,
+            ) => {
+                format!(
+                    "{what}: postgres.ca is not the authority that issued the server's certificate"
+                )
             }
             Some(
-                rustls::CertificateError::NotValidForName | rustls::CertificateError::NotValidForNameContext { .. },
+                rustls::CertificateError::NotValidForName
+                | rustls::CertificateError::NotValidForNameContext { .. },
             ) => {
-                format!("{what}: name the host in postgres.url as the server's certificate does, not {target}")
+                format!(
+                    "{what}: name the host in postgres.url as the server's certificate does, not {target}"
+                )
             }
             Some(_) => format!("{what}: the server's certificate must be mended"),
             None => return (what, false),
@@ -264,8 +340,12 @@ fn advice(error: &Error, settings: &Settings, target: &ConnectTarget) -> (String
 fn certificate_fault(error: &Error) -> Option<&rustls::CertificateError> {
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
-        let inner = cause.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
-        let tls = inner.and_then(|inner| inner.downcast_ref()).or_else(|| cause.downcast_ref::<rustls::Error>());
+        let inner = cause
+            .downcast_ref::<std::io::Error>()
+            .and_then(|error| error.get_ref());
+        let tls = inner
+            .and_then(|inner| inner.downcast_ref())
+            .or_else(|| cause.downcast_ref::<rustls::Error>());
         if let Some(rustls::Error::InvalidCertificate(fault)) = tls {
             return Some(fault);
         }

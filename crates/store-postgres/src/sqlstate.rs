@@ -36,25 +36,34 @@ impl SqlFault {
 
 /// Returns the error for stored or accepted data that does not match this program's expectations.
 pub(super) fn damaged(what: &str) -> StoreError {
-    StoreError::Damaged { place: "PostgreSQL, schema sealwire".into(), what: what.to_owned() }
+    StoreError::Damaged {
+        place: "PostgreSQL, schema sealwire".into(),
+        what: what.to_owned(),
+    }
 }
 
 impl From<Error> for SqlFault {
     fn from(error: Error) -> Self {
         let what = describe(&error);
-        let Some(code) = error.code() else { return Self::Lost(what) };
+        let Some(code) = error.code() else {
+            return Self::Lost(what);
+        };
         // [`SqlState`] has no names for some states.
         match code.code() {
             "26000" => return Self::Stale(what),
             // A statement before it failed, and its error came to nobody: the state of the connection is not known.
             "25P02" => return Self::Lost(what),
-            "40003" | "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25006" => return Self::Lost(what),
+            "40003" | "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25006" => {
+                return Self::Lost(what);
+            }
             _ => {}
         }
         match code {
             &SqlState::UNIQUE_VIOLATION => Self::Unique,
             &SqlState::FEATURE_NOT_SUPPORTED => Self::Stale(what),
-            &SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED => Self::Clash(what),
+            &SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED => {
+                Self::Clash(what)
+            }
             &SqlState::QUERY_CANCELED | &SqlState::LOCK_NOT_AVAILABLE => Self::Busy(what),
             code => match code.code().get(..2) {
                 Some("08") => Self::Lost(what),

@@ -21,7 +21,10 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Options of a server that does not wait for the disk. Acknowledged data still survives killed server processes.
 fn unsynced() -> Options {
-    Options { fsync: false, ..Options::default() }
+    Options {
+        fsync: false,
+        ..Options::default()
+    }
 }
 
 /// A shared server for the unit tests of this crate that neither stop it nor change its settings. Each test has its own
@@ -35,13 +38,22 @@ pub(crate) fn shared() -> &'static Postgres {
 pub(crate) fn options(server: &Postgres, url: String) -> PostgresOptions {
     let ca = Some(server.certificates().ca.clone());
     let password = Some(server.password().to_owned());
-    PostgresOptions { password, ca, timeout: LONG, ..PostgresOptions::new(url) }
+    PostgresOptions {
+        password,
+        ca,
+        timeout: LONG,
+        ..PostgresOptions::new(url)
+    }
 }
 
 pub(crate) async fn open(tls: bool) -> PostgresStore {
     let server = shared();
     let database = server.database().unwrap();
-    let url = if tls { database.tls_url() } else { database.socket_url() };
+    let url = if tls {
+        database.tls_url()
+    } else {
+        database.socket_url()
+    };
     PostgresStore::connect(options(server, url)).await.unwrap()
 }
 

@@ -57,10 +57,18 @@ impl PostgresStore {
             let (app, _) = numbers(MapId { app, collection: 0 })?;
             let (subject, (collection, id)) = (subject.0.as_slice(), behind(&after)?);
             let (look, bytes) = (limit.clamp(1, LOOK_MAX) as i64, SCAN_BYTES as i64);
-            let params: [&(dyn ToSql + Sync); 6] = [&app, &subject, &collection, &id, &look, &bytes];
-            let lines = store.query_by(deadline, &store.shared.slow, true, ROWS, &params).await?;
-            let read = |line| -> Result<(MapId, Row), SqlFault> { Ok((rows::map(line, 0)?, rows::read(line, 2)?)) };
-            lines.iter().map(|line| read(line).map_err(SqlFault::into_error)).collect()
+            let params: [&(dyn ToSql + Sync); 6] =
+                [&app, &subject, &collection, &id, &look, &bytes];
+            let lines = store
+                .query_by(deadline, &store.shared.slow, true, ROWS, &params)
+                .await?;
+            let read = |line| -> Result<(MapId, Row), SqlFault> {
+                Ok((rows::map(line, 0)?, rows::read(line, 2)?))
+            };
+            lines
+                .iter()
+                .map(|line| read(line).map_err(SqlFault::into_error))
+                .collect()
         };
         self.in_turn(&self.shared.walks, work).await
     }
@@ -77,17 +85,26 @@ impl PostgresStore {
             let (subject, (collection, id)) = (subject.0.as_slice(), behind(&after)?);
             let (look, version) = (limit.clamp(1, LOOK_MAX) as i64, version.to_be_bytes());
             let version = version.as_slice();
-            let params: [&(dyn ToSql + Sync); 6] = [&number, &subject, &collection, &id, &look, &version];
+            let params: [&(dyn ToSql + Sync); 6] =
+                [&number, &subject, &collection, &id, &look, &version];
             // An attempt without response would count nothing when repeated.
-            let lines = store.query_by(deadline, &store.shared.slow, false, ERASE, &params).await?;
-            let line = lines.first().ok_or_else(|| damaged("a count gave nothing"))?;
+            let lines = store
+                .query_by(deadline, &store.shared.slow, false, ERASE, &params)
+                .await?;
+            let line = lines
+                .first()
+                .ok_or_else(|| damaged("a count gave nothing"))?;
             let read = || -> Result<_, SqlFault> {
                 let last = || -> Result<_, SqlFault> {
-                    let collection = u32::try_from(column::<i32>(line, 1)?).map_err(|_| rows::unfit())?;
+                    let collection =
+                        u32::try_from(column::<i32>(line, 1)?).map_err(|_| rows::unfit())?;
                     Ok((MapId { app, collection }, TokenId(rows::key(line, 2)?)))
                 };
                 let next = (column::<i64>(line, 0)? == look).then(last).transpose()?;
-                Ok(Page { found: column::<i64>(line, 3)?.try_into().unwrap_or(0), next })
+                Ok(Page {
+                    found: column::<i64>(line, 3)?.try_into().unwrap_or(0),
+                    next,
+                })
             };
             read().map_err(SqlFault::into_error)
         };

@@ -12,8 +12,8 @@ use super::rows::{self, COLUMNS, Keys, column, columns, joined, seconds};
 use super::sqlstate::{SqlFault, damaged};
 use super::{PostgresStore, bulk_import, citus, write};
 use sealwire_store::{
-    Filter, Fingerprint, FoundRow, Group, MapId, Page, Reseal, Row, SCAN_BYTES, StoreError, SubjectId, Sweep, TokenId,
-    TokenStore, Written, check_time,
+    Filter, Fingerprint, FoundRow, Group, MapId, Page, Reseal, Row, SCAN_BYTES, StoreError,
+    SubjectId, Sweep, TokenId, TokenStore, Written, check_time,
 };
 
 /// Maximum keys of one lookup statement.
@@ -23,7 +23,11 @@ const LOOK_MAX: usize = 10_000;
 
 macro_rules! live {
     ($now:literal) => {
-        concat!("t.archived IS NULL AND (t.expires IS NULL OR t.expires > ", $now, ")")
+        concat!(
+            "t.archived IS NULL AND (t.expires IS NULL OR t.expires > ",
+            $now,
+            ")"
+        )
     };
 }
 
@@ -174,7 +178,11 @@ static SWEEP_EXPIRED: &str = job!(
 
 /// Finds due rows by the index `tokens_archived`.
 static SWEEP_ARCHIVED: &str = job!(
-    concat!("$3::bytea IS NOT NULL AND t.archived < $5 - ", ahead!(), " ORDER BY t.archived"),
+    concat!(
+        "$3::bytea IS NOT NULL AND t.archived < $5 - ",
+        ahead!(),
+        " ORDER BY t.archived"
+    ),
     concat!(
         "DELETE FROM sealwire.tokens t USING looked l
         WHERE t.app = $1 AND t.collection = $2 AND t.id = l.id AND t.archived < $5 - ",
@@ -204,8 +212,15 @@ static SCAN: &str = concat!(
 );
 
 /// Builds a page from the result lines of [`LIST`].
-fn listed(lines: &[tokio_postgres::Row], look: usize, limit: usize) -> Result<Page<Vec<Row>>, SqlFault> {
-    let mut page = Page { found: Vec::new(), next: None };
+fn listed(
+    lines: &[tokio_postgres::Row],
+    look: usize,
+    limit: usize,
+) -> Result<Page<Vec<Row>>, SqlFault> {
+    let mut page = Page {
+        found: Vec::new(),
+        next: None,
+    };
     for line in lines {
         page.next = edge(line, 0, look)?;
         if column::<Option<&[u8]>>(line, 2)?.is_some() {
@@ -223,18 +238,28 @@ fn listed(lines: &[tokio_postgres::Row], look: usize, limit: usize) -> Result<Pa
 fn found_row(line: &tokio_postgres::Row, at: usize) -> Result<Option<FoundRow>, SqlFault> {
     let row = rows::read(line, at)?;
     if row.subject.is_none() {
-        return Ok(Some(FoundRow { row, subject_key: None }));
+        return Ok(Some(FoundRow {
+            row,
+            subject_key: None,
+        }));
     }
     let key = column::<Option<&[u8]>>(line, at + COLUMNS)?.and_then(|key| key.split_first_chunk());
     let key = key.filter(|(stored, _)| row.has_key(Some(u64::from_be_bytes(**stored))));
-    Ok(key.map(|(_, key)| FoundRow { row, subject_key: Some(Bytes::copy_from_slice(key)) }))
+    Ok(key.map(|(_, key)| FoundRow {
+        row,
+        subject_key: Some(Bytes::copy_from_slice(key)),
+    }))
 }
 
 /// Returns the id to continue a walk from, if the statement looked at the maximum number of rows.
 fn edge(row: &tokio_postgres::Row, at: usize, look: usize) -> Result<Option<TokenId>, SqlFault> {
     let looked = column::<i64>(row, at)?;
     let last = column::<Option<&[u8]>>(row, at + 1)?;
-    Ok(if usize::try_from(looked) == Ok(look) { last.and_then(|id| id.try_into().ok()).map(TokenId) } else { None })
+    Ok(if usize::try_from(looked) == Ok(look) {
+        last.and_then(|id| id.try_into().ok()).map(TokenId)
+    } else {
+        None
+    })
 }
 
 /// Returns the id to start after. Every id follows the empty one.
@@ -254,10 +279,18 @@ impl PostgresStore {
         }
         let look_up = |keys: Vec<(MapId, [u8; 16])>| {
             let store = self.clone();
-            async move { citus::of_each(keys.len(), store.look_up_at_once(now, &keys, statements).await) }
+            async move {
+                citus::of_each(
+                    keys.len(),
+                    store.look_up_at_once(now, &keys, statements).await,
+                )
+            }
         };
         let failed = || Err(StoreError::Unavailable("a look-up failed".into()));
-        citus::by_app(true, keys, |(map, _)| map.app, look_up, failed).await.into_iter().collect()
+        citus::by_app(true, keys, |(map, _)| map.app, look_up, failed)
+            .await
+            .into_iter()
+            .collect()
     }
 
     async fn look_up_at_once(
@@ -268,19 +301,41 @@ impl PostgresStore {
     ) -> Result<Vec<Option<FoundRow>>, StoreError> {
         let mut found = vec![None; keys.len()];
         let now = seconds(now);
-        for (from, asked) in keys.chunks(KEYS_MAX).enumerate().map(|(at, asked)| (at * KEYS_MAX, asked)) {
+        for (from, asked) in keys
+            .chunks(KEYS_MAX)
+            .enumerate()
+            .map(|(at, asked)| (at * KEYS_MAX, asked))
+        {
             let mut chunk = Keys::default();
-            asked.iter().try_for_each(|(map, key)| chunk.push(*map, key))?;
+            asked
+                .iter()
+                .try_for_each(|(map, key)| chunk.push(*map, key))?;
             if asked.len() == 1 {
-                let rows = self.query(self.reader(), true, one, &joined(&[&chunk.single(), &[&now]])).await?;
+                let rows = self
+                    .query(
+                        self.reader(),
+                        true,
+                        one,
+                        &joined(&[&chunk.single(), &[&now]]),
+                    )
+                    .await?;
                 if let Some(row) = rows.first() {
                     found[from] = found_row(row, 0).map_err(SqlFault::into_error)?;
                 }
             } else {
-                let rows = self.query(self.reader(), true, many, &joined(&[&chunk.params(), &[&now]])).await?;
+                let rows = self
+                    .query(
+                        self.reader(),
+                        true,
+                        many,
+                        &joined(&[&chunk.params(), &[&now]]),
+                    )
+                    .await?;
                 for row in &rows {
                     let n = column::<i64>(row, 0).map_err(SqlFault::into_error)?;
-                    let place = usize::try_from(n).ok().and_then(|n| found.get_mut(from + n - 1));
+                    let place = usize::try_from(n)
+                        .ok()
+                        .and_then(|n| found.get_mut(from + n - 1));
                     *place.ok_or_else(|| damaged("a look-up gave what was not asked for"))? =
                         found_row(row, 1).map_err(SqlFault::into_error)?;
                 }
@@ -297,14 +352,22 @@ impl PostgresStore {
         app: i32,
     ) -> Result<Option<i32>, StoreError> {
         let params: [&(dyn ToSql + Sync); 2] = [&app, &i32::MAX];
-        let found = self.query_by(deadline, &self.shared.slow, true, sql, &params).await?;
-        found.first().map(|row| column(row, 0)).transpose().map_err(SqlFault::into_error)
+        let found = self
+            .query_by(deadline, &self.shared.slow, true, sql, &params)
+            .await?;
+        found
+            .first()
+            .map(|row| column(row, 0))
+            .transpose()
+            .map_err(SqlFault::into_error)
     }
 
     /// Returns, per requested id, true if the statement returned the id.
     fn among(rows: &[tokio_postgres::Row], ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
-        let found: Result<HashSet<TokenId>, SqlFault> =
-            rows.iter().map(|row| Ok(TokenId(rows::key(row, 0)?))).collect();
+        let found: Result<HashSet<TokenId>, SqlFault> = rows
+            .iter()
+            .map(|row| Ok(TokenId(rows::key(row, 0)?)))
+            .collect();
         let found = found.map_err(SqlFault::into_error)?;
         Ok(ids.iter().map(|id| found.contains(id)).collect())
     }
@@ -324,9 +387,18 @@ impl PostgresStore {
             let count = look as i64;
             let mut params: Vec<&(dyn ToSql + Sync)> = vec![&app, &collection, &after, &count];
             params.extend(times.iter().map(|time| time as &(dyn ToSql + Sync)));
-            let rows = store.query_by(deadline, &store.shared.slow, dry_run, sql, &params).await?;
-            let row = rows.first().ok_or_else(|| damaged("a count gave nothing"))?;
-            let read = || Ok(Page { found: column::<i64>(row, 2)?.try_into().unwrap_or(0), next: edge(row, 0, look)? });
+            let rows = store
+                .query_by(deadline, &store.shared.slow, dry_run, sql, &params)
+                .await?;
+            let row = rows
+                .first()
+                .ok_or_else(|| damaged("a count gave nothing"))?;
+            let read = || {
+                Ok(Page {
+                    found: column::<i64>(row, 2)?.try_into().unwrap_or(0),
+                    next: edge(row, 0, look)?,
+                })
+            };
             read().map_err(SqlFault::into_error)
         };
         self.in_turn(&self.shared.walks, work).await
@@ -348,7 +420,9 @@ impl PostgresStore {
             let mut params: Vec<&(dyn ToSql + Sync)> = vec![&app, &collection, &keys];
             params.extend(times.iter().map(|time| time as &(dyn ToSql + Sync)));
             let lane = store.shared.writers.take(deadline).await?;
-            let rows = store.query_by(deadline, &lane, repeatable, sql, &params).await?;
+            let rows = store
+                .query_by(deadline, &lane, repeatable, sql, &params)
+                .await?;
             Self::among(&rows, &ids)
         };
         self.in_turn(&self.shared.changes, work).await
@@ -364,15 +438,30 @@ impl TokenStore for PostgresStore {
             async move { write::write(&shared, now, &groups).await }
         };
         let failed = || Err(StoreError::Unavailable("a write failed".into()));
-        citus::by_app(self.shared.is_distributed, groups, |group| group.map.app, write, failed).await
+        citus::by_app(
+            self.shared.is_distributed,
+            groups,
+            |group| group.map.app,
+            write,
+            failed,
+        )
+        .await
     }
 
-    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
+    async fn get(
+        &self,
+        now: u64,
+        keys: &[(MapId, TokenId)],
+    ) -> Result<Vec<Option<FoundRow>>, StoreError> {
         let keys = keys.iter().map(|(map, id)| (*map, id.0)).collect();
         self.look_up(now, keys, (GET, GET_MANY)).await
     }
 
-    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
+    async fn find(
+        &self,
+        now: u64,
+        keys: &[(MapId, Fingerprint)],
+    ) -> Result<Vec<Option<FoundRow>>, StoreError> {
         let keys = keys.iter().map(|(map, print)| (*map, print.0)).collect();
         self.look_up(now, keys, (FIND, FIND_MANY)).await
     }
@@ -391,7 +480,14 @@ impl TokenStore for PostgresStore {
         expires.map_or(Ok(()), check_time)?;
         // A row that expires at once is not found by a retry, which would report it as missing.
         let repeatable = expires.is_none_or(|expires| expires > now);
-        self.change_rows(EXPIRE, map, ids, [Some(seconds(now)), expires.map(seconds)], repeatable).await
+        self.change_rows(
+            EXPIRE,
+            map,
+            ids,
+            [Some(seconds(now)), expires.map(seconds)],
+            repeatable,
+        )
+        .await
     }
 
     async fn list(
@@ -404,13 +500,28 @@ impl TokenStore for PostgresStore {
         let filter = filter.clone();
         let work = move |store: Self, deadline| async move {
             let (app, collection) = rows::numbers(map)?;
-            let is_plain = filter.tag.is_none() && filter.expired_before.is_none() && !filter.archived;
-            let look = if is_plain { limit.clamp(1, LOOK_MAX) } else { LOOK_MAX };
+            let is_plain =
+                filter.tag.is_none() && filter.expired_before.is_none() && !filter.archived;
+            let look = if is_plain {
+                limit.clamp(1, LOOK_MAX)
+            } else {
+                LOOK_MAX
+            };
             let (after, before) = (behind(&after), filter.expired_before.map(seconds));
             let (looks, limits) = (look as i64, limit.clamp(1, LOOK_MAX) as i64);
-            let params: [&(dyn ToSql + Sync); 8] =
-                [&app, &collection, &after, &looks, &filter.archived, &filter.tag, &before, &limits];
-            let lines = store.query_by(deadline, &store.shared.slow, true, LIST, &params).await?;
+            let params: [&(dyn ToSql + Sync); 8] = [
+                &app,
+                &collection,
+                &after,
+                &looks,
+                &filter.archived,
+                &filter.tag,
+                &before,
+                &limits,
+            ];
+            let lines = store
+                .query_by(deadline, &store.shared.slow, true, LIST, &params)
+                .await?;
             listed(&lines, look, limit).map_err(SqlFault::into_error)
         };
         self.in_turn(&self.shared.walks, work).await
@@ -426,7 +537,15 @@ impl TokenStore for PostgresStore {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
         let sql = if dry_run { COUNT_EXPIRED } else { ARCHIVE };
-        self.job(sql, map, after, limit, [seconds(expired_before), seconds(now)], dry_run).await
+        self.job(
+            sql,
+            map,
+            after,
+            limit,
+            [seconds(expired_before), seconds(now)],
+            dry_run,
+        )
+        .await
     }
 
     async fn prune(
@@ -438,7 +557,8 @@ impl TokenStore for PostgresStore {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
         let sql = if dry_run { COUNT_ARCHIVED } else { PRUNE };
-        self.job(sql, map, after, limit, [seconds(archived_before)], dry_run).await
+        self.job(sql, map, after, limit, [seconds(archived_before)], dry_run)
+            .await
     }
 
     async fn sweep(
@@ -452,11 +572,13 @@ impl TokenStore for PostgresStore {
         match sweep {
             Sweep::Archive { expired_before } => {
                 let times = [seconds(expired_before), seconds(now)];
-                self.job(SWEEP_EXPIRED, map, after, limit, times, false).await
+                self.job(SWEEP_EXPIRED, map, after, limit, times, false)
+                    .await
             }
             Sweep::Prune { archived_before } => {
                 let times = [seconds(archived_before), seconds(now)];
-                self.job(SWEEP_ARCHIVED, map, after, limit, times, false).await
+                self.job(SWEEP_ARCHIVED, map, after, limit, times, false)
+                    .await
             }
             Sweep::Erase => self.job(SWEEP_ALL, map, after, limit, [], false).await,
         }
@@ -478,7 +600,8 @@ impl TokenStore for PostgresStore {
         after: Option<TokenId>,
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError> {
-        self.rows_of_other_keys_page(map, number, after, limit).await
+        self.rows_of_other_keys_page(map, number, after, limit)
+            .await
     }
 
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
@@ -503,33 +626,54 @@ impl TokenStore for PostgresStore {
         after: Option<(MapId, TokenId)>,
         limit: usize,
     ) -> Result<Page<u64, (MapId, TokenId)>, StoreError> {
-        self.erase_subject_page((app, subject), version, after, limit).await
+        self.erase_subject_page((app, subject), version, after, limit)
+            .await
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
         let work = move |store: Self, deadline| async move {
             let (app, collection) = after.map_or(Ok((-1, -1)), rows::numbers)?;
             let params: [&(dyn ToSql + Sync); 2] = [&app, &collection];
-            let found = store.query_by(deadline, &store.shared.slow, true, NEXT_MAP, &params).await?;
-            found.first().map(|row| rows::map(row, 0)).transpose().map_err(SqlFault::into_error)
+            let found = store
+                .query_by(deadline, &store.shared.slow, true, NEXT_MAP, &params)
+                .await?;
+            found
+                .first()
+                .map(|row| rows::map(row, 0))
+                .transpose()
+                .map_err(SqlFault::into_error)
         };
         self.in_turn(&self.shared.walks, work).await
     }
 
-    async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
+    async fn scan(
+        &self,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, Row)>, StoreError> {
         let work = move |store: Self, deadline| async move {
-            let (mut app, mut collection) = after.map_or(Ok((-1, -1)), |(map, _)| rows::numbers(map))?;
+            let (mut app, mut collection) =
+                after.map_or(Ok((-1, -1)), |(map, _)| rows::numbers(map))?;
             let mut id: &[u8] = after.as_ref().map_or(&[], |(_, id)| &id.0);
             let (limit, bytes) = (limit.clamp(1, LOOK_MAX) as i64, SCAN_BYTES as i64);
-            let read = |row| -> Result<(MapId, Row), SqlFault> { Ok((rows::map(row, 0)?, rows::read(row, 2)?)) };
+            let read = |row| -> Result<(MapId, Row), SqlFault> {
+                Ok((rows::map(row, 0)?, rows::read(row, 2)?))
+            };
             loop {
                 let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
-                let found = store.query_by(deadline, &store.shared.slow, true, SCAN, &params).await?;
+                let found = store
+                    .query_by(deadline, &store.shared.slow, true, SCAN, &params)
+                    .await?;
                 if !found.is_empty() || !store.shared.is_distributed {
-                    return found.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect();
+                    return found
+                        .iter()
+                        .map(|row| read(row).map_err(SqlFault::into_error))
+                        .collect();
                 }
                 // The scan was of one app, which has no more rows.
-                let Some(next) = store.next_app(deadline, NEXT_MAP, app).await? else { return Ok(Vec::new()) };
+                let Some(next) = store.next_app(deadline, NEXT_MAP, app).await? else {
+                    return Ok(Vec::new());
+                };
                 (app, collection, id) = (next, -1, &[]);
             }
         };

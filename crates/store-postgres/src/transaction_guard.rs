@@ -16,7 +16,10 @@ impl<'a> TransactionGuard<'a> {
     /// Ends the transaction. A failed transaction is rolled back; a successful one has already committed.
     pub(super) async fn end<T>(mut self, call: &Query<'_>, outcome: &Result<T, SqlFault>) {
         if let (Err(_), Some(session)) = (outcome, self.0)
-            && call.bound(session, session.batch("ROLLBACK")).await.is_err()
+            && call
+                .bound(session, session.batch("ROLLBACK"))
+                .await
+                .is_err()
         {
             return;
         }

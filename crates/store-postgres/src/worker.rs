@@ -34,9 +34,16 @@ enum WorkerState {
 
 impl DedicatedConnection {
     pub(super) fn start(settings: &Arc<Settings>) -> Self {
-        let (sender, state) = watch::channel(WorkerState::Down(Instant::now(), "not connected yet".into()));
+        let (sender, state) = watch::channel(WorkerState::Down(
+            Instant::now(),
+            "not connected yet".into(),
+        ));
         let task = tokio::spawn(keep(Arc::clone(settings), sender)).abort_handle();
-        Self { state, task, timeout: settings.options.timeout }
+        Self {
+            state,
+            task,
+            timeout: settings.options.timeout,
+        }
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -50,22 +57,37 @@ impl DedicatedConnection {
 
     /// Starts a request on this connection, with a deadline.
     pub(super) fn call_by(&self, deadline: Instant, repeatable: bool) -> Query<'_> {
-        Query { lane: self, deadline, repeatable, session: None, stale: false, clashes: 0, lost: false }
+        Query {
+            lane: self,
+            deadline,
+            repeatable,
+            session: None,
+            stale: false,
+            clashes: 0,
+            lost: false,
+        }
     }
 
     /// Returns the connection, unless it is `broken`. Fails immediately if the database has been away for longer than
     /// the request timeout.
-    async fn session(&self, broken: Option<&Arc<Session>>, deadline: Instant) -> Result<Arc<Session>, StoreError> {
+    async fn session(
+        &self,
+        broken: Option<&Arc<Session>>,
+        deadline: Instant,
+    ) -> Result<Arc<Session>, StoreError> {
         let mut state = self.state.clone();
         loop {
             let (until, why) = match &*state.borrow_and_update() {
                 WorkerState::Up(session)
-                    if !session.is_condemned() && broken.is_none_or(|broken| !Arc::ptr_eq(session, broken)) =>
+                    if !session.is_condemned()
+                        && broken.is_none_or(|broken| !Arc::ptr_eq(session, broken)) =>
                 {
                     return Ok(Arc::clone(session));
                 }
                 WorkerState::Up(_) => (deadline, Arc::from("the connection broke")),
-                WorkerState::Down(since, why) => (deadline.min(*since + self.timeout), Arc::clone(why)),
+                WorkerState::Down(since, why) => {
+                    (deadline.min(*since + self.timeout), Arc::clone(why))
+                }
             };
             match timeout_at(until, state.changed()).await {
                 Ok(Ok(())) => {}
@@ -97,7 +119,10 @@ pub(super) struct Query<'a> {
 impl Query<'_> {
     /// Returns the connection for the next attempt.
     pub(super) async fn session(&mut self) -> Result<Arc<Session>, StoreError> {
-        let session = self.lane.session(self.session.take().as_ref(), self.deadline).await?;
+        let session = self
+            .lane
+            .session(self.session.take().as_ref(), self.deadline)
+            .await?;
         Ok(session)
     }
 
@@ -112,7 +137,10 @@ impl Query<'_> {
             Ok(outcome) => outcome,
             Err(_) => {
                 session.condemn();
-                Err(SqlFault::Lost(format!("no answer in {} ms", self.lane.timeout.as_millis())))
+                Err(SqlFault::Lost(format!(
+                    "no answer in {} ms",
+                    self.lane.timeout.as_millis()
+                )))
             }
         }
     }
@@ -121,7 +149,11 @@ impl Query<'_> {
     ///
     /// # Errors
     /// The fault itself if the request must not be retried.
-    pub(super) async fn again(&mut self, session: Arc<Session>, fault: SqlFault) -> Result<(), SqlFault> {
+    pub(super) async fn again(
+        &mut self,
+        session: Arc<Session>,
+        fault: SqlFault,
+    ) -> Result<(), SqlFault> {
         match &fault {
             SqlFault::Lost(_) => {
                 session.condemn();
@@ -159,7 +191,11 @@ async fn keep(settings: Arc<Settings>, state: watch::Sender<WorkerState>) {
                 };
                 tracing::info!(%why, "connection to PostgreSQL lost");
                 state.send_replace(WorkerState::Down(Instant::now(), why.into()));
-                failures = if since.elapsed() > PAUSE_MAX { 0 } else { failures + 1 };
+                failures = if since.elapsed() > PAUSE_MAX {
+                    0
+                } else {
+                    failures + 1
+                };
             }
             Err(fault) => {
                 let why: Arc<str> = match fault.error {
@@ -184,7 +220,9 @@ async fn keep(settings: Arc<Settings>, state: watch::Sender<WorkerState>) {
 /// Returns the pause after a number of failures. The pause doubles up to a maximum. Half of it is random, so that
 /// engines do not reconnect all at once.
 pub(super) fn pause(failures: u32) -> Duration {
-    let whole = PAUSE_MIN.saturating_mul(1 << failures.min(10)).min(PAUSE_MAX);
+    let whole = PAUSE_MIN
+        .saturating_mul(1 << failures.min(10))
+        .min(PAUSE_MAX);
     whole / 2 + part_of(whole / 2)
 }
 
@@ -197,8 +235,14 @@ mod tests {
         for (failures, ms) in [(0, 25), (1, 50), (3, 200), (6, 1_000), (u32::MAX, 1_000)] {
             let whole = Duration::from_millis(ms);
             let pauses: Vec<Duration> = (0..100).map(|_| pause(failures)).collect();
-            assert!(pauses.iter().all(|it| (whole / 2..=whole).contains(it)), "{failures}: {pauses:?}");
-            assert!(pauses.iter().any(|it| *it != pauses[0]), "some of it is chance");
+            assert!(
+                pauses.iter().all(|it| (whole / 2..=whole).contains(it)),
+                "{failures}: {pauses:?}"
+            );
+            assert!(
+                pauses.iter().any(|it| *it != pauses[0]),
+                "some of it is chance"
+            );
         }
     }
 }

@@ -103,7 +103,11 @@ pub(super) static ARCHIVE: &str = "UPDATE sealwire.tokens t SET archived = $4, f
         AND t.fingerprint IS NOT NULL AND t.expires <= $4";
 
 /// Implements [`sealwire_store::TokenStore::write`]. Cancelling it midway costs a connection.
-pub(super) async fn write(shared: &Shared, now: u64, groups: &[Group]) -> Vec<Result<Written, StoreError>> {
+pub(super) async fn write(
+    shared: &Shared,
+    now: u64,
+    groups: &[Group],
+) -> Vec<Result<Written, StoreError>> {
     let deadline = Instant::now() + shared.timeout;
     let invalid = groups.iter().map(|group| check(group).err());
     let mut batches = Batches::new(invalid, |at| (groups[at].rows.len(), 0));
@@ -113,8 +117,12 @@ pub(super) async fn write(shared: &Shared, now: u64, groups: &[Group]) -> Vec<Re
             let mut lost = false;
             while let Some(batch) = batches.next() {
                 let chosen: Vec<&Group> = batch.iter().map(|at| &groups[*at]).collect();
-                let written = write_batch(&lane, &shared.news, deadline, now, &chosen, &mut lost).await;
-                batches.record(batch, written.map(|written| written.into_iter().map(Ok).collect()));
+                let written =
+                    write_batch(&lane, &shared.news, deadline, now, &chosen, &mut lost).await;
+                batches.record(
+                    batch,
+                    written.map(|written| written.into_iter().map(Ok).collect()),
+                );
             }
         }
     }
@@ -153,7 +161,10 @@ async fn attempts(
     loop {
         let session = call.session().await?;
         let trusting = news.expected();
-        match call.bound(&session, merge(&session, now, groups, call.lost, trusting)).await {
+        match call
+            .bound(&session, merge(&session, now, groups, call.lost, trusting))
+            .await
+        {
             Ok(Merged::Done(answers)) => {
                 if !trusting {
                     news.saw(groups, &answers);
@@ -166,21 +177,28 @@ async fn attempts(
             }
             Err(SqlFault::Unique) if trusting => news.forget(),
             Err(SqlFault::Unique) => break,
-            Err(fault) => call.again(session, fault).await.map_err(SqlFault::into_error)?,
+            Err(fault) => call
+                .again(session, fault)
+                .await
+                .map_err(SqlFault::into_error)?,
         }
     }
     let mut answers: Vec<Option<Written>> = vec![None; groups.len()];
     while let Some(left) = left(&answers) {
         let chosen: Vec<&Group> = left.iter().map(|at| groups[*at]).collect();
         let written = transact(call, now, &chosen, partly).await?;
-        left.iter().zip(written).for_each(|(at, written)| answers[*at] = written);
+        left.iter()
+            .zip(written)
+            .for_each(|(at, written)| answers[*at] = written);
     }
     Ok(answers.into_iter().flatten().collect())
 }
 
 /// Returns the groups without a result, if any.
 fn left(answers: &[Option<Written>]) -> Option<Vec<usize>> {
-    let left: Vec<usize> = (0..answers.len()).filter(|at| answers[*at].is_none()).collect();
+    let left: Vec<usize> = (0..answers.len())
+        .filter(|at| answers[*at].is_none())
+        .collect();
     (!left.is_empty()).then_some(left)
 }
 
@@ -206,7 +224,11 @@ impl NewRowPredictor {
         let known = |answer: &Written| matches!(answer, Written::Done(rows) if rows.iter().any(Option::is_some));
         if answers.iter().any(known) {
             self.forget();
-        } else if groups.iter().flat_map(|group| &group.rows).any(|row| row.fingerprint.is_some()) {
+        } else if groups
+            .iter()
+            .flat_map(|group| &group.rows)
+            .any(|row| row.fingerprint.is_some())
+        {
             self.0.fetch_add(1, Relaxed);
         }
     }
@@ -237,7 +259,10 @@ impl<'a> WriteInput<'a> {
     /// a row that is already expired.
     fn of(now: u64, groups: &[&'a Group]) -> Option<Self> {
         let rows = groups.iter().map(|group| group.rows.len()).sum();
-        let mut input = Self { rows: Vec::with_capacity(rows), places: Vec::with_capacity(groups.len()) };
+        let mut input = Self {
+            rows: Vec::with_capacity(rows),
+            places: Vec::with_capacity(groups.len()),
+        };
         let mut prints: HashMap<(MapId, Fingerprint), usize> = HashMap::with_capacity(rows);
         let mut ids: HashSet<(MapId, TokenId)> = HashSet::with_capacity(rows);
         for group in groups {
@@ -266,13 +291,20 @@ impl<'a> WriteInput<'a> {
     /// Sorts by map and fingerprint, so that concurrent writers of the same fingerprints wait for each other and do not
     /// deadlock.
     fn sorted(mut self) -> Self {
-        let key = |(map, row): &(MapId, &Row)| (*map, row.fingerprint.is_none(), row.fingerprint, row.id);
+        let key =
+            |(map, row): &(MapId, &Row)| (*map, row.fingerprint.is_none(), row.fingerprint, row.id);
         let mut order: Vec<usize> = (0..self.rows.len()).collect();
         order.sort_unstable_by_key(|at| key(&self.rows[*at]));
         let mut place = vec![0; order.len()];
-        order.iter().enumerate().for_each(|(to, from)| place[*from] = to);
+        order
+            .iter()
+            .enumerate()
+            .for_each(|(to, from)| place[*from] = to);
         self.rows = order.iter().map(|at| self.rows[*at]).collect();
-        self.places.iter_mut().flatten().for_each(|(at, _)| *at = place[*at]);
+        self.places
+            .iter_mut()
+            .flatten()
+            .for_each(|(at, _)| *at = place[*at]);
         self
     }
 
@@ -285,7 +317,10 @@ impl<'a> WriteInput<'a> {
             None if *itself => None,
             None => Some(self.rows[*at].1.clone()),
         };
-        self.places.iter().map(|places| Written::Done(places.iter().map(known).collect())).collect()
+        self.places
+            .iter()
+            .map(|places| Written::Done(places.iter().map(known).collect()))
+            .collect()
     }
 }
 
@@ -297,7 +332,9 @@ fn claims(groups: &[&Group]) -> Option<Claims> {
     let mut claims = Claims::new();
     for group in groups {
         for (subject, version) in group.rows.iter().filter_map(Row::claim) {
-            let claimed = claims.entry((MapId::of_subjects(group.map.app), subject)).or_insert(version);
+            let claimed = claims
+                .entry((MapId::of_subjects(group.map.app), subject))
+                .or_insert(version);
             if *claimed != version || version % 2 == 0 {
                 return None;
             }
@@ -322,7 +359,9 @@ async fn merge(
         return Ok(Merged::Done(input.answers(&HashMap::new(), again)));
     }
     let columns = Columns::of(input.rows.iter().copied()).map_err(refused)?;
-    if claims.is_empty() && (trusting || input.rows.iter().all(|(_, row)| row.fingerprint.is_none())) {
+    if claims.is_empty()
+        && (trusting || input.rows.iter().all(|(_, row)| row.fingerprint.is_none()))
+    {
         citus::insert(session, INSERT, &columns.params(), columns.apps()).await?;
         return Ok(Merged::Done(input.answers(&HashMap::new(), again)));
     }
@@ -336,7 +375,9 @@ async fn merge(
     let at = seconds(now);
     let now_param: Params<'_> = &[&at];
     let found = if claims.is_empty() {
-        session.query(MERGE, &joined(&[&columns.params(), now_param])).await?
+        session
+            .query(MERGE, &joined(&[&columns.params(), now_param]))
+            .await?
     } else {
         let (mut keys, mut versions) = (Keys::default(), Vec::with_capacity(claims.len()));
         for ((map, subject), version) in &claims {
@@ -344,7 +385,12 @@ async fn merge(
             versions.push(i64::try_from(*version).unwrap_or(i64::MAX));
         }
         let versions: Params<'_> = &[&versions];
-        session.query(MERGE_CLAIMED, &joined(&[&columns.params(), now_param, &keys.params(), versions])).await?
+        session
+            .query(
+                MERGE_CLAIMED,
+                &joined(&[&columns.params(), now_param, &keys.params(), versions]),
+            )
+            .await?
     };
     let mut held = HashMap::new();
     let (mut written, mut permitted) = (0, true);
@@ -352,18 +398,31 @@ async fn merge(
         written = usize::try_from(rows::column::<i64>(row, 0)?).unwrap_or(0);
         permitted = rows::column(row, 1)?;
         if let Some(n) = rows::column::<Option<i64>>(row, 2)? {
-            held.insert(usize::try_from(n).unwrap_or(0).saturating_sub(1), rows::read(row, 3)?);
+            held.insert(
+                usize::try_from(n).unwrap_or(0).saturating_sub(1),
+                rows::read(row, 3)?,
+            );
         }
     }
-    if permitted && held.values().all(|row| row.is_live(now)) && held.len() + written == columns.len() {
+    if permitted
+        && held.values().all(|row| row.is_live(now))
+        && held.len() + written == columns.len()
+    {
         return Ok(Merged::Done(input.answers(&held, again)));
     }
-    Ok(Merged::Hindered { partly: written > 0 })
+    Ok(Merged::Hindered {
+        partly: written > 0,
+    })
 }
 
 /// Looks up holders and inserts the other rows by two statements. Citus runs [`MERGE`] in many steps, with files between
 /// them. A row that is written in between makes the second statement fail.
-async fn merge_apart(session: &Session, now: u64, input: &WriteInput<'_>, again: bool) -> Result<Merged, SqlFault> {
+async fn merge_apart(
+    session: &Session,
+    now: u64,
+    input: &WriteInput<'_>,
+    again: bool,
+) -> Result<Merged, SqlFault> {
     let (mut prints, mut places) = (Keys::default(), HashMap::new());
     for (at, (map, row)) in input.rows.iter().enumerate() {
         if let Some(print) = &row.fingerprint {
@@ -377,10 +436,17 @@ async fn merge_apart(session: &Session, now: u64, input: &WriteInput<'_>, again:
         if !holder.is_live(now) {
             return Ok(Merged::Hindered { partly: false });
         }
-        let at = holder.fingerprint.and_then(|print| places.get(&(map, print)));
+        let at = holder
+            .fingerprint
+            .and_then(|print| places.get(&(map, print)));
         held.insert(*at.ok_or_else(rows::unfit)?, holder);
     }
-    let free = input.rows.iter().enumerate().filter(|(at, _)| !held.contains_key(at)).map(|(_, row)| *row);
+    let free = input
+        .rows
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| !held.contains_key(at))
+        .map(|(_, row)| *row);
     let free: Vec<_> = free.collect();
     if !free.is_empty() {
         let columns = Columns::of(free).map_err(refused)?;
@@ -399,12 +465,19 @@ async fn transact(
     loop {
         let session = call.session().await?;
         let open = TransactionGuard::new(&session);
-        let outcome = call.bound(&session, transaction(&session, now, groups, partly || call.lost)).await;
+        let outcome = call
+            .bound(
+                &session,
+                transaction(&session, now, groups, partly || call.lost),
+            )
+            .await;
         open.end(call, &outcome).await;
         match outcome {
             Ok(answers) => return Ok(answers),
             Err(fault) => {
-                call.again(session, fault).await.map_err(SqlFault::into_error)?;
+                call.again(session, fault)
+                    .await
+                    .map_err(SqlFault::into_error)?;
             }
         }
     }
@@ -419,20 +492,37 @@ async fn transaction(
     let (mut prints, mut ids) = (Keys::default(), Keys::default());
     for group in groups {
         for row in &group.rows {
-            let pushed = row.fingerprint.as_ref().map_or(Ok(()), |print| prints.push(group.map, &print.0));
-            pushed.and_then(|()| ids.push(group.map, &row.id.0)).map_err(refused)?;
+            let pushed = row
+                .fingerprint
+                .as_ref()
+                .map_or(Ok(()), |print| prints.push(group.map, &print.0));
+            pushed
+                .and_then(|()| ids.push(group.map, &row.id.0))
+                .map_err(refused)?;
         }
     }
     let claimed = groups.iter().flat_map(|group| {
         let map = MapId::of_subjects(group.map.app);
-        group.rows.iter().filter_map(move |row| Some((map, row.subject?)))
+        group
+            .rows
+            .iter()
+            .filter_map(move |row| Some((map, row.subject?)))
     });
     let claimed: BTreeSet<(MapId, SubjectId)> = claimed.collect();
     let mut subjects = Keys::default();
-    claimed.iter().try_for_each(|(map, subject)| subjects.push(*map, &subject.0)).map_err(refused)?;
-    let (subject_params, holder_params, id_params) = (subjects.params(), prints.params(), ids.params());
-    let lock =
-        async { if claimed.is_empty() { Ok(Vec::new()) } else { session.query(SUBJECT_KEYS, &subject_params).await } };
+    claimed
+        .iter()
+        .try_for_each(|(map, subject)| subjects.push(*map, &subject.0))
+        .map_err(refused)?;
+    let (subject_params, holder_params, id_params) =
+        (subjects.params(), prints.params(), ids.params());
+    let lock = async {
+        if claimed.is_empty() {
+            Ok(Vec::new())
+        } else {
+            session.query(SUBJECT_KEYS, &subject_params).await
+        }
+    };
     let ((), keys, holders, taken) = tokio::try_join!(
         biased;
         session.batch("BEGIN"),
@@ -463,7 +553,10 @@ fn there(
     let mut there = ExistingRows::default();
     for row in keys {
         let version = u64::try_from(rows::column::<i64>(row, 3)?).unwrap_or(0);
-        there.subjects.insert((rows::map(row, 0)?.app, SubjectId(rows::key(row, 2)?)), version);
+        there.subjects.insert(
+            (rows::map(row, 0)?.app, SubjectId(rows::key(row, 2)?)),
+            version,
+        );
     }
     for row in holders {
         let (map, holder) = (rows::map(row, 0)?, rows::read(row, 2)?);
@@ -473,21 +566,36 @@ fn there(
     }
     for row in taken {
         let sealed = bytes::Bytes::copy_from_slice(rows::column(row, 3)?);
-        there.ids.insert((rows::map(row, 0)?, TokenId(rows::key(row, 2)?)), sealed);
+        there
+            .ids
+            .insert((rows::map(row, 0)?, TokenId(rows::key(row, 2)?)), sealed);
     }
     Ok(there)
 }
 
 /// Archives expired holders of the fingerprints.
-async fn archive(session: &Session, now: u64, prints: &[(MapId, Fingerprint)]) -> Result<(), SqlFault> {
+async fn archive(
+    session: &Session,
+    now: u64,
+    prints: &[(MapId, Fingerprint)],
+) -> Result<(), SqlFault> {
     if prints.is_empty() {
         return Ok(());
     }
     let mut keys = Keys::default();
-    prints.iter().try_for_each(|(map, print)| keys.push(*map, &print.0)).map_err(refused)?;
+    prints
+        .iter()
+        .try_for_each(|(map, print)| keys.push(*map, &print.0))
+        .map_err(refused)?;
     let at = seconds(now);
-    let archived = session.execute(ARCHIVE, &joined(&[&keys.params(), &[&at]])).await?;
-    if archived == keys.len() as u64 { Ok(()) } else { Err(overtaken()) }
+    let archived = session
+        .execute(ARCHIVE, &joined(&[&keys.params(), &[&at]]))
+        .await?;
+    if archived == keys.len() as u64 {
+        Ok(())
+    } else {
+        Err(overtaken())
+    }
 }
 
 /// Concurrent writers changed the rows after the lookup.

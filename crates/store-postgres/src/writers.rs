@@ -31,7 +31,11 @@ impl Writers {
     pub(super) fn new(lanes: Vec<DedicatedConnection>) -> Self {
         let free = Mutex::new((0..lanes.len()).collect());
         let permits = Semaphore::new(lanes.len());
-        Self { lanes, free, permits }
+        Self {
+            lanes,
+            free,
+            permits,
+        }
     }
 
     pub(super) fn lanes(&self) -> impl Iterator<Item = &DedicatedConnection> {
@@ -47,10 +51,17 @@ impl Writers {
     pub(super) async fn take(&self, deadline: Instant) -> Result<LeasedWorker<'_>, StoreError> {
         loop {
             let busy = |_| StoreError::Unavailable("every writing connection is busy".into());
-            let permit = timeout_at(deadline, self.permits.acquire()).await.map_err(busy)?;
-            let permit = permit.map_err(|_| StoreError::Unavailable("the store is closed".into()))?;
+            let permit = timeout_at(deadline, self.permits.acquire())
+                .await
+                .map_err(busy)?;
+            let permit =
+                permit.map_err(|_| StoreError::Unavailable("the store is closed".into()))?;
             if let Some(lane) = self.pick() {
-                return Ok(LeasedWorker { writers: self, lane, _permit: permit });
+                return Ok(LeasedWorker {
+                    writers: self,
+                    lane,
+                    _permit: permit,
+                });
             }
             drop(permit);
             timeout_at(deadline, sleep(MOMENT)).await.map_err(busy)?;
@@ -59,7 +70,10 @@ impl Writers {
 
     fn pick(&self) -> Option<usize> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = free.iter().position(|lane| self.lanes[*lane].is_up()).or((!self.is_up()).then_some(0));
+        let at = free
+            .iter()
+            .position(|lane| self.lanes[*lane].is_up())
+            .or((!self.is_up()).then_some(0));
         at.map(|at| free.swap_remove(at))
     }
 }
@@ -74,6 +88,10 @@ impl Deref for LeasedWorker<'_> {
 
 impl Drop for LeasedWorker<'_> {
     fn drop(&mut self) {
-        self.writers.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.lane);
+        self.writers
+            .free
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(self.lane);
     }
 }

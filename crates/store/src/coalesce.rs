@@ -32,7 +32,9 @@ use tokio::runtime::Handle;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
-use crate::{Fingerprint, FoundRow, Group, MapId, Permit, Row, StoreError, TokenId, TokenStore, Written};
+use crate::{
+    Fingerprint, FoundRow, Group, MapId, Permit, Row, StoreError, TokenId, TokenStore, Written,
+};
 use batch_queue::{BatchQueue, BatchRules, LastBatch, Size, Sort};
 pub use objects::ObjectWriter;
 use work::{Open, Waiter, Work};
@@ -162,7 +164,11 @@ impl Coalescer {
     /// # Panics
     /// If called outside of a tokio runtime.
     #[must_use]
-    pub fn new(store: Arc<dyn TokenStore>, lanes: BatchLimits, observer: Arc<dyn Observer>) -> Self {
+    pub fn new(
+        store: Arc<dyn TokenStore>,
+        lanes: BatchLimits,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
         Self::for_rows(store, lanes, KEYS_BYTES_TOGETHER / KEYS_TOGETHER, observer)
     }
 
@@ -181,10 +187,24 @@ impl Coalescer {
         let writes = BatchRules::of_writers(lanes.writers);
         let readers = lanes.readers.max(1);
         let limit = (KEYS_BYTES_TOGETHER / row_bytes_max.max(1)).clamp(1, KEYS_TOGETHER);
-        let looks = BatchRules { lanes: readers, second_lanes: readers, limit, quanta: [KEYS_TURN; 2] };
+        let looks = BatchRules {
+            lanes: readers,
+            second_lanes: readers,
+            limit,
+            quanta: [KEYS_TURN; 2],
+        };
         let piece = limit.min(KEYS_PIECE);
-        let shared = Shared { store, observer, writes: BatchQueue::new(writes), looks: BatchQueue::new(looks), piece };
-        Self { shared: Arc::new(shared), runtime: Handle::current() }
+        let shared = Shared {
+            store,
+            observer,
+            writes: BatchQueue::new(writes),
+            looks: BatchQueue::new(looks),
+            piece,
+        };
+        Self {
+            shared: Arc::new(shared),
+            runtime: Handle::current(),
+        }
     }
 
     /// Returns the store, for operations that are not batched.
@@ -197,7 +217,11 @@ impl Coalescer {
     #[must_use]
     pub fn waiting(&self) -> Waiting {
         let writes = self.shared.writes.waiting();
-        Waiting { rows: writes.items, bytes: writes.bytes, keys: self.shared.looks.waiting().items }
+        Waiting {
+            rows: writes.items,
+            bytes: writes.bytes,
+            keys: self.shared.looks.waiting().items,
+        }
     }
 
     /// Writes one group as [`TokenStore::write`] does. A group is not sent after `deadline`; once it is sent, its
@@ -214,10 +238,20 @@ impl Coalescer {
         mut permit: Option<Permit>,
     ) -> Result<Written, CallError> {
         let bytes = group.rows.iter().map(Row::bytes).sum();
-        let size = Size { items: group.rows.len(), bytes };
+        let size = Size {
+            items: group.rows.len(),
+            bytes,
+        };
         // Converts bytes to rows, so that one weight covers both limits.
-        let weight = size.items.max(bytes.div_ceil(BYTES_TOGETHER / ROWS_TOGETHER)).max(1);
-        let sort = if weight <= ROWS_TOGETHER { Sort::First } else { Sort::Second };
+        let weight = size
+            .items
+            .max(bytes.div_ceil(BYTES_TOGETHER / ROWS_TOGETHER))
+            .max(1);
+        let sort = if weight <= ROWS_TOGETHER {
+            Sort::First
+        } else {
+            Sort::Second
+        };
         let app = group.map.app;
         permit.iter_mut().for_each(Permit::send);
         let (work, answer) = Work::new(now, (group, permit), deadline);
@@ -225,7 +259,14 @@ impl Coalescer {
         if start {
             self.runtime.spawn(write_lane(Arc::clone(&self.shared)));
         }
-        Waiter { desk: &self.shared.writes, sort, place: Some(place), answer }.answer(deadline).await
+        Waiter {
+            desk: &self.shared.writes,
+            sort,
+            place: Some(place),
+            answer,
+        }
+        .answer(deadline)
+        .await
     }
 
     /// Looks up rows as [`TokenStore::get`] does, with a deadline as in [`Coalescer::write`].
@@ -251,7 +292,8 @@ impl Coalescer {
         keys: &[(MapId, Fingerprint)],
         deadline: Option<Instant>,
     ) -> Result<Vec<Option<FoundRow>>, CallError> {
-        self.look(Sort::Second, now, keys, |print| print.0, deadline).await
+        self.look(Sort::Second, now, keys, |print| print.0, deadline)
+            .await
     }
 
     async fn look<K>(
@@ -264,11 +306,22 @@ impl Coalescer {
     ) -> Result<Vec<Option<FoundRow>>, CallError> {
         let mut waiters = Vec::with_capacity(keys.len().div_ceil(self.shared.piece));
         for piece in keys.chunks(self.shared.piece) {
-            let size = Size { items: piece.len(), bytes: 0 };
+            let size = Size {
+                items: piece.len(),
+                bytes: 0,
+            };
             let question = piece.iter().map(|(map, key)| (*map, bytes(key))).collect();
             let (work, answer) = Work::new(now, question, deadline);
-            let (place, start) = self.shared.looks.push(sort, piece[0].0.app, piece.len(), size, work)?;
-            waiters.push(Waiter { desk: &self.shared.looks, sort, place: Some(place), answer });
+            let (place, start) =
+                self.shared
+                    .looks
+                    .push(sort, piece[0].0.app, piece.len(), size, work)?;
+            waiters.push(Waiter {
+                desk: &self.shared.looks,
+                sort,
+                place: Some(place),
+                answer,
+            });
             if start {
                 self.runtime.spawn(look_lane(Arc::clone(&self.shared)));
             }
@@ -323,13 +376,24 @@ async fn gather<T>(desk: &BatchQueue<T>) {
 
 impl Shared {
     async fn write(&self, batch: Vec<Write>) {
-        let Some(mut flight) = Open::begin(Kind::Write, batch) else { return };
-        let (groups, permits): (Vec<Group>, Vec<Option<Permit>>) = flight.questions().into_iter().unzip();
+        let Some(mut flight) = Open::begin(Kind::Write, batch) else {
+            return;
+        };
+        let (groups, permits): (Vec<Group>, Vec<Option<Permit>>) =
+            flight.questions().into_iter().unzip();
         flight.items = groups.iter().map(|group| group.rows.len()).sum();
-        flight.bytes = groups.iter().flat_map(|group| &group.rows).map(Row::bytes).sum();
+        flight.bytes = groups
+            .iter()
+            .flat_map(|group| &group.rows)
+            .map(Row::bytes)
+            .sum();
         let answers = self.store.write(flight.now, groups).await;
         let failed = answers.iter().filter(|answer| answer.is_err()).count();
-        for (permit, _) in permits.into_iter().zip(&answers).filter(|(_, answer)| answer.is_ok()) {
+        for (permit, _) in permits
+            .into_iter()
+            .zip(&answers)
+            .filter(|(_, answer)| answer.is_ok())
+        {
             permit.into_iter().for_each(Permit::answered);
         }
         let flight = flight.end(answers.into_iter(), failed);
@@ -337,8 +401,14 @@ impl Shared {
     }
 
     async fn look(&self, sort: Sort, batch: Vec<LookupWork>) {
-        let kind = if sort == Sort::First { Kind::Get } else { Kind::Find };
-        let Some(mut flight) = Open::begin(kind, batch) else { return };
+        let kind = if sort == Sort::First {
+            Kind::Get
+        } else {
+            Kind::Find
+        };
+        let Some(mut flight) = Open::begin(kind, batch) else {
+            return;
+        };
         let pieces = flight.questions();
         let sizes: Vec<usize> = pieces.iter().map(Vec::len).collect();
         let keys = pieces.into_iter().flatten();
@@ -353,7 +423,12 @@ impl Shared {
         let flight = match rows {
             Ok(rows) => {
                 let mut rows = rows.into_iter();
-                flight.end(sizes.iter().map(|size| Ok(rows.by_ref().take(*size).collect())), 0)
+                flight.end(
+                    sizes
+                        .iter()
+                        .map(|size| Ok(rows.by_ref().take(*size).collect())),
+                    0,
+                )
             }
             Err(error) => flight.end(sizes.iter().map(|_| Err(error.repeated())), sizes.len()),
         };

@@ -38,7 +38,12 @@ impl Snapshot {
     /// Returns the part of all records that [`ControlStore::load`] returns.
     pub fn loaded(&self) -> Self {
         let together = self.records.iter().filter(|(key, _)| !is_single(key));
-        Self { generation: self.generation, records: together.map(|(key, of)| (key.clone(), of.clone())).collect() }
+        Self {
+            generation: self.generation,
+            records: together
+                .map(|(key, of)| (key.clone(), of.clone()))
+                .collect(),
+        }
     }
 
     /// Returns one of all records, as [`ControlStore::read`] does.
@@ -48,14 +53,30 @@ impl Snapshot {
 
     /// Returns a page of all records, as [`ControlStore::singles`] does.
     pub fn page(&self, after: Option<&str>, limit: usize) -> Self {
-        let from = after.filter(|after| *after >= SINGLE).map_or(Bound::Included(SINGLE), Bound::Excluded);
-        let found = self.records.range::<str, _>((from, Bound::Unbounded)).take_while(|(key, _)| is_single(key));
-        let records = found.take(limit).map(|(key, of)| (key.clone(), of.clone())).collect();
-        Self { generation: self.generation, records }
+        let from = after
+            .filter(|after| *after >= SINGLE)
+            .map_or(Bound::Included(SINGLE), Bound::Excluded);
+        let found = self
+            .records
+            .range::<str, _>((from, Bound::Unbounded))
+            .take_while(|(key, _)| is_single(key));
+        let records = found
+            .take(limit)
+            .map(|(key, of)| (key.clone(), of.clone()))
+            .collect();
+        Self {
+            generation: self.generation,
+            records,
+        }
     }
 
     /// Applies a change in memory, for stores that keep or rewrite the whole state. `place` names the store in errors.
-    pub fn apply(&mut self, place: &str, base: u64, changes: &Changes) -> Result<Commit, StoreError> {
+    pub fn apply(
+        &mut self,
+        place: &str,
+        base: u64,
+        changes: &Changes,
+    ) -> Result<Commit, StoreError> {
         if base != self.generation {
             return Ok(Commit::Moved);
         }
@@ -70,7 +91,12 @@ impl Snapshot {
     }
 
     /// Replaces this state in memory, as [`ControlStore::replace`] specifies.
-    pub fn become_state(&mut self, place: &str, base: u64, state: &Self) -> Result<Commit, StoreError> {
+    pub fn become_state(
+        &mut self,
+        place: &str,
+        base: u64,
+        state: &Self,
+    ) -> Result<Commit, StoreError> {
         if base != self.generation {
             return Ok(Commit::Moved);
         }
@@ -82,7 +108,10 @@ impl Snapshot {
 
 /// Returns the next generation. `place` names the store in errors.
 pub fn after(place: &str, generation: u64) -> Result<u64, StoreError> {
-    let no_number = || StoreError::Damaged { place: place.to_owned(), what: "no generation left".into() };
+    let no_number = || StoreError::Damaged {
+        place: place.to_owned(),
+        what: "no generation left".into(),
+    };
     generation.checked_add(1).ok_or_else(no_number)
 }
 
@@ -129,7 +158,8 @@ impl InstanceTable {
 
     /// Implements [`ControlStore::beat`].
     pub fn beat(&self, instance: &Instance) {
-        self.last().insert(instance.id.clone(), (instance.clone(), Instant::now()));
+        self.last()
+            .insert(instance.id.clone(), (instance.clone(), Instant::now()));
     }
 
     /// Implements [`ControlStore::leave`].
@@ -145,7 +175,10 @@ impl InstanceTable {
     /// Implements [`ControlStore::lease`].
     pub fn lease(&self, name: &str, holder: &str, time: Duration) -> bool {
         let (mut leases, now) = (self.leases(), Instant::now());
-        if leases.get(name).is_some_and(|(other, until)| other != holder && *until > now) {
+        if leases
+            .get(name)
+            .is_some_and(|(other, until)| other != holder && *until > now)
+        {
             return false;
         }
         leases.insert(name.to_owned(), (holder.to_owned(), now + time));
@@ -156,7 +189,12 @@ impl InstanceTable {
     pub fn instances(&self, age_max: Duration) -> Vec<Instance> {
         let mut last = self.last();
         last.retain(|_, (_, beat)| beat.elapsed() <= age_max);
-        last.values().map(|(instance, beat)| Instance { age: beat.elapsed(), ..instance.clone() }).collect()
+        last.values()
+            .map(|(instance, beat)| Instance {
+                age: beat.elapsed(),
+                ..instance.clone()
+            })
+            .collect()
     }
 }
 
@@ -200,8 +238,17 @@ pub trait ControlStore: Send + Sync {
     ///
     /// # Errors
     /// As for [`Self::commit_all`].
-    async fn commit(&self, base: u64, key: &str, record: Option<&[u8]>) -> Result<Commit, StoreError> {
-        self.commit_all(base, &Changes::from([(key.to_owned(), record.map(<[u8]>::to_vec))])).await
+    async fn commit(
+        &self,
+        base: u64,
+        key: &str,
+        record: Option<&[u8]>,
+    ) -> Result<Commit, StoreError> {
+        self.commit_all(
+            base,
+            &Changes::from([(key.to_owned(), record.map(<[u8]>::to_vec))]),
+        )
+        .await
     }
 
     /// Replaces all records with `state`, if the generation is still `base`. Copying a store starts and ends with this
@@ -261,10 +308,14 @@ pub async fn everything(store: &dyn ControlStore) -> Result<Snapshot, StoreError
             if page.generation != all.generation {
                 continue 'again;
             }
-            let Some((last, _)) = page.records.last_key_value() else { return Ok(all) };
+            let Some((last, _)) = page.records.last_key_value() else {
+                return Ok(all);
+            };
             after = Some(last.clone());
             all.records.extend(page.records);
         }
     }
-    Err(StoreError::Unavailable("its records are being changed all the time".into()))
+    Err(StoreError::Unavailable(
+        "its records are being changed all the time".into(),
+    ))
 }

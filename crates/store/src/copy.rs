@@ -42,7 +42,11 @@ pub struct Side<'a> {
 impl<'a> Side<'a> {
     /// Wraps a store that implements all traits.
     pub fn of(store: &'a (impl ControlStore + TokenStore + ObjectStore)) -> Self {
-        Self { control: store, tokens: store, objects: store }
+        Self {
+            control: store,
+            tokens: store,
+            objects: store,
+        }
     }
 }
 
@@ -116,7 +120,9 @@ pub enum CopyError {
         what: String,
     },
     /// The target holds a partial copy of another state. Empty the target.
-    #[error("the target holds a part of a copy of another store, or of this one as it was; choose an empty one")]
+    #[error(
+        "the target holds a part of a copy of another store, or of this one as it was; choose an empty one"
+    )]
     OtherCopy,
     /// The target's generation cannot become the source's, and the source's records are authenticated with it.
     #[error(
@@ -171,17 +177,38 @@ pub async fn copy(
     if everything(from.control).await.map_err(at(End::Source))? != state {
         return Err(CopyError::Changed(End::Source));
     }
-    let Commit::Done(generation) = to.control.replace(base, &state).await.map_err(at(End::Target))? else {
+    let Commit::Done(generation) = to
+        .control
+        .replace(base, &state)
+        .await
+        .map_err(at(End::Target))?
+    else {
         return Err(CopyError::Changed(End::Target));
     };
     let there = everything(to.control).await.map_err(at(End::Target))?;
     compare::states(&state, &there)?;
-    Ok(Copied { records: state.records.len() as u64, rows, objects, generation, resumed })
+    Ok(Copied {
+        records: state.records.len() as u64,
+        rows,
+        objects,
+        generation,
+        resumed,
+    })
 }
 
 async fn nobody_serves(side: Side<'_>, end: End) -> Result<(), CopyError> {
-    match side.control.instances(LIVE_AGE_MAX).await.map_err(at(end))?.into_iter().next() {
-        Some(instance) => Err(CopyError::Served { end, address: instance.address }),
+    match side
+        .control
+        .instances(LIVE_AGE_MAX)
+        .await
+        .map_err(at(end))?
+        .into_iter()
+        .next()
+    {
+        Some(instance) => Err(CopyError::Served {
+            end,
+            address: instance.address,
+        }),
         None => Ok(()),
     }
 }
@@ -192,18 +219,36 @@ async fn mark(state: &Snapshot, to: Side<'_>) -> Result<(u64, bool), CopyError> 
     let mark = fingerprint(state);
     let there = everything(to.control).await.map_err(at(End::Target))?;
     if let Some(found) = there.records.get(MARK) {
-        return if *found == mark { Ok((there.generation, true)) } else { Err(CopyError::OtherCopy) };
+        return if *found == mark {
+            Ok((there.generation, true))
+        } else {
+            Err(CopyError::OtherCopy)
+        };
     }
     if let Some(key) = there.records.keys().next() {
-        let what = format!("it has {} control records, such as {key:?}", there.records.len());
+        let what = format!(
+            "it has {} control records, such as {key:?}",
+            there.records.len()
+        );
         return Err(CopyError::NotEmpty { what });
     }
     check_empty(to).await?;
     if there.generation + 1 >= state.generation && state.records.contains_key(HEAD) {
-        return Err(CopyError::Generation { from: state.generation, target: there.generation });
+        return Err(CopyError::Generation {
+            from: state.generation,
+            target: there.generation,
+        });
     }
-    let marked = Snapshot { generation: 0, records: BTreeMap::from([(MARK.to_owned(), mark)]) };
-    match to.control.replace(there.generation, &marked).await.map_err(at(End::Target))? {
+    let marked = Snapshot {
+        generation: 0,
+        records: BTreeMap::from([(MARK.to_owned(), mark)]),
+    };
+    match to
+        .control
+        .replace(there.generation, &marked)
+        .await
+        .map_err(at(End::Target))?
+    {
         Commit::Done(generation) => Ok((generation, false)),
         Commit::Moved => Err(CopyError::Changed(End::Target)),
     }
@@ -213,7 +258,11 @@ async fn mark(state: &Snapshot, to: Side<'_>) -> Result<(u64, bool), CopyError> 
 fn fingerprint(state: &Snapshot) -> Vec<u8> {
     let mut hash = xxhash_rust::xxh3::Xxh3Default::new();
     hash.update(&state.generation.to_be_bytes());
-    for part in state.records.iter().flat_map(|(key, record)| [key.as_bytes(), record]) {
+    for part in state
+        .records
+        .iter()
+        .flat_map(|(key, record)| [key.as_bytes(), record])
+    {
         hash.update(&(part.len() as u64).to_be_bytes());
         hash.update(part);
     }
@@ -222,22 +271,45 @@ fn fingerprint(state: &Snapshot) -> Vec<u8> {
 
 /// Rejects a target that has rows, objects or fences.
 async fn check_empty(to: Side<'_>) -> Result<(), CopyError> {
-    let found = if !to.tokens.scan(None, 1).await.map_err(at(End::Target))?.is_empty() {
+    let found = if !to
+        .tokens
+        .scan(None, 1)
+        .await
+        .map_err(at(End::Target))?
+        .is_empty()
+    {
         "rows of token maps"
-    } else if !to.objects.scan_objects(None, 1).await.map_err(at(End::Target))?.is_empty() {
+    } else if !to
+        .objects
+        .scan_objects(None, 1)
+        .await
+        .map_err(at(End::Target))?
+        .is_empty()
+    {
         "objects of collections"
-    } else if !to.objects.fences().await.map_err(at(End::Target))?.is_empty() {
+    } else if !to
+        .objects
+        .fences()
+        .await
+        .map_err(at(End::Target))?
+        .is_empty()
+    {
         "fences of collections"
     } else {
         return Ok(());
     };
-    Err(CopyError::NotEmpty { what: format!("it has {found}") })
+    Err(CopyError::NotEmpty {
+        what: format!("it has {found}"),
+    })
 }
 
 /// Raises the fences of the target to those of the source.
 async fn copy_fences(from: Side<'_>, to: Side<'_>) -> Result<(), CopyError> {
     for (map, generation) in from.objects.fences().await.map_err(at(End::Source))? {
-        to.objects.raise_fence(map, generation).await.map_err(at(End::Target))?;
+        to.objects
+            .raise_fence(map, generation)
+            .await
+            .map_err(at(End::Target))?;
     }
     Ok(())
 }
@@ -253,8 +325,12 @@ async fn copy_rows<R: CopiedRow>(
 ) -> Result<u64, CopyError> {
     let (mut after, mut may_be_there) = (None, resumed);
     loop {
-        let page = R::scan(from, after, PAGE_ROWS).await.map_err(at(End::Source))?;
-        let Some(last) = end_of(&page) else { return Ok(count) };
+        let page = R::scan(from, after, PAGE_ROWS)
+            .await
+            .map_err(at(End::Source))?;
+        let Some(last) = end_of(&page) else {
+            return Ok(count);
+        };
         may_be_there = may_be_there && holds(to, after, &page).await.map_err(at(End::Target))?;
         if !may_be_there {
             R::put(to, &page).await.map_err(at(End::Target))?;

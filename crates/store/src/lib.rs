@@ -18,25 +18,27 @@ mod throttle;
 mod tokens;
 
 pub use coalesce::{
-    BYTES_TOGETHER, BatchLimits, BatchStats, CallError, Coalescer, KEYS_TOGETHER, Kind, ObjectWriter, Observer,
-    ROWS_TOGETHER, Waiting,
+    BYTES_TOGETHER, BatchLimits, BatchStats, CallError, Coalescer, KEYS_TOGETHER, Kind,
+    ObjectWriter, Observer, ROWS_TOGETHER, Waiting,
 };
 pub use control::{
-    Changes, Commit, ControlStore, Instance, InstanceTable, LIVE_AGE_MAX, SINGLE, Snapshot, after, everything,
-    is_single,
+    Changes, Commit, ControlStore, Instance, InstanceTable, LIVE_AGE_MAX, SINGLE, Snapshot, after,
+    everything, is_single,
 };
 pub use memory::MemoryStore;
 pub use objects::{
-    CLAUSE_TERMS_MAX, Clause, ERASURES_COLLECTION, GROUP_WRITES_MAX, MapView, Matches, ObjectChanges, ObjectConflict,
-    ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten, QUERY_CLAUSES_MAX,
-    QUERY_STATEMENTS_MAX, SUBJECTS_COLLECTION, SubjectClaim, SubjectId, Term, apply_group, apply_put, apply_sweep,
-    archived, check_fence, matching,
+    CLAUSE_TERMS_MAX, Clause, ERASURES_COLLECTION, GROUP_WRITES_MAX, MapView, Matches,
+    ObjectChanges, ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite,
+    ObjectsWritten, QUERY_CLAUSES_MAX, QUERY_STATEMENTS_MAX, SUBJECTS_COLLECTION, SubjectClaim,
+    SubjectId, Term, apply_group, apply_put, apply_sweep, archived, check_fence, matching,
 };
 pub use reseal::{RESEAL_ROWS_MAX, Reseal, ResealEffect, fit_page};
-pub use throttle::{Permit, Pressure, ThrottleBounds, ThrottleReason, ThrottleRejection, WriteThrottle};
+pub use throttle::{
+    Permit, Pressure, ThrottleBounds, ThrottleReason, ThrottleRejection, WriteThrottle,
+};
 pub use tokens::{
-    Filter, Fingerprint, FoundRow, Group, Lifetime, MapId, Page, Row, SCAN_BYTES, SECONDS_MAX, Sweep, TokenId,
-    TokenStore, Written, check_time, fits_scan, fits_scan_bytes,
+    Filter, Fingerprint, FoundRow, Group, Lifetime, MapId, Page, Row, SCAN_BYTES, SECONDS_MAX,
+    Sweep, TokenId, TokenStore, Written, check_time, fits_scan, fits_scan_bytes,
 };
 
 use std::path::PathBuf;
@@ -49,7 +51,12 @@ const INSTANCES_SHOWN: usize = 10;
 
 /// Names the first instances, and counts the others.
 fn shown(instances: &[String]) -> String {
-    let mut text = instances.iter().take(INSTANCES_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let mut text = instances
+        .iter()
+        .take(INSTANCES_SHOWN)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
     if let Some(more @ 1..) = instances.len().checked_sub(INSTANCES_SHOWN) {
         text.push_str(&format!(" and {more} more"));
     }
@@ -103,7 +110,9 @@ pub enum StoreError {
         what: String,
     },
     /// A later program version has migrated the database to a newer schema.
-    #[error("the database's schema is version {found} and this program knows {known}: upgrade the program")]
+    #[error(
+        "the database's schema is version {found} and this program knows {known}: upgrade the program"
+    )]
     Newer {
         /// The schema version of the database.
         found: i32,
@@ -117,7 +126,9 @@ pub enum StoreError {
         seconds: u64,
     },
     /// The KEK does not unwrap the keys of this app.
-    #[error("the key-encryption key does not open the keys of app {app}; is it the one they were made under?")]
+    #[error(
+        "the key-encryption key does not open the keys of app {app}; is it the one they were made under?"
+    )]
     WrongKek {
         /// The app.
         app: AppId,
@@ -172,7 +183,9 @@ pub enum StoreError {
         seen: u64,
     },
     /// The store is sealed. Nothing of it is served until an administrator unseals it.
-    #[error("the store is sealed: its keys are wiped from memory until an administrator runs `sealwire root unseal`")]
+    #[error(
+        "the store is sealed: its keys are wiped from memory until an administrator runs `sealwire root unseal`"
+    )]
     Sealed,
     /// Live instances serve an older generation than the change of the root key needs. Retry after a poll interval.
     #[error(
@@ -282,10 +295,14 @@ impl StoreError {
     #[must_use]
     pub fn repeated(&self) -> Self {
         match self {
-            Self::Damaged { place, what } => Self::Damaged { place: place.clone(), what: what.clone() },
-            Self::Io { path, source } => {
-                Self::Io { path: path.clone(), source: std::io::Error::new(source.kind(), source.to_string()) }
-            }
+            Self::Damaged { place, what } => Self::Damaged {
+                place: place.clone(),
+                what: what.clone(),
+            },
+            Self::Io { path, source } => Self::Io {
+                path: path.clone(),
+                source: std::io::Error::new(source.kind(), source.to_string()),
+            },
             Self::Unavailable(why) => Self::Unavailable(why.clone()),
             Self::Fenced { needs } => Self::Fenced { needs: *needs },
             other => Self::Unavailable(other.to_string()),
@@ -296,7 +313,9 @@ impl StoreError {
     #[must_use]
     pub fn unfinished(self) -> Self {
         match self {
-            Self::NotAnchored { generation, what } => Self::NotAnchoredUnfinished { generation, what },
+            Self::NotAnchored { generation, what } => {
+                Self::NotAnchoredUnfinished { generation, what }
+            }
             other => other,
         }
     }
@@ -348,8 +367,12 @@ mod commit_step_tests {
 
     #[test]
     fn commit_steps_go_on_and_end_with_what_the_last_commit_lacks() {
-        let unanchored =
-            |generation| -> Result<u64, _> { Err(StoreError::NotAnchored { generation, what: "disk full".into() }) };
+        let unanchored = |generation| -> Result<u64, _> {
+            Err(StoreError::NotAnchored {
+                generation,
+                what: "disk full".into(),
+            })
+        };
         for (commits, lacks) in [
             (vec![Ok(1), Ok(2)], false),
             (vec![unanchored(1), Ok(2)], false),
@@ -357,16 +380,27 @@ mod commit_step_tests {
             (vec![unanchored(1), unanchored(2)], true),
         ] {
             let mut steps = CommitSteps::default();
-            let made: Vec<u64> = commits.into_iter().map(|commit| steps.made(commit).unwrap()).collect();
+            let made: Vec<u64> = commits
+                .into_iter()
+                .map(|commit| steps.made(commit).unwrap())
+                .collect();
             assert_eq!(made, [1, 2]);
             match steps.end() {
                 Ok(()) => assert!(!lacks),
-                Err(error) => assert!(lacks && matches!(error, StoreError::NotAnchored { generation: 2, .. })),
+                Err(error) => {
+                    assert!(lacks && matches!(error, StoreError::NotAnchored { generation: 2, .. }))
+                }
             }
         }
-        assert!(matches!(CommitSteps::default().made(Err(StoreError::Sealed)), Err(StoreError::Sealed)));
+        assert!(matches!(
+            CommitSteps::default().made(Err(StoreError::Sealed)),
+            Err(StoreError::Sealed)
+        ));
         let text = unanchored(7).unwrap_err().unfinished().to_string();
-        assert!(text.contains("generation 7") && text.contains("repeat the command"), "{text}");
+        assert!(
+            text.contains("generation 7") && text.contains("repeat the command"),
+            "{text}"
+        );
         assert!(!text.contains("do not repeat"), "{text}");
     }
 }

@@ -34,7 +34,9 @@ fn page<I: Copy + Ord, R: Clone>(
     (look, limit): (usize, usize),
     wanted: impl Fn(&R) -> bool,
 ) -> Page<Vec<R>, I> {
-    let mut rows = rows.range((from, Bound::Unbounded)).take_while(|((at, _), _)| *at == map);
+    let mut rows = rows
+        .range((from, Bound::Unbounded))
+        .take_while(|((at, _), _)| *at == map);
     let (mut found, mut last) = (Vec::new(), None);
     for ((_, id), row) in rows.by_ref().take(look) {
         last = Some(*id);
@@ -45,7 +47,10 @@ fn page<I: Copy + Ord, R: Clone>(
             break;
         }
     }
-    Page { found, next: rows.next().and(last) }
+    Page {
+        found,
+        next: rows.next().and(last),
+    }
 }
 
 /// Counts equal values.

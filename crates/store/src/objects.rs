@@ -57,14 +57,20 @@ impl MapId {
     /// holds a sealed key. A row of an even version is empty: the subject was erased.
     #[must_use]
     pub fn of_subjects(app: u32) -> Self {
-        Self { app, collection: SUBJECTS_COLLECTION }
+        Self {
+            app,
+            collection: SUBJECTS_COLLECTION,
+        }
     }
 
     /// Returns the map that holds the unfinished erasures of an app: a row per subject with objects that are to be
     /// removed. The id of a row is that of the subject's key.
     #[must_use]
     pub fn of_erasures(app: u32) -> Self {
-        Self { app, collection: ERASURES_COLLECTION }
+        Self {
+            app,
+            collection: ERASURES_COLLECTION,
+        }
     }
 }
 
@@ -152,14 +158,19 @@ impl ObjectRow {
     /// Returns the times that filters and sweeps look at.
     #[must_use]
     pub fn lifetime(&self) -> Lifetime {
-        Lifetime { expires: self.expires, archived: self.archived }
+        Lifetime {
+            expires: self.expires,
+            archived: self.archived,
+        }
     }
 
     /// Estimates the bytes that the object takes in memory or on a connection.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let terms = self.unique.len() + self.terms.len();
-        128 + self.sealed.len() + 24 * terms + self.tags.iter().map(|tag| 16 + tag.len()).sum::<usize>()
+        128 + self.sealed.len()
+            + 24 * terms
+            + self.tags.iter().map(|tag| 16 + tag.len()).sum::<usize>()
     }
 
     /// Rejects times beyond the range that stores support.
@@ -167,7 +178,12 @@ impl ObjectRow {
     /// # Errors
     /// [`StoreError::TimeOutOfRange`].
     pub fn check_times(&self) -> Result<(), StoreError> {
-        let times = [Some(self.created), Some(self.updated), self.expires, self.archived];
+        let times = [
+            Some(self.created),
+            Some(self.updated),
+            self.expires,
+            self.archived,
+        ];
         times.into_iter().flatten().try_for_each(check_time)
     }
 }
@@ -246,12 +262,18 @@ pub struct ObjectGroup {
 impl ObjectGroup {
     /// Returns the row of each subject key and of each object that the group writes.
     pub fn rows(&self) -> impl Iterator<Item = &ObjectRow> {
-        self.subjects.iter().filter_map(SubjectClaim::row).chain(self.writes.iter().filter_map(ObjectWrite::row))
+        self.subjects
+            .iter()
+            .filter_map(SubjectClaim::row)
+            .chain(self.writes.iter().filter_map(ObjectWrite::row))
     }
 
     /// Returns the maps that the group writes, each as the engine sees it.
     pub fn views(&self) -> impl Iterator<Item = MapView> {
-        let subjects = MapView { map: MapId::of_subjects(self.view.map.app), ..self.view };
+        let subjects = MapView {
+            map: MapId::of_subjects(self.view.map.app),
+            ..self.view
+        };
         std::iter::once(self.view).chain((!self.subjects.is_empty()).then_some(subjects))
     }
 
@@ -327,7 +349,11 @@ pub trait ObjectStore: Send + Sync {
     /// Writes groups, each completely or not at all, as [`apply_group`] specifies. Several groups can share one
     /// transaction. Results are in the order of `groups`, and the failure of one group does not fail the others. The
     /// result is as if the groups were written in sequence.
-    async fn write_objects(&self, now: u64, groups: Vec<ObjectGroup>) -> Vec<Result<ObjectsWritten, StoreError>>;
+    async fn write_objects(
+        &self,
+        now: u64,
+        groups: Vec<ObjectGroup>,
+    ) -> Vec<Result<ObjectsWritten, StoreError>>;
 
     /// Returns live objects by id, in the order of `ids`; `None` for an absent object. Sees all objects that any
     /// instance wrote before the call.
@@ -346,7 +372,12 @@ pub trait ObjectStore: Send + Sync {
     ///
     /// # Errors
     /// As for [`ObjectStore::get_objects`].
-    async fn count_clauses(&self, view: MapView, clauses: &[Clause], cap: u32) -> Result<Vec<u32>, StoreError>;
+    async fn count_clauses(
+        &self,
+        view: MapView,
+        clauses: &[Clause],
+        cap: u32,
+    ) -> Result<Vec<u32>, StoreError>;
 
     /// Returns the first `limit` ids of a clause that follow `after`, ascending and without duplicates. Expired objects
     /// are included.
@@ -365,8 +396,12 @@ pub trait ObjectStore: Send + Sync {
     ///
     /// # Errors
     /// As for [`ObjectStore::get_objects`].
-    async fn probe_clauses(&self, view: MapView, clauses: &[Clause], ids: &[ObjectId])
-    -> Result<Vec<bool>, StoreError>;
+    async fn probe_clauses(
+        &self,
+        view: MapView,
+        clauses: &[Clause],
+        ids: &[ObjectId],
+    ) -> Result<Vec<bool>, StoreError>;
 
     /// Returns at most `limit` objects that follow `after` and match the filter: live and expired objects, or archived
     /// ones.

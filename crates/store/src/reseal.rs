@@ -25,7 +25,9 @@ pub struct Reseal<I> {
 /// Omits the contents: a part of an object's content can be readable.
 impl<I: fmt::Debug> fmt::Debug for Reseal<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reseal").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Reseal")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -50,7 +52,11 @@ pub enum ResealEffect {
 }
 
 /// Ends a page where its rows exceed [`SCAN_BYTES`](crate::SCAN_BYTES). A page with a row keeps at least one.
-pub fn fit_page<R, I>(mut page: Page<Vec<R>, I>, bytes: impl Fn(&R) -> usize, id: impl Fn(&R) -> I) -> Page<Vec<R>, I> {
+pub fn fit_page<R, I>(
+    mut page: Page<Vec<R>, I>,
+    bytes: impl Fn(&R) -> usize,
+    id: impl Fn(&R) -> I,
+) -> Page<Vec<R>, I> {
     let mut fits = fits_scan_bytes();
     let kept = page.found.iter().take_while(|row| fits(bytes(row))).count();
     if kept < page.found.len() {
@@ -69,7 +75,8 @@ mod tests {
     fn a_page_ends_at_its_bytes() {
         let page = |rows: &[usize], next| {
             let found = rows.iter().copied().enumerate().collect();
-            let Page { found, next } = fit_page(Page { found, next }, |(_, bytes)| *bytes, |(at, _)| *at);
+            let Page { found, next } =
+                fit_page(Page { found, next }, |(_, bytes)| *bytes, |(at, _)| *at);
             (found.len(), next)
         };
         assert_eq!(page(&[], None), (0, None));
@@ -81,7 +88,11 @@ mod tests {
 
     #[test]
     fn contents_are_kept_out_of_debug() {
-        let reseal = Reseal { id: 7, old: Bytes::from_static(b"old"), new: Bytes::from_static(b"new") };
+        let reseal = Reseal {
+            id: 7,
+            old: Bytes::from_static(b"old"),
+            new: Bytes::from_static(b"new"),
+        };
         assert_eq!(format!("{reseal:?}"), "Reseal { id: 7, .. }");
         assert_eq!(reseal.effect(b"old"), Some(ResealEffect::Replace));
         assert_eq!(reseal.effect(b"new"), Some(ResealEffect::Present));

@@ -52,7 +52,11 @@ impl ThrottleBounds {
     #[must_use]
     pub fn new(lanes: BatchLimits) -> Self {
         let writes = 8 * lanes.writers.max(1);
-        Self { rows_max: writes * ROWS_TOGETHER, bytes_max: writes * BYTES_TOGETHER, waiters_max: 10_000 }
+        Self {
+            rows_max: writes * ROWS_TOGETHER,
+            bytes_max: writes * BYTES_TOGETHER,
+            waiters_max: 10_000,
+        }
     }
 }
 
@@ -119,9 +123,20 @@ impl WriteThrottle {
     #[must_use]
     pub fn new(bounds: ThrottleBounds) -> Self {
         let rules = ThrottleRules::new(bounds.rows_max.max(1) as f64, bounds.waiters_max);
-        let books = Mutex::new(ThrottleAccount { pacer: AdmissionQueue::new(rules), watched: false });
+        let books = Mutex::new(ThrottleAccount {
+            pacer: AdmissionQueue::new(rules),
+            watched: false,
+        });
         let (changed, runtime) = (Notify::new(), Handle::current());
-        Self { shared: Arc::new(Shared { bounds, origin: Instant::now(), books, changed, runtime }) }
+        Self {
+            shared: Arc::new(Shared {
+                bounds,
+                origin: Instant::now(),
+                books,
+                changed,
+                runtime,
+            }),
+        }
     }
 
     /// Waits for capacity for `rows` rows with a total of `bytes` bytes, which must be durable by `deadline`. Requests
@@ -147,7 +162,11 @@ impl WriteThrottle {
         };
         let waits = shared.change(|pacer, now| pacer.offer(now, weight, due, tell))?;
         if let (Some(id), Some(told)) = (waits, told) {
-            let mut place = WriterSlot { shared, weight, id: Some(id) };
+            let mut place = WriterSlot {
+                shared,
+                weight,
+                id: Some(id),
+            };
             let told = match deadline {
                 Some(deadline) => timeout_at(deadline, told).await.is_ok(),
                 None => told.await.is_ok(),
@@ -157,7 +176,12 @@ impl WriteThrottle {
             }
             place.id = None;
         }
-        Ok(Permit { shared: Arc::clone(shared), weight, sent: false, answered: false })
+        Ok(Permit {
+            shared: Arc::clone(shared),
+            weight,
+            sent: false,
+            answered: false,
+        })
     }
 
     /// Returns the current state.
@@ -165,7 +189,11 @@ impl WriteThrottle {
     pub fn pressure(&self) -> Pressure {
         let books = self.shared.books();
         let pacer = &books.pacer;
-        Pressure { dirty: pacer.dirty(), waiting: pacer.waiting(), rate: pacer.rate().unwrap_or(0.0) }
+        Pressure {
+            dirty: pacer.dirty(),
+            waiting: pacer.waiting(),
+            rate: pacer.rate().unwrap_or(0.0),
+        }
     }
 }
 
@@ -176,7 +204,10 @@ impl Shared {
     }
 
     /// Applies a change and notifies the requests that it admits.
-    fn change<A>(self: &Arc<Self>, change: impl FnOnce(&mut AdmissionQueue<oneshot::Sender<()>>, Duration) -> A) -> A {
+    fn change<A>(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut AdmissionQueue<oneshot::Sender<()>>, Duration) -> A,
+    ) -> A {
         let now = self.origin.elapsed();
         let mut books = self.books();
         let answer = change(&mut books.pacer, now);
@@ -270,7 +301,8 @@ impl Drop for Permit {
             (true, false) => Released::Failed,
             (true, true) => Released::Answered,
         };
-        self.shared.change(|pacer, now| pacer.release(now, self.weight, released));
+        self.shared
+            .change(|pacer, now| pacer.release(now, self.weight, released));
     }
 }
 

@@ -75,7 +75,8 @@ impl Row {
 
     /// Returns true if [`TokenStore::archive`] archives the row.
     pub fn is_expired(&self, now: u64, expired_before: u64) -> bool {
-        self.lifetime().is_due(Sweep::Archive { expired_before }, now)
+        self.lifetime()
+            .is_due(Sweep::Archive { expired_before }, now)
     }
 
     /// Returns true if [`TokenStore::prune`] removes the row.
@@ -84,14 +85,20 @@ impl Row {
     }
 
     fn lifetime(&self) -> Lifetime {
-        Lifetime { expires: self.expires, archived: self.archived }
+        Lifetime {
+            expires: self.expires,
+            archived: self.archived,
+        }
     }
 
     /// Returns the number of the token key version that sealed the row: bytes 1 to 4 of the sealed content. Returns 0 if the
     /// content is shorter.
     #[must_use]
     pub fn key_number(&self) -> u32 {
-        let number = self.sealed.get(1..5).and_then(|bytes| bytes.try_into().ok());
+        let number = self
+            .sealed
+            .get(1..5)
+            .and_then(|bytes| bytes.try_into().ok());
         number.map_or(0, u32::from_be_bytes)
     }
 
@@ -99,21 +106,26 @@ impl Row {
     /// if [`Row::subject`] is set. Returns 0, which no key has, if the content is shorter.
     #[must_use]
     pub fn subject_version(&self) -> u64 {
-        let version = self.sealed.get(5..13).and_then(|bytes| bytes.try_into().ok());
+        let version = self
+            .sealed
+            .get(5..13)
+            .and_then(|bytes| bytes.try_into().ok());
         version.map_or(0, u64::from_be_bytes)
     }
 
     /// Returns the subject of the row and the version that its key must have.
     #[must_use]
     pub fn claim(&self) -> Option<(SubjectId, u64)> {
-        self.subject.map(|subject| (subject, self.subject_version()))
+        self.subject
+            .map(|subject| (subject, self.subject_version()))
     }
 
     /// Returns true if the row names no subject, or if `stored` is the version of its subject's key and that key exists, which
     /// is so for odd versions. A row without its key counts as absent and cannot be written.
     #[must_use]
     pub fn has_key(&self, stored: Option<u64>) -> bool {
-        self.claim().is_none_or(|(_, version)| version % 2 == 1 && stored == Some(version))
+        self.claim()
+            .is_none_or(|(_, version)| version % 2 == 1 && stored == Some(version))
     }
 
     /// Estimates the bytes that the row takes in memory or on a connection.
@@ -124,7 +136,10 @@ impl Row {
 
     /// Rejects times beyond the range that stores support.
     pub fn check_times(&self) -> Result<(), StoreError> {
-        [Some(self.created), self.expires, self.archived].into_iter().flatten().try_for_each(check_time)
+        [Some(self.created), self.expires, self.archived]
+            .into_iter()
+            .flatten()
+            .try_for_each(check_time)
     }
 }
 
@@ -147,7 +162,11 @@ pub fn fits_scan_bytes() -> impl FnMut(usize) -> bool {
 
 /// Rejects a time beyond the range that stores support.
 pub fn check_time(seconds: u64) -> Result<(), StoreError> {
-    if seconds <= SECONDS_MAX { Ok(()) } else { Err(StoreError::TimeOutOfRange { seconds }) }
+    if seconds <= SECONDS_MAX {
+        Ok(())
+    } else {
+        Err(StoreError::TimeOutOfRange { seconds })
+    }
 }
 
 /// The rows of one request. Either all of the rows are written or none.
@@ -195,7 +214,9 @@ impl Filter {
     pub fn matches(&self, lifetime: Lifetime, tags: &[String]) -> bool {
         lifetime.archived.is_some() == self.archived
             && self.tag.as_ref().is_none_or(|tag| tags.contains(tag))
-            && self.expired_before.is_none_or(|before| lifetime.expires.is_some_and(|expires| expires < before))
+            && self
+                .expired_before
+                .is_none_or(|before| lifetime.expires.is_some_and(|expires| expires < before))
     }
 }
 
@@ -239,9 +260,13 @@ impl Lifetime {
         match sweep {
             Sweep::Archive { expired_before } => {
                 self.archived.is_none()
-                    && self.expires.is_some_and(|expires| expires < expired_before && expires <= now)
+                    && self
+                        .expires
+                        .is_some_and(|expires| expires < expired_before && expires <= now)
             }
-            Sweep::Prune { archived_before } => self.archived.is_some_and(|archived| archived < archived_before),
+            Sweep::Prune { archived_before } => self
+                .archived
+                .is_some_and(|archived| archived < archived_before),
             Sweep::Erase => true,
         }
     }
@@ -280,13 +305,21 @@ pub trait TokenStore: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`], [`StoreError::Io`] or [`StoreError::Damaged`], as in every method of this trait.
-    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<FoundRow>>, StoreError>;
+    async fn get(
+        &self,
+        now: u64,
+        keys: &[(MapId, TokenId)],
+    ) -> Result<Vec<Option<FoundRow>>, StoreError>;
 
     /// Returns live rows by fingerprint, in request order, as [`TokenStore::get`] does.
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
-    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<FoundRow>>, StoreError>;
+    async fn find(
+        &self,
+        now: u64,
+        keys: &[(MapId, Fingerprint)],
+    ) -> Result<Vec<Option<FoundRow>>, StoreError>;
 
     /// Removes rows immediately, whatever their state. Returns, per id, true if a row existed before the call.
     ///
@@ -436,7 +469,11 @@ pub trait TokenStore: Send + Sync {
     ///
     /// # Errors
     /// As for [`TokenStore::get`].
-    async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError>;
+    async fn scan(
+        &self,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, Row)>, StoreError>;
 
     /// Writes rows as they are, including archived rows, and replaces rows with the same ids. Used to copy stores.
     /// Writes all rows or none.

@@ -34,15 +34,18 @@ use crate::readiness::{Condition, Readiness};
 
 pub use access::AccessMetrics;
 use process::Process;
-pub use providers::{ProviderMetrics, ProviderOperation, ProviderOutcome, SlotGauge, SlotState, UNKNOWN_PROVIDER};
+pub use providers::{
+    ProviderMetrics, ProviderOperation, ProviderOutcome, SlotGauge, SlotState, UNKNOWN_PROVIDER,
+};
 pub use sweeps::{SweepAction, SweepMetrics, SweepOutcome};
 
 /// Reads what the audit trail says of itself, at each scrape.
 type AuditProbe = Box<dyn Fn() -> sealwire_audit::TrailState + Send + Sync>;
 
 pub use labels::{
-    AgreementLabel, CallCode, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome, ExpulsionLabel, LinkLabel,
-    LookupLabel, MaskLabel, MethodLabel, RefusalReason, ReloadLabel, StoreLabel, SuiteLabel, TokenLabel, WaitingLabel,
+    AgreementLabel, CallCode, CancelReason, CertificateLabel, ClassLabel, ConnectionOutcome,
+    ExpulsionLabel, LinkLabel, LookupLabel, MaskLabel, MethodLabel, RefusalReason, ReloadLabel,
+    StoreLabel, SuiteLabel, TokenLabel, WaitingLabel,
 };
 pub use reference::reference;
 
@@ -50,11 +53,15 @@ pub use reference::reference;
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Upper bounds of the histograms' buckets, in seconds: 50 us to 30 s, the default deadline.
-const SECONDS: [f64; 16] =
-    [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
+const SECONDS: [f64; 16] = [
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 5.0, 30.0,
+];
 
 /// Upper bounds of buckets for how wrong a prediction was, in factors of two.
-const RATIOS: [f64; 11] = [0.031_25, 0.062_5, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
+const RATIOS: [f64; 11] = [
+    0.031_25, 0.062_5, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0,
+];
 
 /// Upper bounds of the buckets of what is sent to the token store together.
 const ITEMS: [f64; 8] = [1.0, 4.0, 16.0, 64.0, 256.0, 512.0, 1_024.0, 10_000.0];
@@ -80,7 +87,12 @@ pub const METRICS: &[MetricDoc] = &[
         labels: &["method", "code"],
         help: "Finished requests, including rejected ones",
     },
-    MetricDoc { name: "sealwire_fields_total", kind: "counter", labels: &["method"], help: "Fields processed" },
+    MetricDoc {
+        name: "sealwire_fields_total",
+        kind: "counter",
+        labels: &["method"],
+        help: "Fields processed",
+    },
     MetricDoc {
         name: "sealwire_fields_masked_total",
         kind: "counter",
@@ -286,7 +298,12 @@ pub const METRICS: &[MetricDoc] = &[
         labels: &["outcome"],
         help: "Incoming connections",
     },
-    MetricDoc { name: "sealwire_cancels_total", kind: "counter", labels: &["reason"], help: "Requests stopped early" },
+    MetricDoc {
+        name: "sealwire_cancels_total",
+        kind: "counter",
+        labels: &["reason"],
+        help: "Requests stopped early",
+    },
     MetricDoc {
         name: "sealwire_fields_saved_total",
         kind: "counter",
@@ -323,7 +340,12 @@ pub const METRICS: &[MetricDoc] = &[
         labels: &["reason"],
         help: "Connections closed because of their client certificate",
     },
-    MetricDoc { name: "sealwire_ready", kind: "gauge", labels: &[], help: "1 while /ready succeeds, else 0" },
+    MetricDoc {
+        name: "sealwire_ready",
+        kind: "gauge",
+        labels: &[],
+        help: "1 while /ready succeeds, else 0",
+    },
     MetricDoc {
         name: "sealwire_health_check_failing",
         kind: "gauge",
@@ -342,7 +364,12 @@ pub const METRICS: &[MetricDoc] = &[
         labels: &[],
         help: "1 while an older control state that was put back is served without changes, else 0",
     },
-    MetricDoc { name: "sealwire_apps", kind: "gauge", labels: &[], help: "Served apps" },
+    MetricDoc {
+        name: "sealwire_apps",
+        kind: "gauge",
+        labels: &[],
+        help: "Served apps",
+    },
     MetricDoc {
         name: "sealwire_open_key_cache_entries",
         kind: "gauge",
@@ -385,15 +412,30 @@ pub const METRICS: &[MetricDoc] = &[
         labels: &["provider", "kind"],
         help: "Time at which the provider's slot last unwrapped the root key, in seconds since 1970; inf: no slot",
     },
-    MetricDoc { name: "sealwire_audit_records_total", kind: "counter", labels: &[], help: "Audit records written" },
-    MetricDoc { name: "sealwire_audit_lost_total", kind: "counter", labels: &[], help: "Audit records lost" },
+    MetricDoc {
+        name: "sealwire_audit_records_total",
+        kind: "counter",
+        labels: &[],
+        help: "Audit records written",
+    },
+    MetricDoc {
+        name: "sealwire_audit_lost_total",
+        kind: "counter",
+        labels: &[],
+        help: "Audit records lost",
+    },
     MetricDoc {
         name: "sealwire_audit_write_seconds",
         kind: "histogram",
         labels: &[],
         help: "Duration of a batch write of audit records",
     },
-    MetricDoc { name: "sealwire_audit_waiting", kind: "gauge", labels: &[], help: "Audit records queued" },
+    MetricDoc {
+        name: "sealwire_audit_waiting",
+        kind: "gauge",
+        labels: &[],
+        help: "Audit records queued",
+    },
     MetricDoc {
         name: "sealwire_audit_failing",
         kind: "gauge",
@@ -406,7 +448,12 @@ pub const METRICS: &[MetricDoc] = &[
         labels: &[],
         help: "Bytes that the audit log can still take: free on its disk, or left of audit.folder_mib_max; inf: no audit log, or unknown",
     },
-    MetricDoc { name: "sealwire_audit_sequence", kind: "gauge", labels: &[], help: "Number of the last audit record" },
+    MetricDoc {
+        name: "sealwire_audit_sequence",
+        kind: "gauge",
+        labels: &[],
+        help: "Number of the last audit record",
+    },
     MetricDoc {
         name: "sealwire_audit_checkpoint",
         kind: "gauge",
@@ -425,18 +472,48 @@ pub const METRICS: &[MetricDoc] = &[
         labels: &[],
         help: "Spans queued or in flight, limited by traces.queue_spans",
     },
-    MetricDoc { name: "sealwire_build_info", kind: "info", labels: &["version"], help: "Version of the program" },
-    MetricDoc { name: "process_cpu_seconds_total", kind: "counter", labels: &[], help: "User and system CPU time" },
+    MetricDoc {
+        name: "sealwire_build_info",
+        kind: "info",
+        labels: &["version"],
+        help: "Version of the program",
+    },
+    MetricDoc {
+        name: "process_cpu_seconds_total",
+        kind: "counter",
+        labels: &[],
+        help: "User and system CPU time",
+    },
     MetricDoc {
         name: "process_start_time_seconds",
         kind: "gauge",
         labels: &[],
         help: "Start time, in seconds since 1970",
     },
-    MetricDoc { name: "process_resident_memory_bytes", kind: "gauge", labels: &[], help: "Resident memory" },
-    MetricDoc { name: "process_virtual_memory_bytes", kind: "gauge", labels: &[], help: "Virtual memory" },
-    MetricDoc { name: "process_threads", kind: "gauge", labels: &[], help: "Threads" },
-    MetricDoc { name: "process_open_fds", kind: "gauge", labels: &[], help: "Open file descriptors" },
+    MetricDoc {
+        name: "process_resident_memory_bytes",
+        kind: "gauge",
+        labels: &[],
+        help: "Resident memory",
+    },
+    MetricDoc {
+        name: "process_virtual_memory_bytes",
+        kind: "gauge",
+        labels: &[],
+        help: "Virtual memory",
+    },
+    MetricDoc {
+        name: "process_threads",
+        kind: "gauge",
+        labels: &[],
+        help: "Threads",
+    },
+    MetricDoc {
+        name: "process_open_fds",
+        kind: "gauge",
+        labels: &[],
+        help: "Open file descriptors",
+    },
     MetricDoc {
         name: "process_max_fds",
         kind: "gauge",
@@ -719,120 +796,260 @@ impl Metrics {
         register(&mut registry, "sealwire_requests_total", calls.clone());
         register(&mut registry, "sealwire_fields_total", fields.clone());
         let masked = Family::<MaskLabels, Counter>::default();
-        register(&mut registry, "sealwire_fields_masked_total", masked.clone());
+        register(
+            &mut registry,
+            "sealwire_fields_masked_total",
+            masked.clone(),
+        );
         let key_agreements = Family::<AgreementLabels, Counter>::default();
-        register(&mut registry, "sealwire_key_agreements_total", key_agreements.clone());
+        register(
+            &mut registry,
+            "sealwire_key_agreements_total",
+            key_agreements.clone(),
+        );
         let cannot_open = Family::<SuiteLabels, Counter>::default();
-        register(&mut registry, "sealwire_fields_cannot_open_total", cannot_open.clone());
+        register(
+            &mut registry,
+            "sealwire_fields_cannot_open_total",
+            cannot_open.clone(),
+        );
         let tokens = Family::<TokenLabels, Counter>::default();
         let store = Family::<StoreLabels, Histogram>::new_with_constructor(seconds);
         let store_failures = Family::<StoreLabels, Counter>::default();
         register(&mut registry, "sealwire_tokens_total", tokens.clone());
         register(&mut registry, "sealwire_store_seconds", store.clone());
         let store_wait = Family::<StoreLabels, Histogram>::new_with_constructor(seconds);
-        let store_batch = Family::<StoreLabels, Histogram>::new_with_constructor(|| Histogram::new(ITEMS));
+        let store_batch =
+            Family::<StoreLabels, Histogram>::new_with_constructor(|| Histogram::new(ITEMS));
         let store_waiting = Family::<WaitingLabels, Gauge>::default();
-        register(&mut registry, "sealwire_store_failures_total", store_failures.clone());
-        register(&mut registry, "sealwire_store_wait_seconds", store_wait.clone());
-        let store_throttle_seconds = register(&mut registry, "sealwire_store_throttle_seconds", seconds());
-        let undurable_rows = register(&mut registry, "sealwire_store_uncommitted_rows", Gauge64::default());
-        register(&mut registry, "sealwire_store_batch_items", store_batch.clone());
-        register(&mut registry, "sealwire_store_waiting", store_waiting.clone());
-        let read_pauses = register(&mut registry, "sealwire_read_pauses_total", Counter::default());
-        let request_bytes = register(&mut registry, "sealwire_request_bytes_total", Counter::default());
-        let reply_bytes = register(&mut registry, "sealwire_reply_bytes_total", Counter::default());
-        register(&mut registry, "sealwire_request_queue_seconds", queue.clone());
-        register(&mut registry, "sealwire_request_processing_seconds", work.clone());
-        register(&mut registry, "sealwire_predicted_seconds", predicted.clone());
-        let prediction_ratio = register(&mut registry, "sealwire_prediction_ratio", Histogram::new(RATIOS));
+        register(
+            &mut registry,
+            "sealwire_store_failures_total",
+            store_failures.clone(),
+        );
+        register(
+            &mut registry,
+            "sealwire_store_wait_seconds",
+            store_wait.clone(),
+        );
+        let store_throttle_seconds =
+            register(&mut registry, "sealwire_store_throttle_seconds", seconds());
+        let undurable_rows = register(
+            &mut registry,
+            "sealwire_store_uncommitted_rows",
+            Gauge64::default(),
+        );
+        register(
+            &mut registry,
+            "sealwire_store_batch_items",
+            store_batch.clone(),
+        );
+        register(
+            &mut registry,
+            "sealwire_store_waiting",
+            store_waiting.clone(),
+        );
+        let read_pauses = register(
+            &mut registry,
+            "sealwire_read_pauses_total",
+            Counter::default(),
+        );
+        let request_bytes = register(
+            &mut registry,
+            "sealwire_request_bytes_total",
+            Counter::default(),
+        );
+        let reply_bytes = register(
+            &mut registry,
+            "sealwire_reply_bytes_total",
+            Counter::default(),
+        );
+        register(
+            &mut registry,
+            "sealwire_request_queue_seconds",
+            queue.clone(),
+        );
+        register(
+            &mut registry,
+            "sealwire_request_processing_seconds",
+            work.clone(),
+        );
+        register(
+            &mut registry,
+            "sealwire_predicted_seconds",
+            predicted.clone(),
+        );
+        let prediction_ratio = register(
+            &mut registry,
+            "sealwire_prediction_ratio",
+            Histogram::new(RATIOS),
+        );
         register(&mut registry, "sealwire_rejections_total", refusals.clone());
         register(&mut registry, "sealwire_backlog_seconds", backlog.clone());
         register(&mut registry, "sealwire_requests_waiting", waiting.clone());
         let speed = register(&mut registry, "sealwire_speed_ratio", Gauge64::default());
         let callers = register(&mut registry, "sealwire_active_clients", Gauge::default());
-        let calls_inline = register(&mut registry, "sealwire_requests_inline_total", Counter::default());
-        let calls_in_flight = register(&mut registry, "sealwire_requests_in_flight", Gauge::default());
+        let calls_inline = register(
+            &mut registry,
+            "sealwire_requests_inline_total",
+            Counter::default(),
+        );
+        let calls_in_flight = register(
+            &mut registry,
+            "sealwire_requests_in_flight",
+            Gauge::default(),
+        );
         let bytes_in_flight = register(&mut registry, "sealwire_bytes_in_flight", Gauge::default());
         let connections = register(&mut registry, "sealwire_connections_open", Gauge::default());
-        register(&mut registry, "sealwire_connections_total", outcomes.clone());
+        register(
+            &mut registry,
+            "sealwire_connections_total",
+            outcomes.clone(),
+        );
         register(&mut registry, "sealwire_cancels_total", cancels.clone());
         register(&mut registry, "sealwire_fields_saved_total", saved.clone());
-        register(&mut registry, "sealwire_cpu_saved_seconds_total", cpu_saved.clone());
+        register(
+            &mut registry,
+            "sealwire_cpu_saved_seconds_total",
+            cpu_saved.clone(),
+        );
         let failing = Family::<ConditionLabels, Gauge>::default();
         let lookups = Family::<LookupLabels, Counter>::default();
         let links = Family::<LinkLabels, Gauge>::default();
         let ready = register(&mut registry, "sealwire_ready", Gauge::default());
-        register(&mut registry, "sealwire_health_check_failing", failing.clone());
+        register(
+            &mut registry,
+            "sealwire_health_check_failing",
+            failing.clone(),
+        );
         let generation = register(&mut registry, "sealwire_generation", Gauge::default());
-        let rolled_back = register(&mut registry, "sealwire_control_state_rolled_back", Gauge::default());
+        let rolled_back = register(
+            &mut registry,
+            "sealwire_control_state_rolled_back",
+            Gauge::default(),
+        );
         let apps = register(&mut registry, "sealwire_apps", Gauge::default());
-        let opened_keys = register(&mut registry, "sealwire_open_key_cache_entries", Gauge::default());
-        register(&mut registry, "sealwire_open_key_cache_lookups_total", lookups.clone());
+        let opened_keys = register(
+            &mut registry,
+            "sealwire_open_key_cache_entries",
+            Gauge::default(),
+        );
+        register(
+            &mut registry,
+            "sealwire_open_key_cache_lookups_total",
+            lookups.clone(),
+        );
         register(&mut registry, "sealwire_store_connections", links.clone());
         let process = Process::register(&mut registry);
         let remaining = Family::<CertificateLabels, Gauge64>::default();
         let reloads = Family::<ReloadLabels, Counter>::default();
         let expelled = Family::<ExpulsionLabels, Counter>::default();
-        register(&mut registry, "sealwire_certificate_remaining_seconds", remaining.clone());
-        register(&mut registry, "sealwire_certificate_reloads_total", reloads.clone());
-        let certificate_files_refused =
-            register(&mut registry, "sealwire_certificate_files_rejected", Gauge::default());
-        register(&mut registry, "sealwire_disconnected_clients_total", expelled.clone());
-        let audit_records = register(&mut registry, "sealwire_audit_records_total", Counter::default());
-        let audit_lost = register(&mut registry, "sealwire_audit_lost_total", Counter::default());
-        let audit_write_seconds = register(&mut registry, "sealwire_audit_write_seconds", seconds());
+        register(
+            &mut registry,
+            "sealwire_certificate_remaining_seconds",
+            remaining.clone(),
+        );
+        register(
+            &mut registry,
+            "sealwire_certificate_reloads_total",
+            reloads.clone(),
+        );
+        let certificate_files_refused = register(
+            &mut registry,
+            "sealwire_certificate_files_rejected",
+            Gauge::default(),
+        );
+        register(
+            &mut registry,
+            "sealwire_disconnected_clients_total",
+            expelled.clone(),
+        );
+        let audit_records = register(
+            &mut registry,
+            "sealwire_audit_records_total",
+            Counter::default(),
+        );
+        let audit_lost = register(
+            &mut registry,
+            "sealwire_audit_lost_total",
+            Counter::default(),
+        );
+        let audit_write_seconds =
+            register(&mut registry, "sealwire_audit_write_seconds", seconds());
         let audit_waiting = register(&mut registry, "sealwire_audit_waiting", Gauge::default());
         let audit_failing = register(&mut registry, "sealwire_audit_failing", Gauge::default());
-        let audit_free_bytes = register(&mut registry, "sealwire_audit_free_bytes", Gauge64::default());
+        let audit_free_bytes = register(
+            &mut registry,
+            "sealwire_audit_free_bytes",
+            Gauge64::default(),
+        );
         audit_free_bytes.set(f64::INFINITY);
         let audit_sequence = register(&mut registry, "sealwire_audit_sequence", Gauge::default());
         let audit_head = register(&mut registry, "sealwire_audit_checkpoint", Gauge::default());
         let access = AccessMetrics::new(&mut registry);
         let traces = SpanMetrics::default();
         register(&mut registry, "sealwire_spans_total", traces.spans.clone());
-        register(&mut registry, "sealwire_spans_waiting", traces.waiting.clone());
+        register(
+            &mut registry,
+            "sealwire_spans_waiting",
+            traces.waiting.clone(),
+        );
         let sweeps = SweepMetrics::new(&mut registry);
         let providers = ProviderMetrics::new(&mut registry);
-        let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
+        let build = Info::new(BuildLabels {
+            version: env!("CARGO_PKG_VERSION"),
+        });
         registry.register("sealwire_build", help("sealwire_build_info"), build);
         let of_method = |method| MethodLabels { method };
         let of_class = |class| ClassLabels { class };
         let of_reason = |reason| ReasonLabels { reason };
         Self {
-            calls: MethodLabel::ALL
-                .map(|method| CallCode::ALL.map(|code| calls.get_or_create_owned(&CallLabels { method, code }))),
+            calls: MethodLabel::ALL.map(|method| {
+                CallCode::ALL.map(|code| calls.get_or_create_owned(&CallLabels { method, code }))
+            }),
             fields: MethodLabel::ALL.map(|method| fields.get_or_create_owned(&of_method(method))),
             masked: MaskLabel::ALL.map(|by| masked.get_or_create_owned(&MaskLabels { by })),
             key_agreements: AgreementLabel::ALL
                 .map(|thread| key_agreements.get_or_create_owned(&AgreementLabels { thread })),
-            cannot_open: SuiteLabel::ALL.map(|suite| cannot_open.get_or_create_owned(&SuiteLabels { suite })),
-            tokens: TokenLabel::ALL.map(|outcome| tokens.get_or_create_owned(&TokenLabels { outcome })),
-            store_seconds: StoreLabel::ALL.map(|operation| store.get_or_create_owned(&StoreLabels { operation })),
+            cannot_open: SuiteLabel::ALL
+                .map(|suite| cannot_open.get_or_create_owned(&SuiteLabels { suite })),
+            tokens: TokenLabel::ALL
+                .map(|outcome| tokens.get_or_create_owned(&TokenLabels { outcome })),
+            store_seconds: StoreLabel::ALL
+                .map(|operation| store.get_or_create_owned(&StoreLabels { operation })),
             store_failures: StoreLabel::ALL
                 .map(|operation| store_failures.get_or_create_owned(&StoreLabels { operation })),
             store_wait_seconds: StoreLabel::ALL
                 .map(|operation| store_wait.get_or_create_owned(&StoreLabels { operation })),
             store_batch_items: StoreLabel::ALL
                 .map(|operation| store_batch.get_or_create_owned(&StoreLabels { operation })),
-            store_waiting: WaitingLabel::ALL.map(|what| store_waiting.get_or_create_owned(&WaitingLabels { what })),
+            store_waiting: WaitingLabel::ALL
+                .map(|what| store_waiting.get_or_create_owned(&WaitingLabels { what })),
             store_throttle_seconds,
             undurable_rows,
             token_store: OnceLock::new(),
             queue_seconds: ClassLabel::ALL.map(|class| queue.get_or_create_owned(&of_class(class))),
             work_seconds: ClassLabel::ALL.map(|class| work.get_or_create_owned(&of_class(class))),
-            predicted_seconds: ClassLabel::ALL.map(|class| predicted.get_or_create_owned(&of_class(class))),
+            predicted_seconds: ClassLabel::ALL
+                .map(|class| predicted.get_or_create_owned(&of_class(class))),
             prediction_ratio,
-            refusals: RefusalReason::ALL.map(|reason| refusals.get_or_create_owned(&RefusalLabels { reason })),
-            backlog_seconds: ClassLabel::ALL.map(|class| backlog.get_or_create_owned(&of_class(class))),
-            calls_waiting: ClassLabel::ALL.map(|class| waiting.get_or_create_owned(&of_class(class))),
+            refusals: RefusalReason::ALL
+                .map(|reason| refusals.get_or_create_owned(&RefusalLabels { reason })),
+            backlog_seconds: ClassLabel::ALL
+                .map(|class| backlog.get_or_create_owned(&of_class(class))),
+            calls_waiting: ClassLabel::ALL
+                .map(|class| waiting.get_or_create_owned(&of_class(class))),
             speed,
             callers,
             scheduler: OnceLock::new(),
             connections_by_outcome: ConnectionOutcome::ALL
                 .map(|outcome| outcomes.get_or_create_owned(&OutcomeLabels { outcome })),
-            cancels: CancelReason::ALL.map(|reason| cancels.get_or_create_owned(&of_reason(reason))),
-            fields_saved: CancelReason::ALL.map(|reason| saved.get_or_create_owned(&of_reason(reason))),
-            cpu_saved: CancelReason::ALL.map(|reason| cpu_saved.get_or_create_owned(&of_reason(reason))),
+            cancels: CancelReason::ALL
+                .map(|reason| cancels.get_or_create_owned(&of_reason(reason))),
+            fields_saved: CancelReason::ALL
+                .map(|reason| saved.get_or_create_owned(&of_reason(reason))),
+            cpu_saved: CancelReason::ALL
+                .map(|reason| cpu_saved.get_or_create_owned(&of_reason(reason))),
             access,
             traces,
             sweeps,
@@ -842,14 +1059,19 @@ impl Metrics {
             request_bytes,
             reply_bytes,
             ready,
-            failing: Condition::ALL
-                .map(|condition| failing.get_or_create_owned(&ConditionLabels { condition: condition.label() })),
+            failing: Condition::ALL.map(|condition| {
+                failing.get_or_create_owned(&ConditionLabels {
+                    condition: condition.label(),
+                })
+            }),
             generation,
             rolled_back,
             apps,
             opened_keys,
-            opened_lookups: LookupLabel::ALL.map(|outcome| lookups.get_or_create_owned(&LookupLabels { outcome })),
-            store_links: LinkLabel::ALL.map(|state| links.get_or_create_owned(&LinkLabels { state })),
+            opened_lookups: LookupLabel::ALL
+                .map(|outcome| lookups.get_or_create_owned(&LookupLabels { outcome })),
+            store_links: LinkLabel::ALL
+                .map(|state| links.get_or_create_owned(&LinkLabels { state })),
             served: OnceLock::new(),
             process,
             audit_records,
@@ -868,9 +1090,11 @@ impl Metrics {
             certificate_ends: CertificateLabel::ALL.map(|_| AtomicI64::new(NEVER)),
             certificate_remaining: CertificateLabel::ALL
                 .map(|of| remaining.get_or_create_owned(&CertificateLabels { of })),
-            certificate_reloads: ReloadLabel::ALL.map(|outcome| reloads.get_or_create_owned(&ReloadLabels { outcome })),
+            certificate_reloads: ReloadLabel::ALL
+                .map(|outcome| reloads.get_or_create_owned(&ReloadLabels { outcome })),
             certificate_files_refused,
-            expelled: ExpulsionLabel::ALL.map(|reason| expelled.get_or_create_owned(&ExpulsionLabels { reason })),
+            expelled: ExpulsionLabel::ALL
+                .map(|reason| expelled.get_or_create_owned(&ExpulsionLabels { reason })),
         }
     }
 
@@ -891,7 +1115,8 @@ impl Metrics {
             self.work_seconds[class].observe(times.work.as_secs_f64());
             self.predicted_seconds[class].observe(times.predicted.as_secs_f64());
             if let Some(took) = times.took {
-                self.prediction_ratio.observe(took.as_secs_f64() / times.predicted.as_secs_f64().max(1e-9));
+                self.prediction_ratio
+                    .observe(took.as_secs_f64() / times.predicted.as_secs_f64().max(1e-9));
             }
         }
     }
@@ -909,14 +1134,23 @@ impl Metrics {
     }
 
     fn look_at_audit(&self) {
-        let Some(state) = self.audit.get().map(|probe| probe()) else { return };
+        let Some(state) = self.audit.get().map(|probe| probe()) else {
+            return;
+        };
         let gauge = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        self.audit_lost.inc_by(state.lost.saturating_sub(self.audit_lost.get()));
+        self.audit_lost
+            .inc_by(state.lost.saturating_sub(self.audit_lost.get()));
         self.audit_waiting.set(gauge(state.waiting as u64));
         self.audit_failing.set(i64::from(state.fails));
-        self.audit_free_bytes.set(state.free_bytes.map_or(f64::INFINITY, |bytes| bytes as f64));
+        self.audit_free_bytes
+            .set(state.free_bytes.map_or(f64::INFINITY, |bytes| bytes as f64));
         self.audit_sequence.set(gauge(state.seq));
-        let head = state.hash.0.iter().take(6).fold(0, |head, byte| head << 8 | i64::from(*byte));
+        let head = state
+            .hash
+            .0
+            .iter()
+            .take(6)
+            .fold(0, |head, byte| head << 8 | i64::from(*byte));
         self.audit_head.set(head);
     }
 
@@ -958,9 +1192,15 @@ impl Metrics {
     }
 
     fn look_at_token_store(&self) {
-        let Some((waiting, pressure)) = self.token_store.get().map(|probe| probe()) else { return };
+        let Some((waiting, pressure)) = self.token_store.get().map(|probe| probe()) else {
+            return;
+        };
         let Waiting { rows, bytes, keys } = waiting;
-        for (gauge, count) in self.store_waiting.iter().zip([rows, bytes, keys, pressure.waiting]) {
+        for (gauge, count) in self
+            .store_waiting
+            .iter()
+            .zip([rows, bytes, keys, pressure.waiting])
+        {
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
         self.undurable_rows.set(pressure.dirty);
@@ -990,7 +1230,9 @@ impl Metrics {
     }
 
     fn look_at_scheduler(&self) {
-        let Some(gauges) = self.scheduler.get().map(|probe| probe()) else { return };
+        let Some(gauges) = self.scheduler.get().map(|probe| probe()) else {
+            return;
+        };
         for (gauge, nanos) in self.backlog_seconds.iter().zip(gauges.backlog) {
             gauge.set(nanos as f64 / 1e9);
         }
@@ -998,8 +1240,10 @@ impl Metrics {
             gauge.set(calls.into());
         }
         self.speed.set(gauges.speed);
-        self.callers.set(i64::try_from(gauges.tenants).unwrap_or(i64::MAX));
-        self.bytes_in_flight.set(i64::try_from(gauges.bytes).unwrap_or(i64::MAX));
+        self.callers
+            .set(i64::try_from(gauges.tenants).unwrap_or(i64::MAX));
+        self.bytes_in_flight
+            .set(i64::try_from(gauges.bytes).unwrap_or(i64::MAX));
     }
 
     /// Where to look for what is served. Once.
@@ -1009,10 +1253,13 @@ impl Metrics {
     }
 
     fn look_at_served(&self) {
-        let Some(served) = self.served.get().map(|probe| probe()) else { return };
+        let Some(served) = self.served.get().map(|probe| probe()) else {
+            return;
+        };
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let (kept, hits, misses) = served.opened;
-        self.generation.set(i64::try_from(served.generation).unwrap_or(i64::MAX));
+        self.generation
+            .set(i64::try_from(served.generation).unwrap_or(i64::MAX));
         self.rolled_back.set(served.rolled_back.into());
         self.apps.set(count(served.apps));
         self.opened_keys.set(count(kept));
@@ -1020,7 +1267,11 @@ impl Metrics {
             // The count is kept where the look-ups are made, and never falls.
             counter.inner().store(total, Ordering::Relaxed);
         }
-        for (gauge, links) in self.store_links.iter().zip([served.links.0, served.links.1]) {
+        for (gauge, links) in self
+            .store_links
+            .iter()
+            .zip([served.links.0, served.links.1])
+        {
             gauge.set(count(links));
         }
     }
@@ -1046,7 +1297,8 @@ impl Metrics {
     /// Certificate files were put in service, or were refused and stay so until they change.
     pub fn certificate_files(&self, outcome: ReloadLabel) {
         self.certificate_reloads[outcome as usize].inc();
-        self.certificate_files_refused.set(i64::from(outcome == ReloadLabel::Refused));
+        self.certificate_files_refused
+            .set(i64::from(outcome == ReloadLabel::Refused));
     }
 
     /// The files that had been refused are those in service again.
@@ -1060,10 +1312,21 @@ impl Metrics {
     }
 
     fn look_at_certificates(&self) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        for (gauge, ends) in self.certificate_remaining.iter().zip(&self.certificate_ends) {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs_f64();
+        for (gauge, ends) in self
+            .certificate_remaining
+            .iter()
+            .zip(&self.certificate_ends)
+        {
             let ends = ends.load(Ordering::Relaxed);
-            gauge.set(if ends == NEVER { f64::INFINITY } else { ends as f64 - now });
+            gauge.set(if ends == NEVER {
+                f64::INFINITY
+            } else {
+                ends as f64 - now
+            });
         }
     }
 
@@ -1114,12 +1377,19 @@ fn seconds() -> Histogram {
 
 /// Registers a metric under its documented name; the encoder adds `_total` itself.
 fn register<M: Metric + Clone>(registry: &mut Registry, name: &'static str, metric: M) -> M {
-    registry.register(name.strip_suffix("_total").unwrap_or(name), help(name), metric.clone());
+    registry.register(
+        name.strip_suffix("_total").unwrap_or(name),
+        help(name),
+        metric.clone(),
+    );
     metric
 }
 
 fn help(name: &str) -> &'static str {
-    METRICS.iter().find(|metric| metric.name == name).map_or("", |metric| metric.help)
+    METRICS
+        .iter()
+        .find(|metric| metric.name == name)
+        .map_or("", |metric| metric.help)
 }
 
 #[cfg(test)]
@@ -1132,8 +1402,16 @@ mod tests {
     /// The value of one series, by its text as scraped.
     fn value(metrics: &Metrics, series: &str) -> f64 {
         let text = metrics.encode();
-        let line = text.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')));
-        line.unwrap_or_else(|| panic!("{series} is not in\n{text}")).rsplit(' ').next().unwrap().parse().unwrap()
+        let line = text.lines().find(|line| {
+            line.strip_prefix(series)
+                .is_some_and(|rest| rest.starts_with(' '))
+        });
+        line.unwrap_or_else(|| panic!("{series} is not in\n{text}"))
+            .rsplit(' ')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap()
     }
 
     #[test]
@@ -1141,12 +1419,19 @@ mod tests {
         let families = exposition::parse(&Metrics::example().encode());
         assert_eq!(families.len(), METRICS.len(), "{:?}", families.keys());
         for metric in METRICS {
-            let family = families.get(metric.name).unwrap_or_else(|| panic!("{} is not scraped", metric.name));
+            let family = families
+                .get(metric.name)
+                .unwrap_or_else(|| panic!("{} is not scraped", metric.name));
             assert_eq!(family.kind, metric.kind, "{}", metric.name);
             assert_eq!(family.help, metric.help, "{}", metric.name);
             let mut expected = metric.labels.to_vec();
             expected.sort_unstable();
-            assert_eq!(family.labels.keys().map(String::as_str).collect::<Vec<_>>(), expected, "{}", metric.name);
+            assert_eq!(
+                family.labels.keys().map(String::as_str).collect::<Vec<_>>(),
+                expected,
+                "{}",
+                metric.name
+            );
         }
     }
 
@@ -1181,7 +1466,18 @@ mod tests {
         });
         metrics.throttled(Duration::from_millis(1));
         metrics.watch_token_store(Box::new(|| {
-            (Waiting { rows: 7, bytes: 700, keys: 0 }, Pressure { dirty: 9.0, waiting: 3, rate: 0.0 })
+            (
+                Waiting {
+                    rows: 7,
+                    bytes: 700,
+                    keys: 0,
+                },
+                Pressure {
+                    dirty: 9.0,
+                    waiting: 3,
+                    rate: 0.0,
+                },
+            )
         }));
         metrics.call_done(&CallReport {
             method: Method::Encrypt.into(),
@@ -1190,7 +1486,11 @@ mod tests {
         });
         metrics.refused(RefusalReason::Memory);
         metrics.call_stopped(CancelReason::Deadline, 500, Duration::from_millis(250));
-        metrics.watch_scheduler(Box::new(|| Gauges { tenants: 3, bytes: 4_096, ..Gauges::default() }));
+        metrics.watch_scheduler(Box::new(|| Gauges {
+            tenants: 3,
+            bytes: 4_096,
+            ..Gauges::default()
+        }));
         metrics.connection(ConnectionOutcome::TlsFailed);
         metrics.audited(5, Duration::from_millis(1));
         metrics.watch_audit(Box::new(|| sealwire_audit::TrailState {
@@ -1218,37 +1518,87 @@ mod tests {
         metrics.certificate_ends(CertificateLabel::ClientCrl, Some(1_000));
         metrics.certificate_files(ReloadLabel::Refused);
         metrics.expelled(ExpulsionLabel::Revoked, 3);
-        assert!(value(&metrics, "sealwire_certificate_remaining_seconds{of=\"client_crl\"}") < -1e9);
+        assert!(
+            value(
+                &metrics,
+                "sealwire_certificate_remaining_seconds{of=\"client_crl\"}"
+            ) < -1e9
+        );
         for (series, expected) in [
-            ("sealwire_requests_total{method=\"encrypt\",code=\"cannot_open\"}", 1.0),
-            ("sealwire_requests_total{method=\"encrypt\",code=\"overloaded\"}", 1.0),
-            ("sealwire_requests_total{method=\"decrypt\",code=\"ok\"}", 0.0),
+            (
+                "sealwire_requests_total{method=\"encrypt\",code=\"cannot_open\"}",
+                1.0,
+            ),
+            (
+                "sealwire_requests_total{method=\"encrypt\",code=\"overloaded\"}",
+                1.0,
+            ),
+            (
+                "sealwire_requests_total{method=\"decrypt\",code=\"ok\"}",
+                0.0,
+            ),
             ("sealwire_fields_total{method=\"encrypt\"}", 30.0),
             ("sealwire_fields_masked_total{by=\"role\"}", 6.0),
             ("sealwire_key_agreements_total{thread=\"idle_thread\"}", 7.0),
-            ("sealwire_fields_cannot_open_total{suite=\"secp256k1\"}", 2.0),
-            ("sealwire_fields_cannot_open_total{suite=\"p256-mlkem768\"}", 0.0),
+            (
+                "sealwire_fields_cannot_open_total{suite=\"secp256k1\"}",
+                2.0,
+            ),
+            (
+                "sealwire_fields_cannot_open_total{suite=\"p256-mlkem768\"}",
+                0.0,
+            ),
             ("sealwire_tokens_total{outcome=\"reused\"}", 4.0),
             ("sealwire_store_seconds_count{operation=\"write\"}", 1.0),
             ("sealwire_store_failures_total{operation=\"write\"}", 1.0),
             ("sealwire_store_failures_total{operation=\"sweep\"}", 1.0),
             ("sealwire_store_failures_total{operation=\"get\"}", 0.0),
-            ("sealwire_store_wait_seconds_bucket{le=\"0.001\",operation=\"write\"}", 1.0),
-            ("sealwire_store_batch_items_bucket{le=\"16.0\",operation=\"write\"}", 0.0),
-            ("sealwire_store_batch_items_bucket{le=\"64.0\",operation=\"write\"}", 1.0),
+            (
+                "sealwire_store_wait_seconds_bucket{le=\"0.001\",operation=\"write\"}",
+                1.0,
+            ),
+            (
+                "sealwire_store_batch_items_bucket{le=\"16.0\",operation=\"write\"}",
+                0.0,
+            ),
+            (
+                "sealwire_store_batch_items_bucket{le=\"64.0\",operation=\"write\"}",
+                1.0,
+            ),
             ("sealwire_store_waiting{what=\"rows\"}", 7.0),
             ("sealwire_store_waiting{what=\"bytes\"}", 700.0),
             ("sealwire_store_waiting{what=\"keys\"}", 0.0),
             ("sealwire_store_waiting{what=\"writers\"}", 3.0),
             ("sealwire_store_uncommitted_rows", 9.0),
             ("sealwire_store_throttle_seconds_count", 1.0),
-            ("sealwire_request_queue_seconds_count{class=\"6400us\"}", 1.0),
-            ("sealwire_request_queue_seconds_bucket{le=\"0.0001\",class=\"6400us\"}", 1.0),
-            ("sealwire_request_queue_seconds_bucket{le=\"0.00005\",class=\"6400us\"}", 0.0),
-            ("sealwire_request_processing_seconds_bucket{le=\"0.0025\",class=\"6400us\"}", 0.0),
-            ("sealwire_request_processing_seconds_bucket{le=\"0.005\",class=\"6400us\"}", 1.0),
-            ("sealwire_request_processing_seconds_count{class=\"above\"}", 0.0),
-            ("sealwire_predicted_seconds_bucket{le=\"0.0025\",class=\"6400us\"}", 1.0),
+            (
+                "sealwire_request_queue_seconds_count{class=\"6400us\"}",
+                1.0,
+            ),
+            (
+                "sealwire_request_queue_seconds_bucket{le=\"0.0001\",class=\"6400us\"}",
+                1.0,
+            ),
+            (
+                "sealwire_request_queue_seconds_bucket{le=\"0.00005\",class=\"6400us\"}",
+                0.0,
+            ),
+            (
+                "sealwire_request_processing_seconds_bucket{le=\"0.0025\",class=\"6400us\"}",
+                0.0,
+            ),
+            (
+                "sealwire_request_processing_seconds_bucket{le=\"0.005\",class=\"6400us\"}",
+                1.0,
+            ),
+            (
+                "sealwire_request_processing_seconds_count{class=\"above\"}",
+                0.0,
+            ),
+            (
+                "sealwire_predicted_seconds_bucket{le=\"0.0025\",class=\"6400us\"}",
+                1.0,
+            ),
             ("sealwire_prediction_ratio_bucket{le=\"2.0\"}", 0.0),
             ("sealwire_prediction_ratio_bucket{le=\"4.0\"}", 1.0),
             ("sealwire_rejections_total{reason=\"memory\"}", 1.0),
@@ -1257,26 +1607,50 @@ mod tests {
             ("sealwire_bytes_in_flight", 4_096.0),
             ("sealwire_cancels_total{reason=\"deadline\"}", 1.0),
             ("sealwire_fields_saved_total{reason=\"deadline\"}", 500.0),
-            ("sealwire_cpu_saved_seconds_total{reason=\"deadline\"}", 0.25),
+            (
+                "sealwire_cpu_saved_seconds_total{reason=\"deadline\"}",
+                0.25,
+            ),
             ("sealwire_fields_saved_total{reason=\"deadline\"}", 500.0),
             ("sealwire_connections_total{outcome=\"tls_failed\"}", 1.0),
             ("sealwire_connections_open", 1.0),
             ("sealwire_ready", 1.0),
             ("sealwire_health_check_failing{condition=\"store\"}", 1.0),
-            ("sealwire_health_check_failing{condition=\"server_certificate\"}", 0.0),
+            (
+                "sealwire_health_check_failing{condition=\"server_certificate\"}",
+                0.0,
+            ),
             ("sealwire_generation", 8.0),
             ("sealwire_control_state_rolled_back", 1.0),
             ("sealwire_apps", 2.0),
             ("sealwire_open_key_cache_entries", 5.0),
-            ("sealwire_open_key_cache_lookups_total{outcome=\"hit\"}", 70.0),
-            ("sealwire_open_key_cache_lookups_total{outcome=\"miss\"}", 9.0),
+            (
+                "sealwire_open_key_cache_lookups_total{outcome=\"hit\"}",
+                70.0,
+            ),
+            (
+                "sealwire_open_key_cache_lookups_total{outcome=\"miss\"}",
+                9.0,
+            ),
             ("sealwire_store_connections{state=\"up\"}", 3.0),
             ("sealwire_store_connections{state=\"down\"}", 1.0),
-            ("sealwire_certificate_remaining_seconds{of=\"server\"}", f64::INFINITY),
-            ("sealwire_certificate_reloads_total{outcome=\"refused\"}", 1.0),
+            (
+                "sealwire_certificate_remaining_seconds{of=\"server\"}",
+                f64::INFINITY,
+            ),
+            (
+                "sealwire_certificate_reloads_total{outcome=\"refused\"}",
+                1.0,
+            ),
             ("sealwire_certificate_files_rejected", 1.0),
-            ("sealwire_disconnected_clients_total{reason=\"revoked\"}", 3.0),
-            ("sealwire_disconnected_clients_total{reason=\"expired\"}", 0.0),
+            (
+                "sealwire_disconnected_clients_total{reason=\"revoked\"}",
+                3.0,
+            ),
+            (
+                "sealwire_disconnected_clients_total{reason=\"expired\"}",
+                0.0,
+            ),
             ("sealwire_audit_records_total", 5.0),
             ("sealwire_audit_lost_total", 4.0),
             ("sealwire_audit_sequence", 9.0),
@@ -1295,6 +1669,9 @@ mod tests {
     fn the_exposition_ends_and_says_the_version() {
         let text = Metrics::new().encode();
         assert!(text.ends_with("# EOF\n"));
-        assert!(text.contains(&format!("sealwire_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"))));
+        assert!(text.contains(&format!(
+            "sealwire_build_info{{version=\"{}\"}} 1",
+            env!("CARGO_PKG_VERSION")
+        )));
     }
 }

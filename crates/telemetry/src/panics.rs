@@ -14,14 +14,25 @@ pub fn log() {
 fn said(panic: &PanicHookInfo<'_>) {
     static THROTTLE: LogThrottle = LogThrottle::new();
     if let Some(suppressed) = THROTTLE.record(Instant::now()) {
-        let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        tracing::error!(place, what = what(panic.payload()), suppressed, "a part of the engine panicked: report it");
+        let place = panic
+            .location()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        tracing::error!(
+            place,
+            what = what(panic.payload()),
+            suppressed,
+            "a part of the engine panicked: report it"
+        );
     }
 }
 
 /// Returns a panic message that is a constant of the program. A formatted message could contain a secret.
 fn what(payload: &(dyn Any + Send)) -> &'static str {
-    payload.downcast_ref::<&'static str>().copied().unwrap_or_default()
+    payload
+        .downcast_ref::<&'static str>()
+        .copied()
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

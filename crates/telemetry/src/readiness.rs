@@ -34,8 +34,14 @@ pub enum Condition {
 
 impl Condition {
     /// Every condition.
-    pub const ALL: [Self; 6] =
-        [Self::Store, Self::Permissions, Self::Certificate, Self::Audit, Self::ControlState, Self::Sealed];
+    pub const ALL: [Self; 6] = [
+        Self::Store,
+        Self::Permissions,
+        Self::Certificate,
+        Self::Audit,
+        Self::ControlState,
+        Self::Sealed,
+    ];
 
     /// Its name in `/ready`.
     pub const fn name(self) -> &'static str {
@@ -118,8 +124,15 @@ impl Readiness {
             Phase::Draining => return State::NotReady("draining".into()),
             Phase::Ready => {}
         }
-        let failing = || Condition::ALL.iter().filter(|condition| self.is_failing(**condition));
-        let names = failing().map(|condition| condition.name()).collect::<Vec<_>>().join(", ");
+        let failing = || {
+            Condition::ALL
+                .iter()
+                .filter(|condition| self.is_failing(**condition))
+        };
+        let names = failing()
+            .map(|condition| condition.name())
+            .collect::<Vec<_>>()
+            .join(", ");
         match failing().all(|condition| condition.allows_service_without_store()) {
             true if names.is_empty() => State::Ready,
             true => State::ReadyWithoutStore(format!("failing: {names}")),
@@ -160,9 +173,15 @@ mod tests {
         readiness.set(Condition::Store, false);
         assert_eq!(readiness.state(), not_ready("starting"));
         readiness.enter(Phase::Ready);
-        assert_eq!(readiness.state(), State::ReadyWithoutStore("failing: store".into()));
+        assert_eq!(
+            readiness.state(),
+            State::ReadyWithoutStore("failing: store".into())
+        );
         readiness.set(Condition::Certificate, false);
-        assert_eq!(readiness.state(), not_ready("failing: store, server certificate"));
+        assert_eq!(
+            readiness.state(),
+            not_ready("failing: store, server certificate")
+        );
         readiness.set(Condition::Store, true);
         assert_eq!(readiness.state(), not_ready("failing: server certificate"));
         readiness.set(Condition::Certificate, true);
@@ -178,7 +197,12 @@ mod tests {
             readiness.enter(Phase::Ready);
             readiness.set(condition, false);
             let expected = matches!(condition, Condition::Store | Condition::ControlState);
-            assert_eq!(readiness.state().is_ready(), expected, "{}", condition.name());
+            assert_eq!(
+                readiness.state().is_ready(),
+                expected,
+                "{}",
+                condition.name()
+            );
         }
     }
 

@@ -47,23 +47,38 @@ impl RequestEnd<'_> {
             Attribute::number("sealwire.field_errors", self.fields.1),
             Attribute::number("sealwire.request_bytes", self.bytes),
         ];
-        attributes.extend(self.app.map(|app| Attribute::text("sealwire.app", app.to_owned())));
-        let collection = self.collection.map(|name| Attribute::text("sealwire.collection", name.to_owned()));
+        attributes.extend(
+            self.app
+                .map(|app| Attribute::text("sealwire.app", app.to_owned())),
+        );
+        let collection = self
+            .collection
+            .map(|name| Attribute::text("sealwire.collection", name.to_owned()));
         attributes.extend(collection);
         if let Some(times) = &self.times {
             attributes.push(Attribute::seconds("sealwire.queue_seconds", times.queue));
             attributes.push(Attribute::seconds("sealwire.work_seconds", times.work));
         }
         let failure = is_ours(self.code).then(|| self.code.as_str());
-        SpanEnd { name: self.method.as_str().into(), took: self.took, attributes, failure }
+        SpanEnd {
+            name: self.method.as_str().into(),
+            took: self.took,
+            attributes,
+            failure,
+        }
     }
 }
 
 /// Returns true if the engine caused the failure. A client's mistake is no error of a server's span.
 fn is_ours(code: CallCode) -> bool {
-    [ErrorCode::Internal, ErrorCode::Unavailable, ErrorCode::Overloaded, ErrorCode::DeadlineExceeded]
-        .into_iter()
-        .any(|ours| code == ours.into())
+    [
+        ErrorCode::Internal,
+        ErrorCode::Unavailable,
+        ErrorCode::Overloaded,
+        ErrorCode::DeadlineExceeded,
+    ]
+    .into_iter()
+    .any(|ours| code == ours.into())
 }
 
 #[cfg(test)]
@@ -111,14 +126,18 @@ mod tests {
             Attribute::seconds("sealwire.queue_seconds", Duration::from_micros(250)),
             Attribute::seconds("sealwire.work_seconds", Duration::from_millis(2)),
         ];
-        assert_eq!((&*end.name, end.took, end.failure), ("tokenize", Duration::from_millis(3), Some("overloaded")));
+        assert_eq!(
+            (&*end.name, end.took, end.failure),
+            ("tokenize", Duration::from_millis(3), Some("overloaded"))
+        );
         assert_eq!(end.attributes, expected);
     }
 
     #[test]
     fn only_failures_of_the_engine_are_errors_of_its_spans() {
         for code in CallCode::ALL {
-            let fails = ["internal", "unavailable", "overloaded", "deadline_exceeded"].contains(&code.as_str());
+            let fails = ["internal", "unavailable", "overloaded", "deadline_exceeded"]
+                .contains(&code.as_str());
             assert_eq!(end(code).failure, fails.then(|| code.as_str()));
         }
     }

@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
 };
 
 /// Files of a throw-away authority, in PEM.
@@ -31,10 +32,19 @@ impl Certificates {
     /// If a file cannot be written.
     pub fn make(folder: &Path, client_name: &str) -> io::Result<Self> {
         let (issuer, ca_pem) = authority().map_err(io::Error::other)?;
-        let server =
-            leaf(&issuer, "localhost", &["localhost", "127.0.0.1", "::1"], ExtendedKeyUsagePurpose::ServerAuth);
+        let server = leaf(
+            &issuer,
+            "localhost",
+            &["localhost", "127.0.0.1", "::1"],
+            ExtendedKeyUsagePurpose::ServerAuth,
+        );
         let (server_pem, server_key_pem) = server.map_err(io::Error::other)?;
-        let client = leaf(&issuer, client_name, &[], ExtendedKeyUsagePurpose::ClientAuth);
+        let client = leaf(
+            &issuer,
+            client_name,
+            &[],
+            ExtendedKeyUsagePurpose::ClientAuth,
+        );
         let (client_pem, client_key_pem) = client.map_err(io::Error::other)?;
         Ok(Self {
             ca: write(folder, "ca.pem", &ca_pem)?,
@@ -48,7 +58,9 @@ impl Certificates {
 
 fn authority() -> Result<(Issuer<'static, KeyPair>, String), rcgen::Error> {
     let mut params = CertificateParams::new(Vec::<String>::new())?;
-    params.distinguished_name.push(DnType::CommonName, "throw-away authority");
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "throw-away authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     let key = KeyPair::generate()?;
@@ -63,8 +75,11 @@ fn leaf(
     names: &[&str],
     usage: ExtendedKeyUsagePurpose,
 ) -> Result<(String, String), rcgen::Error> {
-    let mut params = CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-    params.distinguished_name.push(DnType::CommonName, common_name);
+    let mut params =
+        CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
     params.extended_key_usages = vec![usage];
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     let key = KeyPair::generate()?;

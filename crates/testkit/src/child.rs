@@ -19,12 +19,17 @@ pub const HANG: Duration = Duration::from_secs(300);
 
 /// Returns how often a child is killed: `SEALWIRE_KILL_ROUNDS`, or `default`.
 pub fn rounds(default: u64) -> u64 {
-    env::var("SEALWIRE_KILL_ROUNDS").map_or(default, |rounds| rounds.parse().expect("a number of rounds"))
+    env::var("SEALWIRE_KILL_ROUNDS").map_or(default, |rounds| {
+        rounds.parse().expect("a number of rounds")
+    })
 }
 
 /// Returns the command that runs `test`, a path such as `embedded_crashes::child_process`, in a child process.
 pub fn command(test: &str) -> Command {
-    running(Command::new(env::current_exe().expect("the path of this executable")), test)
+    running(
+        Command::new(env::current_exe().expect("the path of this executable")),
+        test,
+    )
 }
 
 /// Like [`command`], with `SIGXFSZ` ignored: a write beyond the limit on file sizes returns an error.
@@ -36,7 +41,9 @@ pub fn command_without_sigxfsz(test: &str) -> Command {
 }
 
 fn running(mut command: Command, test: &str) -> Command {
-    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).stdout(Stdio::null());
+    command
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .stdout(Stdio::null());
     command
 }
 
@@ -64,11 +71,17 @@ impl Iterator for Reports {
 /// Reports one or more lines to the parent. Panics if the parent is gone, so no child outlives its test.
 pub fn report(lines: &str) {
     static PIPE: LazyLock<Mutex<File>> = LazyLock::new(|| {
-        let pipe = io::stdin().as_fd().try_clone_to_owned().expect("standard input is open");
+        let pipe = io::stdin()
+            .as_fd()
+            .try_clone_to_owned()
+            .expect("standard input is open");
         Mutex::new(pipe.into())
     });
     let lines = format!("{lines}\n");
-    PIPE.lock().expect("an earlier report succeeded").write_all(lines.as_bytes()).expect("the parent reads");
+    PIPE.lock()
+        .expect("an earlier report succeeded")
+        .write_all(lines.as_bytes())
+        .expect("the parent reads");
 }
 
 /// Returns whether a child ended by `SIGKILL`, and not by a panic or as a test that passed.

@@ -35,9 +35,13 @@ impl Moto {
     /// # Errors
     /// If the program is missing or does not start.
     pub fn start(folder: &Path, certificates: Option<&Certificates>) -> io::Result<Self> {
-        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/interop-venv/bin/moto_server");
+        let program =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/interop-venv/bin/moto_server");
         if !program.exists() {
-            return Err(io::Error::other(format!("{} is missing: run .ci/setup", program.display())));
+            return Err(io::Error::other(format!(
+                "{} is missing: run .ci/setup",
+                program.display()
+            )));
         }
         let [port] = free_ports();
         let log = folder.join("moto.log");
@@ -52,8 +56,17 @@ impl Moto {
                 .arg("--ssl-key")
                 .arg(&certificates.server_key);
         }
-        let child = command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).spawn()?;
-        let mut moto = Self { port, tls: certificates.is_some(), log, child };
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .spawn()?;
+        let mut moto = Self {
+            port,
+            tls: certificates.is_some(),
+            log,
+            child,
+        };
         await_listener(&mut moto.child, port)?;
         Ok(moto)
     }
@@ -69,11 +82,21 @@ impl Moto {
     ///
     /// # Errors
     /// If the response is no HTTP.
-    pub fn request(&self, service: &str, method: &str, path: &str, body: &[u8]) -> io::Result<MotoResponse> {
+    pub fn request(
+        &self,
+        service: &str,
+        method: &str,
+        path: &str,
+        body: &[u8],
+    ) -> io::Result<MotoResponse> {
         let mut socket = TcpStream::connect(("127.0.0.1", self.port))?;
         socket.set_read_timeout(Some(HANG))?;
         socket.set_write_timeout(Some(HANG))?;
-        let kind = if service == "s3" { "application/octet-stream" } else { "application/x-www-form-urlencoded" };
+        let kind = if service == "s3" {
+            "application/octet-stream"
+        } else {
+            "application/x-www-form-urlencoded"
+        };
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nConnection: close\r\nContent-Type: {kind}\r\n\
              Authorization: AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/{service}/aws4_request, \
@@ -86,9 +109,17 @@ impl Moto {
         let mut response = Vec::new();
         socket.read_to_end(&mut response)?;
         let odd = || io::Error::other("moto's response is not HTTP");
-        let end = response.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or_else(odd)?;
-        let status = std::str::from_utf8(&response[..end]).ok().and_then(|head| head.split(' ').nth(1)?.parse().ok());
-        Ok(MotoResponse { status: status.ok_or_else(odd)?, body: response.split_off(end + 4) })
+        let end = response
+            .windows(4)
+            .position(|bytes| bytes == b"\r\n\r\n")
+            .ok_or_else(odd)?;
+        let status = std::str::from_utf8(&response[..end])
+            .ok()
+            .and_then(|head| head.split(' ').nth(1)?.parse().ok());
+        Ok(MotoResponse {
+            status: status.ok_or_else(odd)?,
+            body: response.split_off(end + 4),
+        })
     }
 }
 
@@ -97,7 +128,9 @@ fn await_listener(child: &mut Child, port: u16) -> io::Result<()> {
     let start = Instant::now();
     while !is_listener(child.id(), port)? {
         if let Some(status) = child.try_wait()? {
-            return Err(io::Error::other(format!("moto ended with {status}: another server can have its port")));
+            return Err(io::Error::other(format!(
+                "moto ended with {status}: another server can have its port"
+            )));
         }
         if start.elapsed() > HANG {
             return Err(io::Error::other("moto did not start"));
@@ -114,13 +147,20 @@ fn is_listener(process: u32, port: u16) -> io::Result<bool> {
     let sockets = fs::read_to_string("/proc/net/tcp")?;
     let listener = sockets.lines().find_map(|line| {
         let fields: Vec<_> = line.split_whitespace().collect();
-        (fields.get(1) == Some(&&*local) && fields.get(3) == Some(&LISTENS)).then(|| fields.get(9).copied())?
+        (fields.get(1) == Some(&&*local) && fields.get(3) == Some(&LISTENS))
+            .then(|| fields.get(9).copied())?
     });
-    let Some(inode) = listener else { return Ok(false) };
+    let Some(inode) = listener else {
+        return Ok(false);
+    };
     let name = PathBuf::from(format!("socket:[{inode}]"));
     // The process can have ended.
-    let Ok(files) = fs::read_dir(format!("/proc/{process}/fd")) else { return Ok(false) };
-    Ok(files.flatten().any(|file| fs::read_link(file.path()).is_ok_and(|target| target == name)))
+    let Ok(files) = fs::read_dir(format!("/proc/{process}/fd")) else {
+        return Ok(false);
+    };
+    Ok(files
+        .flatten()
+        .any(|file| fs::read_link(file.path()).is_ok_and(|target| target == name)))
 }
 
 impl Drop for Moto {
@@ -128,7 +168,11 @@ impl Drop for Moto {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            let _ = writeln!(io::stderr(), "{}", fs::read_to_string(&self.log).unwrap_or_default());
+            let _ = writeln!(
+                io::stderr(),
+                "{}",
+                fs::read_to_string(&self.log).unwrap_or_default()
+            );
         }
     }
 }
@@ -146,7 +190,12 @@ mod tests {
         assert!(is_listener(std::process::id(), port).expect("reads"));
         let mut child = Command::new("sleep").arg("0.2").spawn().expect("a child");
         let error = await_listener(&mut child, port).expect_err("the child does not listen");
-        assert!(error.to_string().contains("another server can have its port"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("another server can have its port"),
+            "{error}"
+        );
         drop(listener);
         assert!(!is_listener(std::process::id(), port).expect("reads"));
     }

@@ -29,7 +29,12 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
         let given = GIVEN.fetch_add(1, Ordering::Relaxed);
         FIRST + (process::id().wrapping_mul(APART).wrapping_add(given) % COUNT) as u16
     };
-    [(); N].map(|()| (0..COUNT).map(|_| next()).find(|port| reserve(*port)).expect("a free port"))
+    [(); N].map(|()| {
+        (0..COUNT)
+            .map(|_| next())
+            .find(|port| reserve(*port))
+            .expect("a free port")
+    })
 }
 
 /// Reserves `port` if nobody has and nothing listens there. The reservation is a Unix socket with an abstract name, which
@@ -37,12 +42,17 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
 /// to a program that starts there at this moment.
 fn reserve(port: u16) -> bool {
     let name = format!("sealwire-test-port-{port}");
-    let Ok(reservation) = SocketAddr::from_abstract_name(name).and_then(|name| UnixListener::bind_addr(&name)) else {
+    let Ok(reservation) =
+        SocketAddr::from_abstract_name(name).and_then(|name| UnixListener::bind_addr(&name))
+    else {
         return false;
     };
     let is_free = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     if is_free {
-        RESERVED.lock().unwrap_or_else(PoisonError::into_inner).push((port, reservation));
+        RESERVED
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((port, reservation));
     }
     is_free
 }
@@ -74,7 +84,10 @@ mod tests {
     #[test]
     fn a_port_with_a_listener_of_others_is_not_reserved() {
         let [port] = free_ports();
-        RESERVED.lock().unwrap().retain(|(reserved, _)| *reserved != port);
+        RESERVED
+            .lock()
+            .unwrap()
+            .retain(|(reserved, _)| *reserved != port);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
         assert!(!reserve(port));
         drop(listener);

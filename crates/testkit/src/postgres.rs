@@ -50,7 +50,9 @@ pub enum Failure {
     )]
     Missing,
     /// The server of `SEALWIRE_TEST_CITUS` does not have the extension.
-    #[error("the server of the pg_config in {CITUS_VARIABLE} does not have the extension citus: docs/citus.md")]
+    #[error(
+        "the server of the pg_config in {CITUS_VARIABLE} does not have the extension citus: docs/citus.md"
+    )]
     MissingCitus,
     /// SoftHSM is not installed.
     #[error("SoftHSM is not installed: on Debian or Ubuntu, apt-get install softhsm2")]
@@ -78,7 +80,10 @@ pub enum Failure {
 
 impl Failure {
     pub(crate) fn io(path: &Path, source: io::Error) -> Self {
-        Self::Io { path: path.to_owned(), source }
+        Self::Io {
+            path: path.to_owned(),
+            source,
+        }
     }
 }
 
@@ -93,7 +98,10 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { fsync: true, settings: Vec::new() }
+        Self {
+            fsync: true,
+            settings: Vec::new(),
+        }
     }
 }
 
@@ -150,7 +158,9 @@ impl Postgres {
         let user = User::find()?;
         let template = Template::find(&binaries, user)?;
         let password = template.password;
-        Self::made(binaries, user, options, password, |folder| user.copy(&template.data, &folder.join("data")))
+        Self::made(binaries, user, options, password, |folder| {
+            user.copy(&template.data, &folder.join("data"))
+        })
     }
 
     /// One server for all tests of a program, each with a database of its own; for tests that neither stop it nor
@@ -159,10 +169,11 @@ impl Postgres {
     /// # Panics
     /// If the server cannot be started.
     pub fn shared() -> &'static Self {
-        static SHARED: LazyLock<Postgres> = LazyLock::new(|| match Postgres::start(Options::many_clients()) {
-            Ok(server) => server,
-            Err(failure) => panic!("{failure}"),
-        });
+        static SHARED: LazyLock<Postgres> =
+            LazyLock::new(|| match Postgres::start(Options::many_clients()) {
+                Ok(server) => server,
+                Err(failure) => panic!("{failure}"),
+            });
         &SHARED
     }
 
@@ -173,13 +184,26 @@ impl Postgres {
     /// As for [`Postgres::start`].
     pub fn standby(&self) -> Result<Self, Failure> {
         let (binaries, user) = (self.binaries.clone(), self.user);
-        Self::made(binaries, user, self.options.clone(), self.password.clone(), |folder| {
-            let mut command = self.command("pg_basebackup");
-            command
-                .args(["--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--pgdata"])
-                .arg(folder.join("data"));
-            checked("pg_basebackup", command.output()).map(drop).map_err(io::Error::other)
-        })
+        Self::made(
+            binaries,
+            user,
+            self.options.clone(),
+            self.password.clone(),
+            |folder| {
+                let mut command = self.command("pg_basebackup");
+                command
+                    .args([
+                        "--no-sync",
+                        "--checkpoint=fast",
+                        "--write-recovery-conf",
+                        "--pgdata",
+                    ])
+                    .arg(folder.join("data"));
+                checked("pg_basebackup", command.output())
+                    .map(drop)
+                    .map_err(io::Error::other)
+            },
+        )
     }
 
     fn made(
@@ -189,31 +213,51 @@ impl Postgres {
         password: String,
         fill: impl FnOnce(&Path) -> io::Result<()>,
     ) -> Result<Self, Failure> {
-        let folder = tempfile::Builder::new().prefix("sealwire-postgres-").tempdir();
+        let folder = tempfile::Builder::new()
+            .prefix("sealwire-postgres-")
+            .tempdir();
         let folder = folder.map_err(|source| Failure::io(&std::env::temp_dir(), source))?;
         let io = |source| Failure::io(folder.path(), source);
         user.own(folder.path()).map_err(io)?;
         let watchdog = Watchdog::start(user, folder.path()).map_err(io)?;
         fill(folder.path()).map_err(io)?;
         let certificates = Certificates::make(folder.path(), "certified").map_err(io)?;
-        for path in [&certificates.ca, &certificates.server, &certificates.server_key] {
+        for path in [
+            &certificates.ca,
+            &certificates.server,
+            &certificates.server_key,
+        ] {
             user.own(path).map_err(io)?;
         }
         let (server, databases) = (Mutex::new(None), AtomicU32::new(0));
         // From here on the watchdog removes the folder.
         let folder = folder.keep();
-        let mut made =
-            Self { folder, binaries, user, options, port: 0, password, certificates, server, databases, watchdog };
+        let mut made = Self {
+            folder,
+            binaries,
+            user,
+            options,
+            port: 0,
+            password,
+            certificates,
+            server,
+            databases,
+            watchdog,
+        };
         made.start_somewhere()?;
         Ok(made)
     }
 
     fn start_somewhere(&mut self) -> Result<(), Failure> {
         for tries in 1.. {
-            let address = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-            self.port = address.map_err(|source| Failure::io(&self.folder, source))?.port();
+            let address =
+                TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+            self.port = address
+                .map_err(|source| Failure::io(&self.folder, source))?
+                .port();
             match self.restart() {
-                Err(Failure::Program { said, .. }) if tries < PORT_TRIES && said.contains("in use") => {}
+                Err(Failure::Program { said, .. })
+                    if tries < PORT_TRIES && said.contains("in use") => {}
                 outcome => return outcome,
             }
         }
@@ -231,7 +275,11 @@ impl Postgres {
         }
         let io = |source| Failure::io(&self.folder, source);
         let pid_file = self.folder.join("data/postmaster.pid");
-        let log = fs::File::options().create(true).append(true).open(self.folder.join("log")).map_err(io)?;
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.join("log"))
+            .map_err(io)?;
         let mut child = self.server_command().stderr(log).spawn().map_err(io)?;
         let until = Instant::now() + PATIENCE;
         while !ready(&pid_file, child.id()) {
@@ -239,8 +287,12 @@ impl Postgres {
                 let _ = child.kill();
                 let _ = child.wait();
                 let log = self.log();
-                let said = log[log.floor_char_boundary(log.len().saturating_sub(2_000))..].to_owned();
-                return Err(Failure::Program { program: "postgres".into(), said });
+                let said =
+                    log[log.floor_char_boundary(log.len().saturating_sub(2_000))..].to_owned();
+                return Err(Failure::Program {
+                    program: "postgres".into(),
+                    said,
+                });
             }
             thread::sleep(Duration::from_millis(2));
         }
@@ -253,14 +305,23 @@ impl Postgres {
         let mut set = |name: &str, value: &str| {
             command.arg("-c").arg(format!("{name}={value}"));
         };
-        set("unix_socket_directories", &self.folder.display().to_string());
+        set(
+            "unix_socket_directories",
+            &self.folder.display().to_string(),
+        );
         set("log_line_prefix", "%m [%p] %q%u@%d ");
         set("listen_addresses", "127.0.0.1");
         set("port", &self.port.to_string());
         set("ssl", "on");
         set("ssl_ca_file", &self.certificates.ca.display().to_string());
-        set("ssl_cert_file", &self.certificates.server.display().to_string());
-        set("ssl_key_file", &self.certificates.server_key.display().to_string());
+        set(
+            "ssl_cert_file",
+            &self.certificates.server.display().to_string(),
+        );
+        set(
+            "ssl_key_file",
+            &self.certificates.server_key.display().to_string(),
+        );
         set("fsync", if self.options.fsync { "on" } else { "off" });
         if self.binaries.has_citus() {
             set("shared_preload_libraries", "citus");
@@ -273,7 +334,11 @@ impl Postgres {
             // Nodes connect to each other as the roles of their clients. All roles have the same password.
             command.env("PGPASSWORD", &self.password);
         }
-        command.arg("-D").arg(self.folder.join("data")).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+            .arg("-D")
+            .arg(self.folder.join("data"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
         command
     }
 
@@ -282,7 +347,9 @@ impl Postgres {
     /// # Panics
     /// If the server does not stop within 3 minutes.
     pub fn stop(&self, how: Stop) {
-        let Some(mut child) = self.server().take() else { return };
+        let Some(mut child) = self.server().take() else {
+            return;
+        };
         let family = match how {
             Stop::Fast | Stop::Immediate => process::family(child.id()),
             Stop::Kill => process::stopped_family(child.id(), PATIENCE),
@@ -292,7 +359,11 @@ impl Postgres {
             Stop::Immediate => process::signal(&family[..1], Signal::QUIT),
             Stop::Kill => process::signal(&family, Signal::KILL),
         }
-        assert!(process::gone(&family, PATIENCE), "the server does not stop; {}", self.log());
+        assert!(
+            process::gone(&family, PATIENCE),
+            "the server does not stop; {}",
+            self.log()
+        );
         let _ = child.wait();
     }
 
@@ -319,7 +390,8 @@ impl Postgres {
     /// # Errors
     /// [`Failure::Program`].
     pub fn promote(&self) -> Result<(), Failure> {
-        self.sql("postgres", "SELECT pg_promote(true, 180)").map(drop)
+        self.sql("postgres", "SELECT pg_promote(true, 180)")
+            .map(drop)
     }
 
     /// Makes an empty database that the role `sealwire` owns.
@@ -338,9 +410,22 @@ impl Postgres {
     /// [`Failure::Program`] with the server's message.
     pub fn sql(&self, database: &str, sql: &str) -> Result<String, Failure> {
         let mut command = self.command("psql");
-        command.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"]);
-        let output = checked("psql", command.args(["--dbname", database, "--command", sql]).output())?;
-        Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+        command.args([
+            "--no-psqlrc",
+            "--quiet",
+            "--tuples-only",
+            "--no-align",
+            "--set=ON_ERROR_STOP=1",
+        ]);
+        let output = checked(
+            "psql",
+            command
+                .args(["--dbname", database, "--command", sql])
+                .output(),
+        )?;
+        Ok(String::from_utf8_lossy(&output.stdout)
+            .trim_end()
+            .to_owned())
     }
 
     /// Returns a client program of the server, such as `pg_dump`, configured to connect as the superuser over the
@@ -348,15 +433,22 @@ impl Postgres {
     #[must_use]
     pub fn command(&self, program: &str) -> Command {
         let mut command = self.user.command(&self.binaries.program(program));
-        command.env("PGHOST", &self.folder).env("PGPORT", self.port.to_string());
-        command.env("PGUSER", "postgres").env("PGPASSWORD", &self.password).stdin(Stdio::null());
+        command
+            .env("PGHOST", &self.folder)
+            .env("PGPORT", self.port.to_string());
+        command
+            .env("PGUSER", "postgres")
+            .env("PGPASSWORD", &self.password)
+            .stdin(Stdio::null());
         command
     }
 
     /// Returns the server's whole log.
     #[must_use]
     pub fn log(&self) -> String {
-        fs::read(self.folder.join("log")).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default()
+        fs::read(self.folder.join("log"))
+            .map(|log| String::from_utf8_lossy(&log).into_owned())
+            .unwrap_or_default()
     }
 
     /// Returns the folder of the server's files and socket.
@@ -395,9 +487,14 @@ impl Drop for Postgres {
 
 /// Returns true if the pid file says that this server accepts connections. The file of a killed server may still exist.
 fn ready(pid_file: &Path, pid: u32) -> bool {
-    let Ok(text) = fs::read_to_string(pid_file) else { return false };
+    let Ok(text) = fs::read_to_string(pid_file) else {
+        return false;
+    };
     text.lines().next() == Some(&pid.to_string())
-        && text.lines().nth(7).is_some_and(|line| ["ready", "standby"].contains(&line.trim()))
+        && text
+            .lines()
+            .nth(7)
+            .is_some_and(|line| ["ready", "standby"].contains(&line.trim()))
 }
 
 /// Returns the output of a program that exited successfully.
@@ -407,5 +504,8 @@ fn checked(program: &str, output: io::Result<Output>) -> Result<Output, Failure>
         return Ok(output);
     }
     let said = [output.stderr.as_slice(), output.stdout.as_slice()].concat();
-    Err(Failure::Program { program: program.to_owned(), said: String::from_utf8_lossy(&said).trim().to_owned() })
+    Err(Failure::Program {
+        program: program.to_owned(),
+        said: String::from_utf8_lossy(&said).trim().to_owned(),
+    })
 }

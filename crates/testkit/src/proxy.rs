@@ -61,7 +61,10 @@ impl Proxy {
             accepted: 0,
             closed: false,
         };
-        let shared = Arc::new(SharedProxy { state: Mutex::new(state), changed: Condvar::new() });
+        let shared = Arc::new(SharedProxy {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
         let accepting = Arc::clone(&shared);
         thread::spawn(move || accept(&listener, &accepting));
         Ok(Self { port, shared })
@@ -139,7 +142,9 @@ impl SharedProxy {
     /// Waits while the black hole is on. Returns the delay that is still to be applied to the piece.
     fn hold(&self) -> Duration {
         let state = self.lock();
-        let state = self.changed.wait_while(state, |state| state.hole && !state.closed);
+        let state = self
+            .changed
+            .wait_while(state, |state| state.hole && !state.closed);
         state.unwrap_or_else(PoisonError::into_inner).delay
     }
 }
@@ -186,22 +191,42 @@ fn accept(listener: &TcpListener, shared: &Arc<SharedProxy>) {
         if state.refuse {
             continue;
         }
-        let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, state.target)) else { continue };
+        let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, state.target)) else {
+            continue;
+        };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
-        let (Ok(client_copy), Ok(server_copy)) = (client.try_clone(), server.try_clone()) else { continue };
-        let (Ok(client_kept), Ok(server_kept)) = (client.try_clone(), server.try_clone()) else { continue };
+        let (Ok(client_copy), Ok(server_copy)) = (client.try_clone(), server.try_clone()) else {
+            continue;
+        };
+        let (Ok(client_kept), Ok(server_kept)) = (client.try_clone(), server.try_clone()) else {
+            continue;
+        };
         state.connections.push([client_kept, server_kept]);
         drop(state);
         let (to_server, to_client) = (Arc::clone(shared), Arc::clone(shared));
         let mute = Arc::new(AtomicBool::new(false));
         let muted = Arc::clone(&mute);
         thread::spawn(move || pump(client, server, Direction::ToServer, &to_server, &mute));
-        thread::spawn(move || pump(server_copy, client_copy, Direction::ToClient, &to_client, &muted));
+        thread::spawn(move || {
+            pump(
+                server_copy,
+                client_copy,
+                Direction::ToClient,
+                &to_client,
+                &muted,
+            )
+        });
     }
 }
 
 /// Forwards bytes until either end closes or the connection is cut. Forwards nothing to the client if `mute` is set.
-fn pump(mut from: TcpStream, mut to: TcpStream, way: Direction, shared: &SharedProxy, mute: &AtomicBool) {
+fn pump(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    way: Direction,
+    shared: &SharedProxy,
+    mute: &AtomicBool,
+) {
     let mut buffer = vec![0; 16 << 10];
     while let Ok(read) = from.read(&mut buffer)
         && read > 0
@@ -290,8 +315,16 @@ mod tests {
         let mut stream = connect(&proxy);
         assert_eq!(ask(&mut stream, b"one"), Some(b"aone".to_vec()));
         proxy.cut();
-        assert_eq!(ask(&mut stream, b"two"), Some(Vec::new()), "a cut connection ends");
-        assert_eq!(ask(&mut connect(&proxy), b"three"), Some(b"athree".to_vec()), "another one is taken");
+        assert_eq!(
+            ask(&mut stream, b"two"),
+            Some(Vec::new()),
+            "a cut connection ends"
+        );
+        assert_eq!(
+            ask(&mut connect(&proxy), b"three"),
+            Some(b"athree".to_vec()),
+            "another one is taken"
+        );
     }
 
     #[test]
@@ -302,8 +335,16 @@ mod tests {
         proxy.cut_at(b"commit", false);
         assert_eq!(ask(&mut connect(&proxy), b"a commit!"), Some(Vec::new()));
         proxy.cut_at(b"commit", true);
-        assert_eq!(ask(&mut connect(&proxy), b"a commit!"), Some(Vec::new()), "the answer is lost");
-        assert_eq!(ask(&mut connect(&proxy), b"a commit!"), Some(b"aa commit!".to_vec()), "each cuts once");
+        assert_eq!(
+            ask(&mut connect(&proxy), b"a commit!"),
+            Some(Vec::new()),
+            "the answer is lost"
+        );
+        assert_eq!(
+            ask(&mut connect(&proxy), b"a commit!"),
+            Some(b"aa commit!".to_vec()),
+            "each cuts once"
+        );
         proxy.refuse(true);
         assert_eq!(ask(&mut connect(&proxy), b"x"), Some(Vec::new()));
         proxy.refuse(false);
@@ -317,7 +358,9 @@ mod tests {
         let proxy = Proxy::start(echo(b'a')).unwrap();
         let mut stream = connect(&proxy);
         proxy.black_hole(true);
-        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
         assert_eq!(ask(&mut stream, b"one"), None);
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         proxy.black_hole(false);

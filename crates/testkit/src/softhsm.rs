@@ -26,13 +26,17 @@ impl SoftHsm {
     /// [`Failure::MissingSoftHsm`] if SoftHSM is not installed; [`Failure::Io`].
     pub fn new() -> Result<Self, Failure> {
         let module = find_module().ok_or(Failure::MissingSoftHsm)?;
-        let folder = tempfile::tempdir().map_err(|error| Failure::io(&std::env::temp_dir(), error))?;
+        let folder =
+            tempfile::tempdir().map_err(|error| Failure::io(&std::env::temp_dir(), error))?;
         let hsm = Self { folder, module };
         let tokens = hsm.folder.path().join("tokens");
         fs::create_dir(&tokens).map_err(|error| Failure::io(&tokens, error))?;
-        let text =
-            format!("directories.tokendir = {}\nobjectstore.backend = file\nlog.level = ERROR\n", tokens.display());
-        fs::write(hsm.configuration(), text).map_err(|error| Failure::io(&hsm.configuration(), error))?;
+        let text = format!(
+            "directories.tokendir = {}\nobjectstore.backend = file\nlog.level = ERROR\n",
+            tokens.display()
+        );
+        fs::write(hsm.configuration(), text)
+            .map_err(|error| Failure::io(&hsm.configuration(), error))?;
         Ok(hsm)
     }
 
@@ -61,7 +65,16 @@ impl SoftHsm {
     pub fn add_token(&self, label: &str, pin: &str) -> Result<(), Failure> {
         let program = "softhsm2-util";
         let output = Command::new(program)
-            .args(["--init-token", "--free", "--label", label, "--so-pin", "security-officer", "--pin", pin])
+            .args([
+                "--init-token",
+                "--free",
+                "--label",
+                label,
+                "--so-pin",
+                "security-officer",
+                "--pin",
+                pin,
+            ])
             .env(CONFIGURATION, self.configuration())
             .output()
             .map_err(|_| Failure::MissingSoftHsm)?;
@@ -69,7 +82,10 @@ impl SoftHsm {
             return Ok(());
         }
         let said = [output.stdout, output.stderr].concat();
-        Err(Failure::Program { program: program.into(), said: String::from_utf8_lossy(&said).into_owned() })
+        Err(Failure::Program {
+            program: program.into(),
+            said: String::from_utf8_lossy(&said).into_owned(),
+        })
     }
 }
 
@@ -82,5 +98,8 @@ fn find_module() -> Option<PathBuf> {
         "/usr/local/lib/softhsm",
         "/opt/homebrew/lib/softhsm",
     ];
-    folders.iter().map(|folder| Path::new(folder).join("libsofthsm2.so")).find(|module| module.exists())
+    folders
+        .iter()
+        .map(|folder| Path::new(folder).join("libsofthsm2.so"))
+        .find(|module| module.exists())
 }

@@ -77,7 +77,12 @@ impl TransitServer {
     pub fn start(certificates: &Certificates) -> io::Result<Self> {
         let acceptor = TlsAcceptor::from(Arc::new(server_config(certificates)?));
         let [port] = free_ports::<1>();
-        let mut server = Self { port, acceptor, state: Arc::default(), running: None };
+        let mut server = Self {
+            port,
+            acceptor,
+            state: Arc::default(),
+            running: None,
+        };
         server.restart()?;
         Ok(server)
     }
@@ -94,16 +99,20 @@ impl TransitServer {
         let listener = TcpListener::bind(self.socket())?;
         listener.set_nonblocking(true)?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let (acceptor, state) = (self.acceptor.clone(), Arc::clone(&self.state));
-        let thread = std::thread::Builder::new().name("transit-server".into()).spawn(move || {
-            runtime.block_on(async move {
-                tokio::select! {
-                    _ = stopped => (),
-                    () = accept(listener, acceptor, state) => (),
-                }
-            });
-        })?;
+        let thread = std::thread::Builder::new()
+            .name("transit-server".into())
+            .spawn(move || {
+                runtime.block_on(async move {
+                    tokio::select! {
+                        _ = stopped => (),
+                        () = accept(listener, acceptor, state) => (),
+                    }
+                });
+            })?;
         self.running = Some((stop, thread));
         Ok(())
     }
@@ -121,7 +130,9 @@ impl TransitServer {
     pub fn add_key(&self, mount: &str, key: &str) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.mounts.insert(mount.to_owned());
-        state.keys.insert(format!("{mount}/{key}"), TransitKey::new(true));
+        state
+            .keys
+            .insert(format!("{mount}/{key}"), TransitKey::new(true));
     }
 
     /// Returns the address, such as `https://localhost:8200`.
@@ -174,11 +185,14 @@ fn lock(state: &Mutex<ServerState>) -> MutexGuard<'_, ServerState> {
 
 fn server_config(certificates: &Certificates) -> io::Result<ServerConfig> {
     let chain = |path: &Path| -> io::Result<Vec<CertificateDer<'static>>> {
-        CertificateDer::pem_slice_iter(&fs::read(path)?).collect::<Result<_, _>>().map_err(io::Error::other)
+        CertificateDer::pem_slice_iter(&fs::read(path)?)
+            .collect::<Result<_, _>>()
+            .map_err(io::Error::other)
     };
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let verifier = Arc::new(AnyClient(provider.signature_verification_algorithms));
-    let key = PrivateKeyDer::from_pem_slice(&fs::read(&certificates.server_key)?).map_err(io::Error::other)?;
+    let key = PrivateKeyDer::from_pem_slice(&fs::read(&certificates.server_key)?)
+        .map_err(io::Error::other)?;
     ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
@@ -233,17 +247,29 @@ impl ClientCertVerifier for AnyClient {
 }
 
 async fn accept(listener: TcpListener, acceptor: TlsAcceptor, state: Arc<Mutex<ServerState>>) {
-    let listener = tokio::net::TcpListener::from_std(listener).expect("the listener is non-blocking");
+    let listener =
+        tokio::net::TcpListener::from_std(listener).expect("the listener is non-blocking");
     while let Ok((socket, _)) = listener.accept().await {
         let (acceptor, state) = (acceptor.clone(), Arc::clone(&state));
         tokio::spawn(async move {
-            let Ok(stream) = acceptor.accept(socket).await else { return };
-            let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).map(|der| der.to_vec());
+            let Ok(stream) = acceptor.accept(socket).await else {
+                return;
+            };
+            let certificate = stream
+                .get_ref()
+                .1
+                .peer_certificates()
+                .and_then(<[_]>::first)
+                .map(|der| der.to_vec());
             let certificate = Arc::new(certificate);
-            let service = service_fn(move |request| serve(request, Arc::clone(&state), Arc::clone(&certificate)));
+            let service = service_fn(move |request| {
+                serve(request, Arc::clone(&state), Arc::clone(&certificate))
+            });
             // An error ends the connection, as some faults want it.
             let builder = hyper::server::conn::http1::Builder::new();
-            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+            let _ = builder
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
     }
 }
@@ -253,20 +279,37 @@ async fn serve(
     state: Arc<Mutex<ServerState>>,
     certificate: Arc<Option<Vec<u8>>>,
 ) -> Result<Response<Full<Bytes>>, io::Error> {
-    let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let namespace = header("x-vault-namespace").map(|name| format!("{name}/")).unwrap_or_default();
+    let header = |name: &str| {
+        request
+            .headers()
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .map(str::to_owned)
+    };
+    let namespace = header("x-vault-namespace")
+        .map(|name| format!("{name}/"))
+        .unwrap_or_default();
     let token = header("x-vault-token");
     let wrap = header("x-vault-wrap-ttl").is_some();
     let method = request.method().to_string();
     let path = request.uri().path().trim_start_matches("/v1/").to_owned();
-    let body = request.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
+    let body = request
+        .into_body()
+        .collect()
+        .await
+        .map_err(io::Error::other)?
+        .to_bytes();
     let fault = lock(&state).fault(&format!("{method} {namespace}{path}"));
     match &fault {
         Some(TransitFault::Hang) => std::future::pending().await,
         Some(TransitFault::Disconnect) => return Err(io::ErrorKind::ConnectionAborted.into()),
         Some(TransitFault::Slow(time)) => tokio::time::sleep(*time).await,
         Some(TransitFault::Status(status)) => {
-            let text = format!("{} {}", token.unwrap_or_default(), String::from_utf8_lossy(&body));
+            let text = format!(
+                "{} {}",
+                token.unwrap_or_default(),
+                String::from_utf8_lossy(&body)
+            );
             return Ok(respond(*status, &json!({ "errors": [text] }).to_string()));
         }
         Some(TransitFault::Garbage) => return Ok(respond(200, "<html>hunter2</html>")),
@@ -274,8 +317,20 @@ async fn serve(
         Some(TransitFault::Long(bytes)) => return Ok(respond(200, &" ".repeat(*bytes))),
         Some(TransitFault::LoseResponse) | None => (),
     }
-    let body: Value = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap_or_default() };
-    let parsed = ParsedRequest { namespace, token, path, method, body, wrap, certificate };
+    let body: Value = if body.is_empty() {
+        Value::Null
+    } else {
+        serde_json::from_slice(&body).unwrap_or_default()
+    };
+    let parsed = ParsedRequest {
+        namespace,
+        token,
+        path,
+        method,
+        body,
+        wrap,
+        certificate,
+    };
     let outcome = lock(&state).handle(&parsed);
     if fault == Some(TransitFault::LoseResponse) {
         return Err(io::ErrorKind::ConnectionAborted.into());
@@ -284,18 +339,25 @@ async fn serve(
         Ok(Value::Null) => respond(204, ""),
         Ok(value) => respond(200, &value.to_string()),
         // Real servers repeat the input in some texts.
-        Err((status, text)) => {
-            respond(status, &json!({ "errors": [format!("{text} {} {}", parsed.body, parsed.token())] }).to_string())
-        }
+        Err((status, text)) => respond(
+            status,
+            &json!({ "errors": [format!("{text} {} {}", parsed.body, parsed.token())] })
+                .to_string(),
+        ),
     })
 }
 
 fn respond(status: u16, body: &str) -> Response<Full<Bytes>> {
     let response = Response::builder().status(status);
     let body = if status == 204 { "" } else { body };
-    let response =
-        if (300..400).contains(&status) { response.header(LOCATION, "https://127.0.0.1:1/") } else { response };
-    response.body(Full::new(Bytes::from(body.to_owned()))).expect("a status and text")
+    let response = if (300..400).contains(&status) {
+        response.header(LOCATION, "https://127.0.0.1:1/")
+    } else {
+        response
+    };
+    response
+        .body(Full::new(Bytes::from(body.to_owned())))
+        .expect("a status and text")
 }
 
 /// A request.
@@ -322,7 +384,11 @@ impl ParsedRequest {
 
     fn names(&self, field: &str) -> Vec<String> {
         let names = self.body[field].as_array().cloned().unwrap_or_default();
-        names.iter().filter_map(Value::as_str).map(|name| format!("{}{name}", self.namespace)).collect()
+        names
+            .iter()
+            .filter_map(Value::as_str)
+            .map(|name| format!("{}{name}", self.namespace))
+            .collect()
     }
 }
 
@@ -366,7 +432,11 @@ struct TransitKey {
 impl TransitKey {
     /// Creates a key with one version.
     fn new(is_aead: bool) -> Self {
-        Self { versions: vec![random_key()], min_decryption_version: 1, is_aead }
+        Self {
+            versions: vec![random_key()],
+            min_decryption_version: 1,
+            is_aead,
+        }
     }
 }
 
@@ -396,8 +466,10 @@ impl ServerState {
     /// Records a request. Returns the fault that applies to it.
     fn fault(&mut self, request: &str) -> Option<TransitFault> {
         self.requests.push(request.to_owned());
-        let (_, count, fault) =
-            self.faults.iter_mut().find(|(path, count, _)| *count > 0 && request.contains(&**path))?;
+        let (_, count, fault) = self
+            .faults
+            .iter_mut()
+            .find(|(path, count, _)| *count > 0 && request.contains(&**path))?;
         *count -= 1;
         Some(fault.clone())
     }
@@ -406,17 +478,23 @@ impl ServerState {
         let segments: Vec<&str> = parsed.path.split('/').collect();
         match *segments {
             ["sys", "wrapping", "lookup"] => match self.wrapped.get(parsed.text("token")) {
-                Some((path, _)) => Ok(json!({ "data": { "creation_path": path, "creation_ttl": 300 } })),
+                Some((path, _)) => {
+                    Ok(json!({ "data": { "creation_path": path, "creation_ttl": 300 } }))
+                }
                 None => Err((400, "wrapping token is not valid or does not exist")),
             },
             ["sys", "wrapping", "unwrap"] => match self.wrapped.remove(parsed.token()) {
                 Some((_, content)) => Ok(content),
                 None => Err((400, "wrapping token is not valid or does not exist")),
             },
-            ["auth", mount, "login"] => self.log_in(&format!("{}auth/{mount}", parsed.namespace), parsed),
+            ["auth", mount, "login"] => {
+                self.log_in(&format!("{}auth/{mount}", parsed.namespace), parsed)
+            }
             ["auth", "token", "lookup-self"] => self.look_up(parsed),
             ["auth", "token", "renew-self"] => self.renew(parsed),
-            [mount, action @ ("encrypt" | "decrypt"), key] => self.transit(mount, action, key, parsed),
+            [mount, action @ ("encrypt" | "decrypt"), key] => {
+                self.transit(mount, action, key, parsed)
+            }
             // Everything else sets the server up.
             _ if parsed.token() != ROOT_TOKEN => DENIED,
             _ => self.set_up(&segments, parsed),
@@ -425,7 +503,8 @@ impl ServerState {
 
     fn set_up(&mut self, segments: &[&str], parsed: &ParsedRequest) -> Outcome {
         let named = |name: &str| format!("{}{name}", parsed.namespace);
-        let seconds = |field: &str| Duration::from_secs(parsed.body[field].as_u64().unwrap_or_default());
+        let seconds =
+            |field: &str| Duration::from_secs(parsed.body[field].as_u64().unwrap_or_default());
         match *segments {
             ["sys", "namespaces", _] => Ok(json!({ "data": {} })),
             ["sys", "mounts", mount] => {
@@ -437,7 +516,8 @@ impl ServerState {
                 Ok(Value::Null)
             }
             ["sys", "policies", "acl", name] => {
-                let policy = serde_json::from_str::<Value>(parsed.text("policy")).unwrap_or_default();
+                let policy =
+                    serde_json::from_str::<Value>(parsed.text("policy")).unwrap_or_default();
                 self.policies.insert(named(name), policy["path"].clone());
                 Ok(Value::Null)
             }
@@ -451,20 +531,38 @@ impl ServerState {
                 Ok(Value::Null)
             }
             ["auth", "cert", "certs", name] => {
-                let certificate = CertificateDer::from_pem_slice(parsed.text("certificate").as_bytes());
-                let certificate = certificate.map_err(|_| (400, "failed to parse certificate"))?.to_vec();
+                let certificate =
+                    CertificateDer::from_pem_slice(parsed.text("certificate").as_bytes());
+                let certificate = certificate
+                    .map_err(|_| (400, "failed to parse certificate"))?
+                    .to_vec();
                 let (ttl, max_ttl) = (seconds("token_ttl"), seconds("token_max_ttl"));
                 let policies = parsed.names("token_policies");
-                let role = LoginRole { policies, ttl, max_ttl, certificate, ..LoginRole::default() };
+                let role = LoginRole {
+                    policies,
+                    ttl,
+                    max_ttl,
+                    certificate,
+                    ..LoginRole::default()
+                };
                 self.roles.insert(named(&format!("auth/cert/{name}")), role);
                 Ok(Value::Null)
             }
             ["auth", mount, "role", name] => {
                 let (ttl, max_ttl) = (seconds("token_ttl"), seconds("token_max_ttl"));
-                let secret_id_uses = parsed.body["secret_id_num_uses"].as_u64().unwrap_or_default();
+                let secret_id_uses = parsed.body["secret_id_num_uses"]
+                    .as_u64()
+                    .unwrap_or_default();
                 let policies = parsed.names("token_policies");
-                let role = LoginRole { policies, ttl, max_ttl, secret_id_uses, ..LoginRole::default() };
-                self.roles.insert(named(&format!("auth/{mount}/{name}")), role);
+                let role = LoginRole {
+                    policies,
+                    ttl,
+                    max_ttl,
+                    secret_id_uses,
+                    ..LoginRole::default()
+                };
+                self.roles
+                    .insert(named(&format!("auth/{mount}/{name}")), role);
                 Ok(Value::Null)
             }
             // The role id is the role's name here.
@@ -479,8 +577,11 @@ impl ServerState {
                     return Ok(content);
                 }
                 let token = random_name();
-                self.wrapped.insert(token.clone(), (parsed.path.clone(), content));
-                Ok(json!({ "wrap_info": { "token": token, "ttl": 300, "creation_path": parsed.path } }))
+                self.wrapped
+                    .insert(token.clone(), (parsed.path.clone(), content));
+                Ok(
+                    json!({ "wrap_info": { "token": token, "ttl": 300, "creation_path": parsed.path } }),
+                )
             }
             [mount, "keys", name] if parsed.method == "DELETE" => {
                 self.keys.remove(&named(&format!("{mount}/{name}")));
@@ -488,11 +589,14 @@ impl ServerState {
             }
             [mount, "keys", name] => {
                 let is_aead = !parsed.text("type").starts_with("rsa");
-                self.keys.insert(named(&format!("{mount}/{name}")), TransitKey::new(is_aead));
+                self.keys
+                    .insert(named(&format!("{mount}/{name}")), TransitKey::new(is_aead));
                 Ok(Value::Null)
             }
             [mount, "keys", name, action] => {
-                let Some(key) = self.keys.get_mut(&named(&format!("{mount}/{name}"))) else { return NO_HANDLER };
+                let Some(key) = self.keys.get_mut(&named(&format!("{mount}/{name}"))) else {
+                    return NO_HANDLER;
+                };
                 if action == "rotate" {
                     key.versions.push(random_key());
                 } else if let Some(version) = parsed.body["min_decryption_version"].as_u64() {
@@ -504,29 +608,58 @@ impl ServerState {
         }
     }
 
-    fn issue(&mut self, policies: Vec<String>, ttl: Duration, max_ttl: Duration, renewable: bool) -> Outcome {
+    fn issue(
+        &mut self,
+        policies: Vec<String>,
+        ttl: Duration,
+        max_ttl: Duration,
+        renewable: bool,
+    ) -> Outcome {
         let (token, now) = (random_name(), self.now());
         let latest = (!max_ttl.is_zero()).then(|| now + max_ttl);
-        let expires = (!ttl.is_zero()).then(|| latest.map_or(now + ttl, |latest| latest.min(now + ttl)));
-        self.tokens.insert(token.clone(), IssuedToken { policies, ttl, expires, latest, renewable });
-        Ok(auth(&token, expires.map_or(Duration::ZERO, |expires| expires - now), renewable))
+        let expires =
+            (!ttl.is_zero()).then(|| latest.map_or(now + ttl, |latest| latest.min(now + ttl)));
+        self.tokens.insert(
+            token.clone(),
+            IssuedToken {
+                policies,
+                ttl,
+                expires,
+                latest,
+                renewable,
+            },
+        );
+        Ok(auth(
+            &token,
+            expires.map_or(Duration::ZERO, |expires| expires - now),
+            renewable,
+        ))
     }
 
     /// Returns a token that has not expired.
     fn valid(&self, token: &str) -> Option<&IssuedToken> {
         let found = self.tokens.get(token)?;
-        found.expires.is_none_or(|expires| self.now() < expires).then_some(found)
+        found
+            .expires
+            .is_none_or(|expires| self.now() < expires)
+            .then_some(found)
     }
 
     fn look_up(&self, parsed: &ParsedRequest) -> Outcome {
-        let Some(token) = self.valid(parsed.token()) else { return DENIED };
-        let ttl = token.expires.map_or(0, |expires| (expires - self.now()).as_secs());
+        let Some(token) = self.valid(parsed.token()) else {
+            return DENIED;
+        };
+        let ttl = token
+            .expires
+            .map_or(0, |expires| (expires - self.now()).as_secs());
         Ok(json!({ "data": { "ttl": ttl, "renewable": token.renewable } }))
     }
 
     fn renew(&mut self, parsed: &ParsedRequest) -> Outcome {
         let now = self.now();
-        let Some(token) = self.valid(parsed.token()) else { return DENIED };
+        let Some(token) = self.valid(parsed.token()) else {
+            return DENIED;
+        };
         if !token.renewable {
             return Err((400, "lease is not renewable"));
         }
@@ -548,7 +681,8 @@ impl ServerState {
             };
             let matches = |(name, role): &(&String, &LoginRole)| {
                 role.certificate == *certificate
-                    && (parsed.text("name").is_empty() || **name == format!("{mount}/{}", parsed.text("name")))
+                    && (parsed.text("name").is_empty()
+                        || **name == format!("{mount}/{}", parsed.text("name")))
             };
             match self.roles.iter().find(matches) {
                 Some((_, role)) => role.clone(),
@@ -566,7 +700,9 @@ impl ServerState {
                 }
                 _ => return NO_SECRET_ID,
             }
-            let Some(role) = self.roles.get(&role) else { return NO_SECRET_ID };
+            let Some(role) = self.roles.get(&role) else {
+                return NO_SECRET_ID;
+            };
             role.clone()
         };
         self.issue(role.policies, role.ttl, role.max_ttl, true)
@@ -576,17 +712,32 @@ impl ServerState {
         if parsed.token() == ROOT_TOKEN {
             return true;
         }
-        let Some(token) = self.valid(parsed.token()) else { return false };
+        let Some(token) = self.valid(parsed.token()) else {
+            return false;
+        };
         token.policies.iter().any(|name| {
             let in_namespace = name.starts_with(&parsed.namespace);
-            let capabilities = self.policies.get(name).map(|policy| &policy[&parsed.path]["capabilities"]);
+            let capabilities = self
+                .policies
+                .get(name)
+                .map(|policy| &policy[&parsed.path]["capabilities"]);
             let capabilities = capabilities.and_then(Value::as_array);
-            in_namespace && capabilities.is_some_and(|list| list.iter().any(|found| found == capability))
+            in_namespace
+                && capabilities.is_some_and(|list| list.iter().any(|found| found == capability))
         })
     }
 
-    fn transit(&mut self, mount: &str, action: &str, name: &str, parsed: &ParsedRequest) -> Outcome {
-        let (mount, id) = (format!("{}{mount}", parsed.namespace), format!("{}{mount}/{name}", parsed.namespace));
+    fn transit(
+        &mut self,
+        mount: &str,
+        action: &str,
+        name: &str,
+        parsed: &ParsedRequest,
+    ) -> Outcome {
+        let (mount, id) = (
+            format!("{}{mount}", parsed.namespace),
+            format!("{}{mount}/{name}", parsed.namespace),
+        );
         let is_new = action == "encrypt" && !self.keys.contains_key(&id);
         if !self.may(parsed, if is_new { "create" } else { "update" }) {
             return DENIED;
@@ -595,12 +746,21 @@ impl ServerState {
             return NO_HANDLER;
         }
         if is_new {
-            let key = TransitKey { versions: vec![random_key()], min_decryption_version: 1, is_aead: true };
+            let key = TransitKey {
+                versions: vec![random_key()],
+                min_decryption_version: 1,
+                is_aead: true,
+            };
             self.keys.insert(id.clone(), key);
         }
-        let Some(key) = self.keys.get(&id) else { return Err((400, "encryption key not found")) };
+        let Some(key) = self.keys.get(&id) else {
+            return Err((400, "encryption key not found"));
+        };
         if !key.is_aead {
-            return Err((400, "'[0].associated_data' provided for non-AEAD cipher suite"));
+            return Err((
+                400,
+                "'[0].associated_data' provided for non-AEAD cipher suite",
+            ));
         }
         let Ok(aad) = BASE64.decode(parsed.text("associated_data")) else {
             return Err((400, "failed to base64-decode associated_data"));
@@ -622,13 +782,19 @@ impl ServerState {
             return Err((400, "invalid ciphertext: wrong number of fields"));
         };
         let Ok(version) = version.parse::<usize>() else {
-            return Err((400, "invalid ciphertext: version number could not be decoded"));
+            return Err((
+                400,
+                "invalid ciphertext: version number could not be decoded",
+            ));
         };
         if version == 0 || version > key.versions.len() {
             return Err((400, "invalid ciphertext: version is too new"));
         }
         if version < key.min_decryption_version {
-            return Err((400, "ciphertext or signature version is disallowed by policy (too old)"));
+            return Err((
+                400,
+                "ciphertext or signature version is disallowed by policy (too old)",
+            ));
         }
         match open(&key.versions[version - 1], sealed, aad) {
             Ok(plaintext) => Ok(json!({ "data": { "plaintext": plaintext } })),
@@ -652,7 +818,10 @@ fn random_key() -> [u8; 32] {
 }
 
 fn random_name() -> String {
-    random_bytes::<16>().iter().map(|byte| format!("{byte:02x}")).collect()
+    random_bytes::<16>()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 fn cipher(key: &[u8; 32]) -> LessSafeKey {
@@ -662,16 +831,25 @@ fn cipher(key: &[u8; 32]) -> LessSafeKey {
 fn seal(key: &[u8; 32], mut text: Vec<u8>, aad: Vec<u8>) -> String {
     let nonce = random_bytes::<NONCE_LEN>();
     cipher(key)
-        .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(aad), &mut text)
+        .seal_in_place_append_tag(
+            Nonce::assume_unique_for_key(nonce),
+            Aad::from(aad),
+            &mut text,
+        )
         .expect("a short text");
     BASE64.encode([&nonce[..], &text].concat())
 }
 
 fn open(key: &[u8; 32], sealed: &str, aad: Vec<u8>) -> Result<String, &'static str> {
-    let mut sealed = BASE64.decode(sealed).map_err(|_| "invalid ciphertext: could not decode base64")?;
+    let mut sealed = BASE64
+        .decode(sealed)
+        .map_err(|_| "invalid ciphertext: could not decode base64")?;
     let Some((nonce, text)) = sealed.split_first_chunk_mut::<NONCE_LEN>() else {
         return Err("invalid ciphertext length");
     };
-    let opened = cipher(key).open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::from(aad), text);
-    opened.map(|text| BASE64.encode(text)).map_err(|_| "cipher: message authentication failed")
+    let opened =
+        cipher(key).open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::from(aad), text);
+    opened
+        .map(|text| BASE64.encode(text))
+        .map_err(|_| "cipher: message authentication failed")
 }

@@ -34,12 +34,21 @@ fn what_is_committed_outlives_every_stop() {
     let server = Postgres::start(Options::default()).unwrap();
     let database = server.database().unwrap();
     database.sql("CREATE TABLE kept(n int)").unwrap();
-    for (n, stop) in [Stop::Fast, Stop::Immediate, Stop::Kill].into_iter().enumerate() {
-        database.sql(&format!("INSERT INTO kept VALUES ({n})")).unwrap();
+    for (n, stop) in [Stop::Fast, Stop::Immediate, Stop::Kill]
+        .into_iter()
+        .enumerate()
+    {
+        database
+            .sql(&format!("INSERT INTO kept VALUES ({n})"))
+            .unwrap();
         server.stop(stop);
         assert!(database.sql("SELECT 1").is_err(), "{stop:?}");
         server.restart().unwrap();
-        assert_eq!(database.sql("SELECT count(*) FROM kept").unwrap(), (n + 1).to_string(), "{stop:?}");
+        assert_eq!(
+            database.sql("SELECT count(*) FROM kept").unwrap(),
+            (n + 1).to_string(),
+            "{stop:?}"
+        );
     }
     assert_eq!(database.sql("SHOW fsync").unwrap(), "on");
 }
@@ -56,7 +65,9 @@ fn settings_are_the_servers_and_databases_are_apart() {
 
 #[test]
 fn a_setting_that_does_not_exist_is_told_with_the_servers_words() {
-    let error = Postgres::start(Options::default().set("no_such_setting", "1")).unwrap_err().to_string();
+    let error = Postgres::start(Options::default().set("no_such_setting", "1"))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("no_such_setting"), "{error}");
 }
 
@@ -69,7 +80,10 @@ fn a_frozen_server_goes_on_where_it_was() {
     thread::scope(|scope| {
         let answered = scope.spawn(|| {
             assert_eq!(database.sql("SELECT 1").unwrap(), "1");
-            assert!(is_thawed.load(Ordering::SeqCst), "a frozen server has answered");
+            assert!(
+                is_thawed.load(Ordering::SeqCst),
+                "a frozen server has answered"
+            );
         });
         // A server that was not frozen would respond within this time.
         thread::sleep(Duration::from_millis(300));
@@ -85,11 +99,22 @@ fn a_standby_follows_and_takes_over() {
     let database = first.database().unwrap();
     let second = first.standby().unwrap();
     database.sql("CREATE TABLE kept(n int)").unwrap();
-    until("it follows", || second.sql(database.name(), "SELECT count(*) FROM kept").is_ok());
-    assert!(second.sql(database.name(), "INSERT INTO kept VALUES (1)").is_err(), "it takes no writes");
+    until("it follows", || {
+        second
+            .sql(database.name(), "SELECT count(*) FROM kept")
+            .is_ok()
+    });
+    assert!(
+        second
+            .sql(database.name(), "INSERT INTO kept VALUES (1)")
+            .is_err(),
+        "it takes no writes"
+    );
     first.stop(Stop::Kill);
     second.promote().unwrap();
-    second.sql(database.name(), "INSERT INTO kept VALUES (1)").unwrap();
+    second
+        .sql(database.name(), "INSERT INTO kept VALUES (1)")
+        .unwrap();
 }
 
 #[test]
@@ -104,7 +129,11 @@ fn nothing_is_left_when_it_is_dropped() {
 /// Starts the program, and reads the server's folder from its output once the server is up.
 fn held() -> (Child, BufReader<ChildStdout>, PathBuf) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throwaway-postgres"));
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap());
     let (mut folder, mut line) = (None, String::new());
     while line.trim_end() != "ready" {

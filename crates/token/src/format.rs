@@ -59,7 +59,11 @@ impl CardEnds {
     /// [`Error::InvalidCardEnds`] beyond either maximum, because too few random digits would remain between the ends.
     pub fn new(first: u8, last: u8) -> Result<Self, Error> {
         let fit = first <= Self::FIRST_MAX && last <= Self::LAST_MAX;
-        if fit { Ok(Self { first, last }) } else { Err(Error::InvalidCardEnds) }
+        if fit {
+            Ok(Self { first, last })
+        } else {
+            Err(Error::InvalidCardEnds)
+        }
     }
 
     /// Returns the number of digits kept at the start.
@@ -77,7 +81,10 @@ impl CardEnds {
 
 impl Default for CardEnds {
     fn default() -> Self {
-        Self { first: Self::FIRST_MAX, last: Self::LAST_MAX }
+        Self {
+            first: Self::FIRST_MAX,
+            last: Self::LAST_MAX,
+        }
     }
 }
 
@@ -103,7 +110,12 @@ impl Format {
     ///
     /// # Errors
     /// [`Unfit`] when the format has no token for such a value.
-    pub fn generate(self, datatype: Datatype, plaintext: &[u8], out: &mut String) -> Result<(), Unfit> {
+    pub fn generate(
+        self,
+        datatype: Datatype,
+        plaintext: &[u8],
+        out: &mut String,
+    ) -> Result<(), Unfit> {
         let text = (datatype == Datatype::String).then_some(plaintext);
         match self {
             Self::Digits if !text.is_some_and(is_digits) => return Err(Unfit::NotDigits),
@@ -124,14 +136,18 @@ impl Format {
     #[must_use]
     pub fn has_shape(self, text: &str) -> bool {
         let of = |prefix, chars: usize, suffix, allowed: fn(&u8) -> bool| {
-            let middle = text.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(suffix));
-            middle.is_some_and(|middle| middle.len() == chars && middle.as_bytes().iter().all(allowed))
+            let middle = text
+                .strip_prefix(prefix)
+                .and_then(|rest| rest.strip_suffix(suffix));
+            middle.is_some_and(|middle| {
+                middle.len() == chars && middle.as_bytes().iter().all(allowed)
+            })
         };
         match self {
             Self::Opaque => of(OPAQUE_PREFIX, OPAQUE_CHARS, "", u8::is_ascii_alphanumeric),
-            Self::Email => {
-                of(EMAIL_PREFIX, EMAIL_CHARS, EMAIL_SUFFIX, |c| c.is_ascii_digit() || c.is_ascii_lowercase())
-            }
+            Self::Email => of(EMAIL_PREFIX, EMAIL_CHARS, EMAIL_SUFFIX, |c| {
+                c.is_ascii_digit() || c.is_ascii_lowercase()
+            }),
             Self::Uuid => is_uuid(text.as_bytes()),
             Self::Digits => is_digits(text.as_bytes()),
             Self::Card(_) => is_card(text.as_bytes()),
@@ -139,7 +155,12 @@ impl Format {
     }
 
     /// Draws one random token, which can be equal to the value. The plaintext must fit the format.
-    fn draw<E>(self, plaintext: &[u8], byte: &mut impl FnMut() -> Result<u8, E>, out: &mut String) -> Result<(), E> {
+    fn draw<E>(
+        self,
+        plaintext: &[u8],
+        byte: &mut impl FnMut() -> Result<u8, E>,
+        out: &mut String,
+    ) -> Result<(), E> {
         match self {
             Self::Opaque => {
                 out.push_str(OPAQUE_PREFIX);
@@ -208,24 +229,40 @@ fn draw_card<E>(
     byte: &mut impl FnMut() -> Result<u8, E>,
     out: &mut String,
 ) -> Result<(), E> {
-    let kept = |digits: &[u8], out: &mut String| out.extend(digits.iter().map(|digit| char::from(*digit)));
+    let kept =
+        |digits: &[u8], out: &mut String| out.extend(digits.iter().map(|digit| char::from(*digit)));
     let last_at = card.len() - usize::from(ends.last);
     kept(&card[..ends.first.into()], out);
-    draw_chars(&ALPHABET[..10], last_at - 1 - usize::from(ends.first), byte, out)?;
+    draw_chars(
+        &ALPHABET[..10],
+        last_at - 1 - usize::from(ends.first),
+        byte,
+        out,
+    )?;
     let chosen_at = out.len();
     out.push('0');
     kept(&card[last_at..], out);
     // In either parity, the weights of the digits 0 to 9 are a permutation of 0..10, so exactly one digit fits.
     let missing = (10 - luhn(out.as_bytes()) % 10) % 10;
     let is_doubled = (card.len() - chosen_at).is_multiple_of(2);
-    let digit = (b'0'..=b'9').find(|digit| weight(*digit, is_doubled) == missing).expect("a permutation");
-    out.replace_range(chosen_at..=chosen_at, char::from(digit).encode_utf8(&mut [0; 4]));
+    let digit = (b'0'..=b'9')
+        .find(|digit| weight(*digit, is_doubled) == missing)
+        .expect("a permutation");
+    out.replace_range(
+        chosen_at..=chosen_at,
+        char::from(digit).encode_utf8(&mut [0; 4]),
+    );
     Ok(())
 }
 
 /// Computes Luhn's sum (ISO/IEC 7812-1, annex B) over ASCII digits. The sum of a valid number is a multiple of ten.
 pub(super) fn luhn(digits: &[u8]) -> u32 {
-    digits.iter().rev().enumerate().map(|(at, digit)| weight(*digit, !at.is_multiple_of(2))).sum()
+    digits
+        .iter()
+        .rev()
+        .enumerate()
+        .map(|(at, digit)| weight(*digit, !at.is_multiple_of(2)))
+        .sum()
 }
 
 fn weight(digit: u8, is_doubled: bool) -> u32 {
@@ -262,7 +299,10 @@ struct RandomBytes {
 
 impl Default for RandomBytes {
     fn default() -> Self {
-        Self { bytes: [0; 32], at: 32 }
+        Self {
+            bytes: [0; 32],
+            at: 32,
+        }
     }
 }
 

@@ -28,7 +28,9 @@ impl KeyedHmac {
     /// Absorbs a key.
     #[must_use]
     pub fn new(key: &[u8; 32]) -> Self {
-        Self(Box::new(Hmac::new_from_slice(key).expect("HMAC takes a key of any length")))
+        Self(Box::new(
+            Hmac::new_from_slice(key).expect("HMAC takes a key of any length"),
+        ))
     }
 
     /// Returns the first [`HASH_BYTES`] bytes of the HMAC of the parts, one after another. The caller separates parts of
@@ -79,17 +81,31 @@ impl TokenKeys {
     /// Hashes a client's context. An empty context is valid.
     #[must_use]
     pub fn context(&self, context: &[u8]) -> TokenContext {
-        TokenContext(self.context.hash(&[&self.app.to_be_bytes(), &length(context), context]))
+        TokenContext(
+            self.context
+                .hash(&[&self.app.to_be_bytes(), &length(context), context]),
+        )
     }
 
     /// Derives the value that replaces the context in fingerprints of rows that name a data subject. So equal values of two
     /// subjects, and of one subject before and after an erasure, have different tokens. `version`: that of the subject's key.
     #[must_use]
-    pub fn subject_scope(&self, context: &TokenContext, subject: &[u8; HASH_BYTES], version: u64) -> TokenContext {
+    pub fn subject_scope(
+        &self,
+        context: &TokenContext,
+        subject: &[u8; HASH_BYTES],
+        version: u64,
+    ) -> TokenContext {
         // No context has this length.
         let marker = u64::MAX.to_be_bytes();
         let version = version.to_be_bytes();
-        TokenContext(self.context.hash(&[&self.app.to_be_bytes(), &marker, &context.0, subject, &version]))
+        TokenContext(self.context.hash(&[
+            &self.app.to_be_bytes(),
+            &marker,
+            &context.0,
+            subject,
+            &version,
+        ]))
     }
 
     /// Hashes the client of a request: its full name with its kind.
@@ -98,7 +114,10 @@ impl TokenKeys {
         // No context has this length.
         let marker = (u64::MAX - 1).to_be_bytes();
         let name = name.as_bytes();
-        TokenPrincipal(self.context.hash(&[&self.app.to_be_bytes(), &marker, &length(name), name]))
+        TokenPrincipal(
+            self.context
+                .hash(&[&self.app.to_be_bytes(), &marker, &length(name), name]),
+        )
     }
 
     /// Returns the id that a token is stored under in its collection.
@@ -106,7 +125,12 @@ impl TokenKeys {
     #[inline]
     pub fn id(&self, collection: u32, token: &str) -> [u8; HASH_BYTES] {
         let token = token.as_bytes();
-        self.id.hash(&[&self.app.to_be_bytes(), &collection.to_be_bytes(), &length(token), token])
+        self.id.hash(&[
+            &self.app.to_be_bytes(),
+            &collection.to_be_bytes(),
+            &length(token),
+            token,
+        ])
     }
 
     /// Returns the fingerprint of a value under a context in one collection. It is deterministic, so deterministic and
@@ -123,7 +147,15 @@ impl TokenKeys {
     ) -> [u8; HASH_BYTES] {
         let datatype = [datatype as u8];
         let (app, collection) = (self.app.to_be_bytes(), collection.to_be_bytes());
-        self.fingerprint.hash(&[&[OF_VALUE], &app, &collection, &context.0, &datatype, &length(plaintext), plaintext])
+        self.fingerprint.hash(&[
+            &[OF_VALUE],
+            &app,
+            &collection,
+            &context.0,
+            &datatype,
+            &length(plaintext),
+            plaintext,
+        ])
     }
 
     /// Returns the fingerprint of a field of a request with an idempotency key, by its position among the request's

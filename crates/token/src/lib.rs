@@ -65,7 +65,9 @@ impl TokenSecret {
     /// Derives the sub-key for one purpose.
     fn sub_key(&self, label: &[u8]) -> Zeroizing<[u8; 32]> {
         let mut key = Zeroizing::new([0; 32]);
-        Hkdf::<Sha256>::new(None, &self.0[..]).expand(label, &mut key[..]).expect("a sub-key is one hash long");
+        Hkdf::<Sha256>::new(None, &self.0[..])
+            .expand(label, &mut key[..])
+            .expect("a sub-key is one hash long");
         key
     }
 }
@@ -119,16 +121,37 @@ impl TokenKeys {
     /// [`Error::InvalidTokenKeys`] without version 1, or if a number is 0 or repeated; [`Error::Library`].
     pub fn new(app: u32, mut versions: Vec<TokenKeyVersion>) -> Result<Self, Error> {
         versions.sort_unstable_by_key(|version| version.number);
-        let first = versions.first().filter(|version| version.number == 1).ok_or(Error::InvalidTokenKeys)?;
-        if versions.windows(2).any(|pair| pair[0].number == pair[1].number) {
+        let first = versions
+            .first()
+            .filter(|version| version.number == 1)
+            .ok_or(Error::InvalidTokenKeys)?;
+        if versions
+            .windows(2)
+            .any(|pair| pair[0].number == pair[1].number)
+        {
             return Err(Error::InvalidTokenKeys);
         }
         let keyed = |label| KeyedHmac::new(&first.secret.sub_key(label));
-        let (id, fingerprint, context) = (keyed(ID_LABEL), keyed(FINGERPRINT_LABEL), keyed(CONTEXT_LABEL));
+        let (id, fingerprint, context) = (
+            keyed(ID_LABEL),
+            keyed(FINGERPRINT_LABEL),
+            keyed(CONTEXT_LABEL),
+        );
         let mask = first.secret.sub_key(MASK_LABEL);
         let object_index = first.secret.sub_key(OBJECT_INDEX_LABEL);
-        let versions = versions.iter().map(Version::new).collect::<Result<_, _>>()?;
-        Ok(Self { app, id, fingerprint, context, mask, object_index, versions })
+        let versions = versions
+            .iter()
+            .map(Version::new)
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            app,
+            id,
+            fingerprint,
+            context,
+            mask,
+            object_index,
+            versions,
+        })
     }
 
     /// Returns the secret that the app's masks are derived from. It comes from version 1 in any state, so that masks
@@ -174,7 +197,8 @@ impl TokenKeys {
     /// Only engines have the key, so a record that opens under it was sealed by an engine.
     #[must_use]
     pub fn object_sealing(&self) -> Option<(u32, &AeadKey)> {
-        self.newest_keys().map(|(number, keys)| (number, &keys.objects))
+        self.newest_keys()
+            .map(|(number, keys)| (number, &keys.objects))
     }
 
     /// Returns the key of a version that opens records of objects. `None` if the version is disabled or unknown.
@@ -184,7 +208,8 @@ impl TokenKeys {
     }
 
     fn sealing(&self) -> Option<(u32, &AeadKey)> {
-        self.newest_keys().map(|(number, keys)| (number, &keys.tokens))
+        self.newest_keys()
+            .map(|(number, keys)| (number, &keys.tokens))
     }
 
     fn opening(&self, number: u32) -> Option<&AeadKey> {
@@ -192,11 +217,18 @@ impl TokenKeys {
     }
 
     fn newest_keys(&self) -> Option<(u32, &SealKeys)> {
-        self.versions.iter().rev().find_map(|version| Some((version.number, version.keys.as_ref()?)))
+        self.versions
+            .iter()
+            .rev()
+            .find_map(|version| Some((version.number, version.keys.as_ref()?)))
     }
 
     fn keys_of(&self, number: u32) -> Option<&SealKeys> {
-        self.versions.iter().find(|version| version.number == number)?.keys.as_ref()
+        self.versions
+            .iter()
+            .find(|version| version.number == number)?
+            .keys
+            .as_ref()
     }
 }
 
@@ -210,20 +242,34 @@ impl Version {
             }),
             KeyState::Disabled => None,
         };
-        Ok(Self { number: version.number, mark: secret.sub_key(MARK_LABEL), keys })
+        Ok(Self {
+            number: version.number,
+            mark: secret.sub_key(MARK_LABEL),
+            keys,
+        })
     }
 }
 
 impl fmt::Debug for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = if self.keys.is_some() { KeyState::Active } else { KeyState::Disabled };
-        f.debug_struct("Version").field("number", &self.number).field("state", &state).finish_non_exhaustive()
+        let state = if self.keys.is_some() {
+            KeyState::Active
+        } else {
+            KeyState::Disabled
+        };
+        f.debug_struct("Version")
+            .field("number", &self.number)
+            .field("state", &state)
+            .finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for TokenKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TokenKeys").field("app", &self.app).field("versions", &self.versions).finish_non_exhaustive()
+        f.debug_struct("TokenKeys")
+            .field("app", &self.app)
+            .field("versions", &self.versions)
+            .finish_non_exhaustive()
     }
 }
 

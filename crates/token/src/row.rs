@@ -73,7 +73,9 @@ pub struct NewToken<'a> {
 /// Omits token and value.
 impl fmt::Debug for NewToken<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NewToken").field("collection", &self.collection).finish_non_exhaustive()
+        f.debug_struct("NewToken")
+            .field("collection", &self.collection)
+            .finish_non_exhaustive()
     }
 }
 
@@ -96,7 +98,10 @@ impl<'a> OpenedToken<'a> {
     ///
     /// # Errors
     /// [`CannotOpen`] under another context. The comparison takes constant time.
-    pub fn value(&self, context: &TokenContext) -> Result<Option<(Datatype, &'a [u8])>, CannotOpen> {
+    pub fn value(
+        &self,
+        context: &TokenContext,
+    ) -> Result<Option<(Datatype, &'a [u8])>, CannotOpen> {
         verify_slices_are_equal(&self.context, &context.0).map_err(|_| CannotOpen)?;
         Ok(self.value)
     }
@@ -120,12 +125,16 @@ impl<'a> OpenedToken<'a> {
         canonical: impl Fn(Datatype, &[u8], &mut Vec<u8>),
     ) -> bool {
         let differs = |own: &[u8], other: &[u8]| verify_slices_are_equal(own, other).is_err();
-        if self.fingerprint.is_some_and(|own| differs(&own, fingerprint))
+        if self
+            .fingerprint
+            .is_some_and(|own| differs(&own, fingerprint))
             || context.is_some_and(|context| differs(&self.context, &context.0))
         {
             return false;
         }
-        let Some((own, held)) = self.value else { return true };
+        let Some((own, held)) = self.value else {
+            return true;
+        };
         if own != datatype {
             return false;
         }
@@ -159,15 +168,39 @@ impl TokenKeys {
         self.seal_with(nonce, new)
     }
 
-    pub(super) fn seal_with(&self, nonce: [u8; NONCE_BYTES], new: &NewToken<'_>) -> Result<Vec<u8>, Error> {
-        let NewToken { collection, id, context, fingerprint, subject, token, value } = *new;
+    pub(super) fn seal_with(
+        &self,
+        nonce: [u8; NONCE_BYTES],
+        new: &NewToken<'_>,
+    ) -> Result<Vec<u8>, Error> {
+        let NewToken {
+            collection,
+            id,
+            context,
+            fingerprint,
+            subject,
+            token,
+            value,
+        } = *new;
         let token_bytes = u16::try_from(token.len()).map_err(|_| Error::TokenTooLong)?;
-        let (datatype, value) = value.map_or((NO_VALUE, &[][..]), |(datatype, value)| (datatype as u8, value));
-        let (layout, fingerprint) = fingerprint.map_or((PLAIN, &[][..]), |fingerprint| (BOUND, &fingerprint[..]));
-        let place = self.place(layout, collection, id, subject.map(|subject| (subject.id(), subject.version())));
+        let (datatype, value) = value.map_or((NO_VALUE, &[][..]), |(datatype, value)| {
+            (datatype as u8, value)
+        });
+        let (layout, fingerprint) =
+            fingerprint.map_or((PLAIN, &[][..]), |fingerprint| (BOUND, &fingerprint[..]));
+        let place = self.place(
+            layout,
+            collection,
+            id,
+            subject.map(|subject| (subject.id(), subject.version())),
+        );
         // Allocates the full capacity at once: growing would leave an unwiped copy of the value.
         let plain = PLAIN_OVERHEAD + fingerprint.len() + token.len() + value.len();
-        let (mut row, from) = self.begin_row(nonce, &place, plain + subject.map_or(0, |_| SUBJECT_SEAL_BYTES))?;
+        let (mut row, from) = self.begin_row(
+            nonce,
+            &place,
+            plain + subject.map_or(0, |_| SUBJECT_SEAL_BYTES),
+        )?;
         row.extend_from_slice(&context.0);
         row.extend_from_slice(fingerprint);
         row.extend_from_slice(&token_bytes.to_be_bytes());
@@ -188,7 +221,8 @@ impl TokenKeys {
         content_bytes: usize,
     ) -> Result<(Vec<u8>, usize), Error> {
         let (number, _) = self.sealing().ok_or(Error::NoTokenKey)?;
-        let mut row = Vec::with_capacity(HEADER_BYTES + place.version().len() + content_bytes + TAG_BYTES);
+        let mut row =
+            Vec::with_capacity(HEADER_BYTES + place.version().len() + content_bytes + TAG_BYTES);
         row.push(place.layout());
         row.extend_from_slice(&number.to_be_bytes());
         row.extend_from_slice(place.version());
@@ -227,7 +261,12 @@ impl TokenKeys {
         if parts.subject_version != subject.map(SubjectKey::version) {
             return Err(CannotOpen);
         }
-        let place = self.place(parts.form, collection, id, subject.map(|subject| (subject.id(), subject.version())));
+        let place = self.place(
+            parts.form,
+            collection,
+            id,
+            subject.map(|subject| (subject.id(), subject.version())),
+        );
         let plain = self.open_content(&parts, &place, buffer)?;
         let plain = match subject {
             Some(subject) => subject.open_content(place.bytes(), plain)?,
@@ -264,11 +303,20 @@ impl TokenKeys {
         row: &[u8],
         buffer: &mut RowBuffer,
     ) -> Result<Option<Vec<u8>>, Error> {
-        let Some(parts) = RowParts::of(row).filter(|parts| parts.subject_version.is_some() == subject.is_some()) else {
+        let Some(parts) =
+            RowParts::of(row).filter(|parts| parts.subject_version.is_some() == subject.is_some())
+        else {
             return Ok(None);
         };
-        let place = self.place(parts.form, collection, id, subject.zip(parts.subject_version));
-        let Ok(content) = self.open_content(&parts, &place, buffer) else { return Ok(None) };
+        let place = self.place(
+            parts.form,
+            collection,
+            id,
+            subject.zip(parts.subject_version),
+        );
+        let Ok(content) = self.open_content(&parts, &place, buffer) else {
+            return Ok(None);
+        };
         let mut nonce = [0; NONCE_BYTES];
         aws_lc_rs::rand::fill(&mut nonce).map_err(|_| Error::Library)?;
         let (mut row, from) = self.begin_row(nonce, &place, content.len())?;
@@ -284,7 +332,10 @@ impl TokenKeys {
         id: &[u8; HASH_BYTES],
         subject: Option<(&[u8; HASH_BYTES], u64)>,
     ) -> RowPosition {
-        let mut place = RowPosition { bytes: [0; PLACE_BYTES], has_subject: subject.is_some() };
+        let mut place = RowPosition {
+            bytes: [0; PLACE_BYTES],
+            has_subject: subject.is_some(),
+        };
         place.bytes[0] = form + if subject.is_some() { OF_SUBJECT } else { 0 };
         place.bytes[1..5].copy_from_slice(&self.app.to_be_bytes());
         place.bytes[5..9].copy_from_slice(&collection.to_be_bytes());
@@ -320,16 +371,28 @@ impl<'a> RowParts<'a> {
         let (form, subject_version, rest) = match layout {
             PLAIN | BOUND => (layout, None, rest),
             _ => {
-                let form = layout.checked_sub(OF_SUBJECT).filter(|form| [PLAIN, BOUND].contains(form))?;
+                let form = layout
+                    .checked_sub(OF_SUBJECT)
+                    .filter(|form| [PLAIN, BOUND].contains(form))?;
                 let (version, rest) = rest.split_first_chunk::<VERSION_BYTES>()?;
                 (form, Some(u64::from_be_bytes(*version)), rest)
             }
         };
         let (nonce, sealed) = rest.split_first_chunk()?;
-        let added = if subject_version.is_some() { SUBJECT_SEAL_BYTES } else { 0 };
+        let added = if subject_version.is_some() {
+            SUBJECT_SEAL_BYTES
+        } else {
+            0
+        };
         let key_number = u32::from_be_bytes([n0, n1, n2, n3]);
         let is_whole = sealed.len() >= PLAIN_OVERHEAD + added + TAG_BYTES;
-        is_whole.then_some(Self { form, key_number, subject_version, nonce: *nonce, sealed })
+        is_whole.then_some(Self {
+            form,
+            key_number,
+            subject_version,
+            nonce: *nonce,
+            sealed,
+        })
     }
 }
 
@@ -351,11 +414,19 @@ impl RowPosition {
 
     /// Returns the version of the subject's key, or nothing.
     fn version(&self) -> &[u8] {
-        if self.has_subject { &self.bytes[PLACE_BYTES - VERSION_BYTES..] } else { &[] }
+        if self.has_subject {
+            &self.bytes[PLACE_BYTES - VERSION_BYTES..]
+        } else {
+            &[]
+        }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        let end = if self.has_subject { PLACE_BYTES } else { PLACE_OF_SUBJECT };
+        let end = if self.has_subject {
+            PLACE_BYTES
+        } else {
+            PLACE_OF_SUBJECT
+        };
         &self.bytes[usize::from(self.layout() == PLAIN)..end]
     }
 }
@@ -364,7 +435,9 @@ impl<'a> OpenedToken<'a> {
     pub(super) fn read(is_bound: bool, plain: &'a [u8]) -> Option<Self> {
         let (context, rest) = plain.split_first_chunk()?;
         let (fingerprint, rest) = match is_bound {
-            true => rest.split_first_chunk().map(|(own, rest)| (Some(*own), rest))?,
+            true => rest
+                .split_first_chunk()
+                .map(|(own, rest)| (Some(*own), rest))?,
             false => (None, rest),
         };
         let (token_bytes, rest) = rest.split_first_chunk()?;
@@ -378,6 +451,11 @@ impl<'a> OpenedToken<'a> {
         if let Some((Datatype::String, text)) = value {
             str::from_utf8(text).ok()?;
         }
-        Some(Self { context: *context, fingerprint, token: str::from_utf8(token).ok()?, value })
+        Some(Self {
+            context: *context,
+            fingerprint,
+            token: str::from_utf8(token).ok()?,
+            value,
+        })
     }
 }

@@ -29,7 +29,12 @@ impl SubjectKey {
     ///
     /// # Errors
     /// [`Error::NoTokenKey`] if the app has no active token key, or [`Error::Library`].
-    pub fn generate(keys: &TokenKeys, collection: u32, id: [u8; 16], version: u64) -> Result<(Self, Vec<u8>), Error> {
+    pub fn generate(
+        keys: &TokenKeys,
+        collection: u32,
+        id: [u8; 16],
+        version: u64,
+    ) -> Result<(Self, Vec<u8>), Error> {
         let bytes: Zeroizing<[u8; KEY_BYTES]> = Zeroizing::new(random()?);
         // The version takes the place of a token's text, so that no older key can be put back under a new version.
         let new = NewToken {
@@ -42,7 +47,14 @@ impl SubjectKey {
             value: Some((Datatype::Binary, &bytes[..])),
         };
         let sealed = keys.seal(&new)?;
-        Ok((Self { id, version, key: AeadKey::siv(&bytes)? }, sealed))
+        Ok((
+            Self {
+                id,
+                version,
+                key: AeadKey::siv(&bytes)?,
+            },
+            sealed,
+        ))
     }
 
     /// Opens a stored key.
@@ -59,11 +71,17 @@ impl SubjectKey {
         let mut buffer = RowBuffer::default();
         let opened = keys.open(collection, &id, None, sealed, &mut buffer)?;
         let value = opened.value(&keys.context(CONTEXT))?;
-        let Some((Datatype::Binary, bytes)) = value.filter(|_| opened.token() == version.to_string()) else {
+        let Some((Datatype::Binary, bytes)) =
+            value.filter(|_| opened.token() == version.to_string())
+        else {
             return Err(CannotOpen);
         };
         let bytes = bytes.try_into().map_err(|_| CannotOpen)?;
-        Ok(Self { id, version, key: AeadKey::siv(bytes).map_err(|_| CannotOpen)? })
+        Ok(Self {
+            id,
+            version,
+            key: AeadKey::siv(bytes).map_err(|_| CannotOpen)?,
+        })
     }
 
     /// Returns the keyed hash of the subject's name.
@@ -96,9 +114,17 @@ impl SubjectKey {
     ///
     /// # Errors
     /// [`CannotOpen`], whatever the reason.
-    pub fn open_content<'a>(&self, context: &[u8], sealed: &'a mut [u8]) -> Result<&'a [u8], CannotOpen> {
-        let (nonce, sealed) = sealed.split_first_chunk_mut::<NONCE_BYTES>().ok_or(CannotOpen)?;
-        self.key.open(*nonce, context, sealed).map(|content| &*content)
+    pub fn open_content<'a>(
+        &self,
+        context: &[u8],
+        sealed: &'a mut [u8],
+    ) -> Result<&'a [u8], CannotOpen> {
+        let (nonce, sealed) = sealed
+            .split_first_chunk_mut::<NONCE_BYTES>()
+            .ok_or(CannotOpen)?;
+        self.key
+            .open(*nonce, context, sealed)
+            .map(|content| &*content)
     }
 }
 
@@ -111,6 +137,9 @@ fn random<const N: usize>() -> Result<[u8; N], Error> {
 impl fmt::Debug for SubjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = format!("{:032x}", u128::from_be_bytes(self.id));
-        f.debug_struct("SubjectKey").field("id", &id).field("version", &self.version).finish_non_exhaustive()
+        f.debug_struct("SubjectKey")
+            .field("id", &id)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
     }
 }

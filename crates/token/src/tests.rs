@@ -6,7 +6,10 @@ mod vectors;
 
 fn unhex(text: &str) -> Vec<u8> {
     assert!(text.len().is_multiple_of(2), "odd hex");
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
+        .collect()
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -22,7 +22,10 @@ impl<'a> Reply<'a> {
     pub fn decode(message: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(message);
         if reader.array_len()? != 4 || reader.u64()? != 1 {
-            return Err(Malformed::Expected { expected: "a response", found: "another message" });
+            return Err(Malformed::Expected {
+                expected: "a response",
+                found: "another message",
+            });
         }
         let msgid = reader.u32()?;
         let outcome = if reader.take_nil() {
@@ -43,9 +46,17 @@ impl<'a> Reply<'a> {
 /// [`Malformed`] if it is anything else.
 pub fn decode_protocol_error(message: &[u8]) -> Result<RpcError, Malformed> {
     let mut reader = TokenReader::new(message);
-    let head = (reader.array_len()?, reader.u64()?, reader.token()?, reader.array_len()?);
+    let head = (
+        reader.array_len()?,
+        reader.u64()?,
+        reader.token()?,
+        reader.array_len()?,
+    );
     if head != (3, 2, Token::Str(Notification::Error.name().as_bytes()), 1) {
-        return Err(Malformed::Expected { expected: "an error notification", found: "another message" });
+        return Err(Malformed::Expected {
+            expected: "an error notification",
+            found: "another message",
+        });
     }
     let error = RpcError::decode(&mut reader)?;
     at_end(&reader)?;
@@ -112,18 +123,33 @@ impl<'a> Document<'a> {
             }
         }
         at_end(&reader)?;
-        let missing = Malformed::Expected { expected: "payload and generation", found: "a map without" };
+        let missing = Malformed::Expected {
+            expected: "payload and generation",
+            found: "a map without",
+        };
         let (payload, generation) = (payload.ok_or(missing)?, generation.ok_or(missing)?);
-        Ok(Self { payload, generation, errors, errors_omitted, unmatched, encapsulations })
+        Ok(Self {
+            payload,
+            generation,
+            errors,
+            errors_omitted,
+            unmatched,
+            encapsulations,
+        })
     }
 }
 
 fn field_error(reader: &mut TokenReader<'_>) -> Result<FieldError, Malformed> {
-    let mut error = FieldError { path: String::new(), code: ErrorCode::Internal };
+    let mut error = FieldError {
+        path: String::new(),
+        code: ErrorCode::Internal,
+    };
     for _ in 0..reader.map_len()? {
         match reader.str_utf8()? {
             "path" => error.path = reader.str_utf8()?.to_owned(),
-            "code" => error.code = ErrorCode::from_name(reader.str_utf8()?).unwrap_or(ErrorCode::Internal),
+            "code" => {
+                error.code = ErrorCode::from_name(reader.str_utf8()?).unwrap_or(ErrorCode::Internal)
+            }
             _ => reader.skip_value()?,
         }
     }
@@ -131,5 +157,12 @@ fn field_error(reader: &mut TokenReader<'_>) -> Result<FieldError, Malformed> {
 }
 
 pub(crate) fn at_end(reader: &TokenReader<'_>) -> Result<(), Malformed> {
-    if reader.is_at_end() { Ok(()) } else { Err(Malformed::Expected { expected: "the end", found: "more bytes" }) }
+    if reader.is_at_end() {
+        Ok(())
+    } else {
+        Err(Malformed::Expected {
+            expected: "the end",
+            found: "more bytes",
+        })
+    }
 }

@@ -21,8 +21,8 @@ use crate::error::ErrorFormat;
 use crate::frame::{FrameLayout, MessageHeader, Preview};
 use crate::method::{Method, Notification};
 use crate::params::{
-    Control, Decrypt, Detokenize, Encrypt, Envelope, Format, Inspect, KeyScope, Mask, ObjectsCall, Rewrap,
-    SubjectsCall, Suite, Tokenize, TokensCall,
+    Control, Decrypt, Detokenize, Encrypt, Envelope, Format, Inspect, KeyScope, Mask, ObjectsCall,
+    Rewrap, SubjectsCall, Suite, Tokenize, TokensCall,
 };
 use document::document;
 use reading::{Params, cleaned};
@@ -73,7 +73,9 @@ impl<'a> Call<'a> {
         };
         let (name, reader) = name(message)?;
         let Some(method) = method else {
-            return Err(CallError::UnknownMethod { method: cleaned(name) });
+            return Err(CallError::UnknownMethod {
+                method: cleaned(name),
+            });
         };
         if method.name().as_bytes() != name {
             return Err(CallError::Malformed);
@@ -89,7 +91,10 @@ impl<'a> Call<'a> {
             Method::Mask => Self::Mask(document(&mut params)?),
             Method::Info => params.none().map(|()| Self::Info)?,
             Method::Health => params.none().map(|()| Self::Health)?,
-            _ => match (tokens::call(method, &mut params)?, objects::call(method, &mut params)?) {
+            _ => match (
+                tokens::call(method, &mut params)?,
+                objects::call(method, &mut params)?,
+            ) {
                 (Some(call), _) => Self::Tokens(call),
                 (None, Some(call)) => Self::Objects(call),
                 (None, None) => match objects::subject_call(method, &mut params)? {
@@ -153,7 +158,14 @@ fn name(message: &[u8]) -> Result<(&[u8], TokenReader<'_>), CallError> {
 /// Previews the work of a document request from its beginning. Reads up to the payload, the end of the bytes, or an
 /// invalid param. The decoder will reject the invalid request later; the preview uses the params before it.
 pub(crate) fn params_so_far(method: Method, message: &[u8]) -> Preview {
-    let mut outlook = Preview { method, deadline_ms: None, suite: None, key_scope: None, format: None, whole: None };
+    let mut outlook = Preview {
+        method,
+        deadline_ms: None,
+        suite: None,
+        key_scope: None,
+        format: None,
+        whole: None,
+    };
     let _ = name(message)
         .and_then(|(_, reader)| Params::open(method, message, reader, None))
         .and_then(|mut params| preview(&mut params, &mut outlook));
@@ -187,10 +199,19 @@ fn preview(params: &mut Params<'_>, outlook: &mut Preview) -> Result<(), CallErr
 /// [`CallError::Malformed`]; a notification gets no answer, so ignore it.
 pub fn decode_cancel(message: &[u8]) -> Result<u32, CallError> {
     let mut reader = TokenReader::new(message);
-    let head = (reader.array_len()?, reader.u64()?, reader.token()?, reader.array_len()?);
+    let head = (
+        reader.array_len()?,
+        reader.u64()?,
+        reader.token()?,
+        reader.array_len()?,
+    );
     let name = Token::Str(Notification::Cancel.name().as_bytes());
     let msgid = reader.u32()?;
-    if head == (3, 2, name, 1) && reader.is_at_end() { Ok(msgid) } else { Err(CallError::Malformed) }
+    if head == (3, 2, name, 1) && reader.is_at_end() {
+        Ok(msgid)
+    } else {
+        Err(CallError::Malformed)
+    }
 }
 
 /// The form of errors that a whole `errors` notification asks for.
@@ -199,7 +220,12 @@ pub fn decode_cancel(message: &[u8]) -> Result<u32, CallError> {
 /// [`CallError::Malformed`], also for a form that does not exist; a notification gets no answer, so ignore it.
 pub fn decode_errors(message: &[u8]) -> Result<ErrorFormat, CallError> {
     let mut reader = TokenReader::new(message);
-    let head = (reader.array_len()?, reader.u64()?, reader.token()?, reader.array_len()?);
+    let head = (
+        reader.array_len()?,
+        reader.u64()?,
+        reader.token()?,
+        reader.array_len()?,
+    );
     let name = Token::Str(Notification::Errors.name().as_bytes());
     let format = reader.token()?;
     let is_text = format == Token::Str(ErrorFormat::Text.name().as_bytes());

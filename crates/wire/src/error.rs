@@ -120,8 +120,14 @@ pub enum OverloadReason {
 
 impl OverloadReason {
     /// Every reason, in the order of the contract's table.
-    pub const ALL: [Self; 6] =
-        [Self::Backlog, Self::Deadline, Self::Proportion, Self::Memory, Self::Storage, Self::Hourly];
+    pub const ALL: [Self; 6] = [
+        Self::Backlog,
+        Self::Deadline,
+        Self::Proportion,
+        Self::Memory,
+        Self::Storage,
+        Self::Hourly,
+    ];
 
     /// The reason on the wire; also a good metric label.
     pub const fn name(self) -> &'static str {
@@ -182,17 +188,26 @@ pub struct ItemError {
 impl Detail {
     /// A detail that is a name.
     pub fn text(key: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
-        Self { key: Cow::Borrowed(key), value: DetailValue::Text(value.into()) }
+        Self {
+            key: Cow::Borrowed(key),
+            value: DetailValue::Text(value.into()),
+        }
     }
 
     /// A detail that lists errors of parts of the request.
     pub fn errors(errors: Vec<ItemError>) -> Self {
-        Self { key: Cow::Borrowed("errors"), value: DetailValue::Errors(errors) }
+        Self {
+            key: Cow::Borrowed("errors"),
+            value: DetailValue::Errors(errors),
+        }
     }
 
     /// A detail that is a number.
     pub const fn number(key: &'static str, value: u64) -> Self {
-        Self { key: Cow::Borrowed(key), value: DetailValue::Number(value) }
+        Self {
+            key: Cow::Borrowed(key),
+            value: DetailValue::Number(value),
+        }
     }
 }
 
@@ -233,16 +248,27 @@ pub struct RpcError {
 impl RpcError {
     /// An error without hints.
     pub fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, message: message.into(), retry_after_ms: None, details: Vec::new() }
+        Self {
+            code,
+            message: message.into(),
+            retry_after_ms: None,
+            details: Vec::new(),
+        }
     }
 
     /// `overloaded`, with all that the contract promises of it: a pause, the reason, and how long the call would have
     /// taken, in milliseconds, where that is known.
-    pub fn overloaded(reason: OverloadReason, retry_after_ms: u32, predicted_ms: Option<u64>) -> Self {
+    pub fn overloaded(
+        reason: OverloadReason,
+        retry_after_ms: u32,
+        predicted_ms: Option<u64>,
+    ) -> Self {
         let mut error = Self::new(ErrorCode::Overloaded, reason.message())
             .retry_after_ms(retry_after_ms)
             .with(Detail::text("reason", reason.name()));
-        error.details.extend(predicted_ms.map(|predicted| Detail::number("predicted_ms", predicted)));
+        error
+            .details
+            .extend(predicted_ms.map(|predicted| Detail::number("predicted_ms", predicted)));
         error
     }
 
@@ -269,7 +295,8 @@ impl RpcError {
 
     /// Appends the error as one map.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let keys = 2 + u32::from(self.retry_after_ms.is_some()) + u32::from(!self.details.is_empty());
+        let keys =
+            2 + u32::from(self.retry_after_ms.is_some()) + u32::from(!self.details.is_empty());
         write::map_len(out, keys);
         write::str(out, "code");
         write::str(out, self.code.name());
@@ -300,7 +327,11 @@ impl RpcError {
     /// Formats the error as `code: message`. If it has hints, a tab and a JSON object follow, which holds the other
     /// keys of the map. The text has no other tab and no other control character.
     pub fn to_text(&self) -> String {
-        let message: String = self.message.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+        let message: String = self
+            .message
+            .chars()
+            .map(|char| if char.is_control() { ' ' } else { char })
+            .collect();
         let mut text = format!("{}: {message}", self.code);
         if self.retry_after_ms.is_none() && self.details.is_empty() {
             return text;
@@ -310,7 +341,11 @@ impl RpcError {
             text.push_str(&format!("\"retry_after_ms\":{pause}"));
         }
         if !self.details.is_empty() {
-            text.push_str(if self.retry_after_ms.is_some() { ",\"details\":{" } else { "\"details\":{" });
+            text.push_str(if self.retry_after_ms.is_some() {
+                ",\"details\":{"
+            } else {
+                "\"details\":{"
+            });
             for (index, detail) in self.details.iter().enumerate() {
                 if index > 0 {
                     text.push(',');
@@ -344,20 +379,30 @@ impl RpcError {
     /// [`Malformed`] if it is neither a string nor a map with a `code` and a `message`.
     pub fn decode(reader: &mut TokenReader<'_>) -> Result<Self, Malformed> {
         if let Token::Str(_) = reader.peek()? {
-            return Ok(Self::new(ErrorCode::Internal, reader.str_utf8()?.to_owned()));
+            return Ok(Self::new(
+                ErrorCode::Internal,
+                reader.str_utf8()?.to_owned(),
+            ));
         }
         let (mut code, mut message) = (None, None);
         let mut error = Self::new(ErrorCode::Internal, "");
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
-                "code" => code = Some(ErrorCode::from_name(reader.str_utf8()?).unwrap_or(ErrorCode::Internal)),
+                "code" => {
+                    code = Some(
+                        ErrorCode::from_name(reader.str_utf8()?).unwrap_or(ErrorCode::Internal),
+                    )
+                }
                 "message" => message = Some(reader.str_utf8()?.to_owned()),
                 "retry_after_ms" => error.retry_after_ms = Some(reader.u32()?),
                 "details" => error.details = decode_details(reader)?,
                 _ => reader.skip_value()?,
             }
         }
-        let missing = Malformed::Expected { expected: "an error with code and message", found: "a map without" };
+        let missing = Malformed::Expected {
+            expected: "an error with code and message",
+            found: "a map without",
+        };
         error.code = code.ok_or(missing)?;
         error.message = message.ok_or(missing)?.into();
         Ok(error)
@@ -367,18 +412,29 @@ impl RpcError {
 impl ItemError {
     fn encode(&self, out: &mut Vec<u8>) {
         write::map_len(out, 3);
-        for (key, value) in [("path", &*self.path), ("code", self.code.name()), ("message", &self.message)] {
+        for (key, value) in [
+            ("path", &*self.path),
+            ("code", self.code.name()),
+            ("message", &self.message),
+        ] {
             write::str(out, key);
             write::str(out, value);
         }
     }
 
     fn decode(reader: &mut TokenReader<'_>) -> Result<Self, Malformed> {
-        let mut error = Self { path: String::new(), code: ErrorCode::Internal, message: Cow::Borrowed("") };
+        let mut error = Self {
+            path: String::new(),
+            code: ErrorCode::Internal,
+            message: Cow::Borrowed(""),
+        };
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
                 "path" => error.path = reader.str_utf8()?.to_owned(),
-                "code" => error.code = ErrorCode::from_name(reader.str_utf8()?).unwrap_or(ErrorCode::Internal),
+                "code" => {
+                    error.code =
+                        ErrorCode::from_name(reader.str_utf8()?).unwrap_or(ErrorCode::Internal)
+                }
                 "message" => error.message = reader.str_utf8()?.to_owned().into(),
                 _ => reader.skip_value()?,
             }
@@ -391,7 +447,11 @@ fn push_json_errors(text: &mut String, errors: &[ItemError]) {
     text.push('[');
     for (index, error) in errors.iter().enumerate() {
         text.push_str(if index > 0 { ",{" } else { "{" });
-        let pairs = [("\"path\":", &*error.path), (",\"code\":", error.code.name()), (",\"message\":", &error.message)];
+        let pairs = [
+            ("\"path\":", &*error.path),
+            (",\"code\":", error.code.name()),
+            (",\"message\":", &error.message),
+        ];
         for (key, value) in pairs {
             text.push_str(key);
             push_json_string(text, value);

@@ -172,16 +172,20 @@ impl ScanError {
     /// The code a peer is answered with.
     pub const fn code(self) -> ErrorCode {
         match self {
-            Self::TooLong { .. } | Self::TooDeep { .. } | Self::TooMany { .. } | Self::EndTooFar { .. } => {
-                ErrorCode::TooLarge
-            }
+            Self::TooLong { .. }
+            | Self::TooDeep { .. }
+            | Self::TooMany { .. }
+            | Self::EndTooFar { .. } => ErrorCode::TooLarge,
             Self::MethodNotText | Self::Reserved | Self::NotACall => ErrorCode::BadRequest,
         }
     }
 
     /// Returns true if the end of the message cannot be found, whatever its length.
     pub(crate) const fn loses_the_end(self) -> bool {
-        matches!(self, Self::Reserved | Self::NotACall | Self::EndTooFar { .. })
+        matches!(
+            self,
+            Self::Reserved | Self::NotACall | Self::EndTooFar { .. }
+        )
     }
 }
 
@@ -195,6 +199,7 @@ impl From<ScanError> for RpcError {
             ScanError::EndTooFar { max } => ("discard_bytes_max", max),
             ScanError::MethodNotText | ScanError::Reserved | ScanError::NotACall => return rpc,
         };
-        rpc.with(Detail::text("limit", limit)).with(Detail::number("max", max))
+        rpc.with(Detail::text("limit", limit))
+            .with(Detail::number("max", max))
     }
 }

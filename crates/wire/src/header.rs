@@ -51,11 +51,27 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Header, NoHeader> {
     let Some(&marker) = bytes.first() else {
         return Err(NoHeader::Short(1));
     };
-    let one = |shape| Ok(Header { bytes: 1, body: 0, shape });
-    let fixed = |body| Ok(Header { bytes: 1, body, shape: Shape::Scalar });
+    let one = |shape| {
+        Ok(Header {
+            bytes: 1,
+            body: 0,
+            shape,
+        })
+    };
+    let fixed = |body| {
+        Ok(Header {
+            bytes: 1,
+            body,
+            shape: Shape::Scalar,
+        })
+    };
     let sized = |width: usize, extra: u64| {
         let body = number(bytes, width)? + extra;
-        Ok(Header { bytes: 1 + width as u64, body, shape: Shape::Scalar })
+        Ok(Header {
+            bytes: 1 + width as u64,
+            body,
+            shape: Shape::Scalar,
+        })
     };
     match marker {
         0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => fixed(0),
@@ -75,10 +91,26 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Header, NoHeader> {
         0xca | 0xce | 0xd2 => fixed(4),
         0xcb | 0xcf | 0xd3 => fixed(8),
         0xd4..=0xd8 => fixed(1 + (1 << (marker - 0xd4))),
-        0xdc => Ok(Header { bytes: 3, body: 0, shape: Shape::Array(number(bytes, 2)?) }),
-        0xdd => Ok(Header { bytes: 5, body: 0, shape: Shape::Array(number(bytes, 4)?) }),
-        0xde => Ok(Header { bytes: 3, body: 0, shape: Shape::Map(number(bytes, 2)?) }),
-        0xdf => Ok(Header { bytes: 5, body: 0, shape: Shape::Map(number(bytes, 4)?) }),
+        0xdc => Ok(Header {
+            bytes: 3,
+            body: 0,
+            shape: Shape::Array(number(bytes, 2)?),
+        }),
+        0xdd => Ok(Header {
+            bytes: 5,
+            body: 0,
+            shape: Shape::Array(number(bytes, 4)?),
+        }),
+        0xde => Ok(Header {
+            bytes: 3,
+            body: 0,
+            shape: Shape::Map(number(bytes, 2)?),
+        }),
+        0xdf => Ok(Header {
+            bytes: 5,
+            body: 0,
+            shape: Shape::Map(number(bytes, 4)?),
+        }),
     }
 }
 
@@ -86,7 +118,9 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Header, NoHeader> {
 #[inline]
 fn number(bytes: &[u8], width: usize) -> Result<u64, NoHeader> {
     let digits = bytes.get(1..1 + width).ok_or(NoHeader::Short(1 + width))?;
-    Ok(digits.iter().fold(0, |number, &digit| (number << 8) | u64::from(digit)))
+    Ok(digits
+        .iter()
+        .fold(0, |number, &digit| (number << 8) | u64::from(digit)))
 }
 
 #[cfg(test)]
@@ -94,7 +128,11 @@ mod tests {
     use super::*;
 
     fn check(bytes: &[u8], expect: Result<(u64, u64, Shape), NoHeader>) {
-        assert_eq!(read(bytes).map(|h| (h.bytes, h.body, h.shape)), expect, "{bytes:02x?}");
+        assert_eq!(
+            read(bytes).map(|h| (h.bytes, h.body, h.shape)),
+            expect,
+            "{bytes:02x?}"
+        );
     }
 
     #[test]
@@ -123,11 +161,17 @@ mod tests {
         }
         check(&[0xd9, 200], Ok((2, 200, Scalar)));
         check(&[0xda, 2, 0], Ok((3, 512, Scalar)));
-        check(&[0xdb, 0xff, 0xff, 0xff, 0xff], Ok((5, u64::from(u32::MAX), Scalar)));
+        check(
+            &[0xdb, 0xff, 0xff, 0xff, 0xff],
+            Ok((5, u64::from(u32::MAX), Scalar)),
+        );
         check(&[0xdc, 0, 3], Ok((3, 0, Array(3))));
         check(&[0xdd, 0, 0, 0, 3], Ok((5, 0, Array(3))));
         check(&[0xde, 0, 3], Ok((3, 0, Map(3))));
-        check(&[0xdf, 0xff, 0xff, 0xff, 0xff], Ok((5, 0, Map(u64::from(u32::MAX)))));
+        check(
+            &[0xdf, 0xff, 0xff, 0xff, 0xff],
+            Ok((5, 0, Map(u64::from(u32::MAX)))),
+        );
         check(&[0xff], Ok((1, 0, Scalar)));
     }
 

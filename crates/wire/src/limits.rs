@@ -22,7 +22,12 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { message_bytes_max: 64 << 20, depth_max: 64, elements_max: 4_000_000, discard_bytes_max: 256 << 20 }
+        Self {
+            message_bytes_max: 64 << 20,
+            depth_max: 64,
+            elements_max: 4_000_000,
+            discard_bytes_max: 256 << 20,
+        }
     }
 }
 

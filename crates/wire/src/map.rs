@@ -18,7 +18,11 @@ impl<'o> Map<'o> {
     pub(crate) fn begin(out: &'o mut Vec<u8>) -> Self {
         let header_at = out.len();
         write::map_len(out, 0);
-        Self { out, header_at, keys: 0 }
+        Self {
+            out,
+            header_at,
+            keys: 0,
+        }
     }
 
     pub(crate) fn key(&mut self, key: &str) {
@@ -27,7 +31,10 @@ impl<'o> Map<'o> {
         match self.keys {
             ..=KEYS_IN_A_BYTE => self.out[self.header_at] += 1,
             // The text before the sixteenth key is short.
-            16 => drop(self.out.splice(self.header_at..=self.header_at, [MAP_16, high, low])),
+            16 => drop(
+                self.out
+                    .splice(self.header_at..=self.header_at, [MAP_16, high, low]),
+            ),
             _ => self.out[self.header_at + 1..][..2].copy_from_slice(&[high, low]),
         }
         write::str(self.out, key);
@@ -38,7 +45,12 @@ impl<'o> Map<'o> {
         write::str(self.out, text);
     }
 
-    pub(crate) fn name<T: Default + PartialEq + Copy>(&mut self, key: &str, value: T, name: fn(T) -> &'static str) {
+    pub(crate) fn name<T: Default + PartialEq + Copy>(
+        &mut self,
+        key: &str,
+        value: T,
+        name: fn(T) -> &'static str,
+    ) {
         if value != T::default() {
             self.text(key, name(value));
         }
@@ -86,7 +98,9 @@ impl<'o> Map<'o> {
         self.key(key);
         // The server refuses many fewer, so a count that does not fit is refused as well.
         write::array_len(self.out, u32::try_from(numbers.len()).unwrap_or(u32::MAX));
-        numbers.iter().for_each(|number| write::uint(self.out, *number));
+        numbers
+            .iter()
+            .for_each(|number| write::uint(self.out, *number));
     }
 
     pub(crate) fn binary(&mut self, key: &str, bytes: &[u8]) {

@@ -174,7 +174,9 @@ impl Method {
 
     /// The method of that exact name.
     pub fn from_name(name: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find(|method| method.name().as_bytes() == name)
+        Self::ALL
+            .into_iter()
+            .find(|method| method.name().as_bytes() == name)
     }
 }
 
@@ -287,7 +289,9 @@ impl Methods {
 
     /// Its methods, in the order of the contract's tables.
     pub fn iter(self) -> impl Iterator<Item = Method> {
-        Method::ALL.into_iter().filter(move |method| self.contains(*method))
+        Method::ALL
+            .into_iter()
+            .filter(move |method| self.contains(*method))
     }
 }
 
@@ -317,6 +321,8 @@ impl Notification {
 
     /// The notification of that exact name.
     pub fn from_name(name: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find(|notice| notice.name().as_bytes() == name)
+        Self::ALL
+            .into_iter()
+            .find(|notice| notice.name().as_bytes() == name)
     }
 }

@@ -11,18 +11,20 @@ mod table;
 mod tokens;
 
 pub use control::{
-    AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page, PrincipalCall,
-    PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope, Secret, TokenFormat,
+    AppCall, AppOperation, CheckCall, CollectionCall, CollectionOperation, Control, Kind, Page,
+    PrincipalCall, PrincipalOperation, PublicKeysCall, RoleCall, RoleOperation, RootOperation,
+    RotateKind, Scope, Secret, TokenFormat,
 };
 pub use keys::{CensusCall, MigrateCall, RewrapRowsCall};
 pub use masking::{MaskList, MaskRule, Masking, RuleFields, UnknownFields};
 pub use objects::{
-    AddObjects, AlterCollection, ObjectsCall, ObjectsOperation, PropertyDisclosure, PropertySpec, SubjectName,
-    SubjectTarget, SubjectsCall, SubjectsOperation,
+    AddObjects, AlterCollection, ObjectsCall, ObjectsOperation, PropertyDisclosure, PropertySpec,
+    SubjectName, SubjectTarget, SubjectsCall, SubjectsOperation,
 };
 pub use table::Param;
 pub use tokens::{
-    Listing, Sweep, TokenLookupScope, TokenMap, TokenSearch, TokenizeOptions, TokensCall, TokensOperation,
+    Listing, Sweep, TokenLookupScope, TokenMap, TokenSearch, TokenizeOptions, TokensCall,
+    TokensOperation,
 };
 
 /// A closed set of names, with the name of each and the way back.

@@ -79,7 +79,10 @@ impl Document {
             for error in listed {
                 write::map_len(out, 2);
                 write::str(out, "path");
-                write::str(out, &error.path[..error.path.floor_char_boundary(FIELD_PATH_BYTES_MAX)]);
+                write::str(
+                    out,
+                    &error.path[..error.path.floor_char_boundary(FIELD_PATH_BYTES_MAX)],
+                );
                 write::str(out, "code");
                 write::str(out, error.code.name());
             }
@@ -93,7 +96,9 @@ impl Document {
             out[self.map_at] += 1;
             write::str(out, "unmatched");
             write::array_len(out, u32::try_from(unmatched.len()).unwrap_or(u32::MAX));
-            unmatched.iter().for_each(|position| write::uint(out, (*position).into()));
+            unmatched
+                .iter()
+                .for_each(|position| write::uint(out, (*position).into()));
         }
         if !encapsulations.is_empty() {
             out[self.map_at] += 1;
@@ -116,7 +121,13 @@ mod tests {
     use crate::error::{Detail, ErrorCode, OverloadReason, push_json_string};
 
     fn field_errors(count: usize, path: &str) -> Vec<FieldError> {
-        vec![FieldError { path: path.to_owned(), code: ErrorCode::CannotOpen }; count]
+        vec![
+            FieldError {
+                path: path.to_owned(),
+                code: ErrorCode::CannotOpen
+            };
+            count
+        ]
     }
 
     /// Writes a document reply behind other bytes and reads it back: keys in the map, errors listed, omitted.
@@ -128,9 +139,19 @@ mod tests {
         let reply = Reply::decode(&out[3..]).unwrap();
         let result = reply.outcome.unwrap();
         let decoded = answer::Document::decode(result).unwrap();
-        assert_eq!((reply.msgid, decoded.generation, decoded.payload), (9, 42, &b"\xadpayload bytes"[..]));
+        assert_eq!(
+            (reply.msgid, decoded.generation, decoded.payload),
+            (9, 42, &b"\xadpayload bytes"[..])
+        );
         assert_eq!(decoded.unmatched, unmatched);
-        assert_eq!((result[0] & 0x0f, decoded.errors.len(), decoded.errors_omitted), expect);
+        assert_eq!(
+            (
+                result[0] & 0x0f,
+                decoded.errors.len(),
+                decoded.errors_omitted
+            ),
+            expect
+        );
     }
 
     #[test]
@@ -140,7 +161,12 @@ mod tests {
         check(&[], 0, &[0, 63], (3, 0, 0));
         check(&field_errors(1, "$.a"), 5, &[], (4, 1, 5));
         check(&field_errors(1, "$.a"), 5, &[7], (5, 1, 5));
-        check(&field_errors(FIELD_ERRORS_MAX + 2, "$"), 5, &[], (4, FIELD_ERRORS_MAX, 7));
+        check(
+            &field_errors(FIELD_ERRORS_MAX + 2, "$"),
+            5,
+            &[],
+            (4, FIELD_ERRORS_MAX, 7),
+        );
     }
 
     #[test]
@@ -148,7 +174,13 @@ mod tests {
         let mut out = Vec::new();
         let document = Document::begin(&mut out, 9);
         write::nil(&mut out);
-        document.finish(&mut out, 0, (&field_errors(1, &format!("$.{}", "é".repeat(1_000))), 0), &[], &[]);
+        document.finish(
+            &mut out,
+            0,
+            (&field_errors(1, &format!("$.{}", "é".repeat(1_000))), 0),
+            &[],
+            &[],
+        );
         let result = Reply::decode(&out).unwrap().outcome.unwrap();
         let errors = answer::Document::decode(result).unwrap().errors;
         assert_eq!(errors[0].path, format!("$.{}", "é".repeat(511)));
@@ -174,7 +206,13 @@ mod tests {
             for sent in [plain, full] {
                 let mut out = Vec::new();
                 error(&mut out, u32::MAX, &sent, ErrorFormat::Map);
-                assert_eq!(Reply::decode(&out), Ok(Reply { msgid: u32::MAX, outcome: Err(sent.clone()) }));
+                assert_eq!(
+                    Reply::decode(&out),
+                    Ok(Reply {
+                        msgid: u32::MAX,
+                        outcome: Err(sent.clone())
+                    })
+                );
                 out.clear();
                 protocol_error(&mut out, &sent);
                 assert_eq!(decode_protocol_error(&out), Ok(sent));
@@ -189,9 +227,18 @@ mod tests {
             (plain("no such method"), "not_found: no such method"),
             (plain(""), "not_found: "),
             (plain("a: b"), "not_found: a: b"),
-            (plain("parameter `a\tb\n\u{85}`"), "not_found: parameter `a b  `"),
-            (plain("later").retry_after_ms(250), "not_found: later\t{\"retry_after_ms\":250}"),
-            (plain("no").with(Detail::text("path", "$.a")), "not_found: no\t{\"details\":{\"path\":\"$.a\"}}"),
+            (
+                plain("parameter `a\tb\n\u{85}`"),
+                "not_found: parameter `a b  `",
+            ),
+            (
+                plain("later").retry_after_ms(250),
+                "not_found: later\t{\"retry_after_ms\":250}",
+            ),
+            (
+                plain("no").with(Detail::text("path", "$.a")),
+                "not_found: no\t{\"details\":{\"path\":\"$.a\"}}",
+            ),
             (
                 plain("no").with(Detail::text("path", "$['\"\\']\t\u{7f}\u{9f}é")),
                 "not_found: no\t{\"details\":{\"path\":\"$['\\\"\\\\']\\u0009\\u007f\\u009fé\"}}",
@@ -206,10 +253,19 @@ mod tests {
             error(&mut out, 9, &sent, ErrorFormat::Text);
             // A decoder of maps takes a bare string for `internal`.
             let expect = RpcError::new(ErrorCode::Internal, expect);
-            assert_eq!(Reply::decode(&out), Ok(Reply { msgid: 9, outcome: Err(expect) }));
+            assert_eq!(
+                Reply::decode(&out),
+                Ok(Reply {
+                    msgid: 9,
+                    outcome: Err(expect)
+                })
+            );
         }
         for code in ErrorCode::ALL {
-            assert!(!code.name().contains(':'), "{code}: the first colon ends the code");
+            assert!(
+                !code.name().contains(':'),
+                "{code}: the first colon ends the code"
+            );
             assert_eq!(RpcError::new(code, "m").to_text(), format!("{code}: m"));
         }
     }
@@ -230,10 +286,15 @@ mod tests {
                 let response: String = out.iter().map(|byte| format!("{byte:02x}")).collect();
                 let mut text = String::new();
                 push_json_string(&mut text, &sent.to_text());
-                lines.push_str(&format!("{{\"code\":\"{code}\",\"text\":{text},\"response\":\"{response}\"}}\n"));
+                lines.push_str(&format!(
+                    "{{\"code\":\"{code}\",\"text\":{text},\"response\":\"{response}\"}}\n"
+                ));
             }
         }
-        assert!(lines == include_str!("../../../proto/vectors/text-errors.jsonl"), "the vectors are now:\n{lines}");
+        assert!(
+            lines == include_str!("../../../proto/vectors/text-errors.jsonl"),
+            "the vectors are now:\n{lines}"
+        );
     }
 
     #[test]
@@ -242,7 +303,10 @@ mod tests {
             let message = [&[0x94, 1, 7][..], error, &[0xc0]].concat();
             Reply::decode(&message).map(|reply| reply.outcome.unwrap_err())
         };
-        assert_eq!(read(b"\xa4oops"), Ok(RpcError::new(ErrorCode::Internal, "oops")));
+        assert_eq!(
+            read(b"\xa4oops"),
+            Ok(RpcError::new(ErrorCode::Internal, "oops"))
+        );
         let newer = b"\x83\xa4code\xa3new\xa7message\xa1m\xa4more\x91\x01";
         assert_eq!(read(newer), Ok(RpcError::new(ErrorCode::Internal, "m")));
         assert!(read(b"\x81\xa4code\xa8conflict").is_err(), "no message");
@@ -253,10 +317,21 @@ mod tests {
 
     #[test]
     fn what_is_no_reply_is_refused() {
-        for bytes in [&[][..], &[0xc0], &[0x94, 0, 1, 0xc0, 0xc0], &[0x94, 1, 1, 0xc0], &[0x94, 1, 1, 0xc0, 1, 1]] {
+        for bytes in [
+            &[][..],
+            &[0xc0],
+            &[0x94, 0, 1, 0xc0, 0xc0],
+            &[0x94, 1, 1, 0xc0],
+            &[0x94, 1, 1, 0xc0, 1, 1],
+        ] {
             assert!(Reply::decode(bytes).is_err(), "{bytes:02x?}");
         }
-        for result in [&[0x80][..], b"\x81\xa7payload\x01", b"\x81\xaageneration\x01", b"\x91\x01"] {
+        for result in [
+            &[0x80][..],
+            b"\x81\xa7payload\x01",
+            b"\x81\xaageneration\x01",
+            b"\x91\x01",
+        ] {
             assert!(answer::Document::decode(result).is_err(), "{result:02x?}");
         }
     }

@@ -9,31 +9,44 @@ use crate::answer::at_end;
 use crate::map::Map;
 use crate::method::{Method, Notification};
 use crate::params::{
-    AddObjects, AlterCollection, AppOperation, CollectionOperation, Control, Decrypt, Detokenize, DocumentCall,
-    Encapsulation, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, Mask, Masking, ObjectsCall,
-    ObjectsOperation, OnError, Outside, Page, PrincipalOperation, PropertyDisclosure, PropertySpec, Rewrap,
-    RoleOperation, RootOperation, Scope, SubjectName, SubjectsCall, SubjectsOperation, Suite, TokenFormat, TokenSearch,
-    Tokenize, TokenizeOptions, TokensCall, TokensOperation, Unbound, UnknownFields, Unmatched, Writing,
+    AddObjects, AlterCollection, AppOperation, CollectionOperation, Control, Decrypt, Detokenize,
+    DocumentCall, Encapsulation, Encoding, Encrypt, Envelope, Format, Inspect, KeyScope, Mask,
+    Masking, ObjectsCall, ObjectsOperation, OnError, Outside, Page, PrincipalOperation,
+    PropertyDisclosure, PropertySpec, Rewrap, RoleOperation, RootOperation, Scope, SubjectName,
+    SubjectsCall, SubjectsOperation, Suite, TokenFormat, TokenSearch, Tokenize, TokenizeOptions,
+    TokensCall, TokensOperation, Unbound, UnknownFields, Unmatched, Writing,
 };
 
 /// Appends an `encrypt` request. `call.payload` must be one MessagePack value.
 pub fn encrypt(out: &mut Vec<u8>, msgid: u32, call: &Encrypt<'_>) {
-    document(out, msgid, Method::Encrypt, call, |map| writing(map, &call.writing));
+    document(out, msgid, Method::Encrypt, call, |map| {
+        writing(map, &call.writing)
+    });
 }
 
 /// Appends a `decrypt` request. `call.payload` must be one MessagePack value.
 pub fn decrypt(out: &mut Vec<u8>, msgid: u32, call: &Decrypt<'_>) {
-    document(out, msgid, Method::Decrypt, call, |map| map.name("outside", call.writing.outside, Outside::name));
+    document(out, msgid, Method::Decrypt, call, |map| {
+        map.name("outside", call.writing.outside, Outside::name)
+    });
 }
 
 /// Appends a `rewrap` request. `call.payload` must be one MessagePack value.
 pub fn rewrap(out: &mut Vec<u8>, msgid: u32, call: &Rewrap<'_>) {
-    document(out, msgid, Method::Rewrap, call, |map| writing(map, &call.writing));
+    document(out, msgid, Method::Rewrap, call, |map| {
+        writing(map, &call.writing)
+    });
 }
 
 /// Appends a `tokenize` request. `call.payload` must be one MessagePack value.
 pub fn tokenize(out: &mut Vec<u8>, msgid: u32, call: &Tokenize<'_>) {
-    let TokenizeOptions { collection, tags, expires_s, idempotency_key, subject } = &call.writing;
+    let TokenizeOptions {
+        collection,
+        tags,
+        expires_s,
+        idempotency_key,
+        subject,
+    } = &call.writing;
     document(out, msgid, Method::Tokenize, call, |map| {
         map.text("collection", collection);
         if !tags.is_empty() {
@@ -49,12 +62,18 @@ pub fn tokenize(out: &mut Vec<u8>, msgid: u32, call: &Tokenize<'_>) {
 
 /// Appends a `detokenize` request. `call.payload` must be one MessagePack value.
 pub fn detokenize(out: &mut Vec<u8>, msgid: u32, call: &Detokenize<'_>) {
-    document(out, msgid, Method::Detokenize, call, |map| map.text("collection", call.writing.collection));
+    document(out, msgid, Method::Detokenize, call, |map| {
+        map.text("collection", call.writing.collection)
+    });
 }
 
 /// Appends a `mask` request. `call.payload` must be one MessagePack value.
 pub fn mask(out: &mut Vec<u8>, msgid: u32, call: &Mask<'_>) {
-    let Masking { rules, unknown, lists } = &call.writing;
+    let Masking {
+        rules,
+        unknown,
+        lists,
+    } = &call.writing;
     document(out, msgid, Method::Mask, call, |map| {
         map.key("rules");
         // The server refuses many fewer, so a count that does not fit is refused as well.
@@ -62,7 +81,9 @@ pub fn mask(out: &mut Vec<u8>, msgid: u32, call: &Mask<'_>) {
         for rule in rules {
             let (key, text) = rule.fields.pair();
             write::map_len(map.out, 2);
-            [key, text, "mask", rule.mask].iter().for_each(|text| write::str(map.out, text));
+            [key, text, "mask", rule.mask]
+                .iter()
+                .for_each(|text| write::str(map.out, text));
         }
         map.name("unknown", *unknown, UnknownFields::name);
         if !lists.is_empty() {
@@ -70,8 +91,13 @@ pub fn mask(out: &mut Vec<u8>, msgid: u32, call: &Mask<'_>) {
             write::map_len(map.out, u32::try_from(lists.len()).unwrap_or(u32::MAX));
             for list in lists {
                 write::str(map.out, list.name);
-                write::array_len(map.out, u32::try_from(list.entries.len()).unwrap_or(u32::MAX));
-                list.entries.iter().for_each(|entry| write::str(map.out, entry));
+                write::array_len(
+                    map.out,
+                    u32::try_from(list.entries.len()).unwrap_or(u32::MAX),
+                );
+                list.entries
+                    .iter()
+                    .for_each(|entry| write::str(map.out, entry));
             }
         }
     });
@@ -126,12 +152,18 @@ pub fn tokens(out: &mut Vec<u8>, msgid: u32, call: &TokensCall<'_>) {
     map.optional_text("reason", call.map.reason);
     map.optional_text("traceparent", call.map.traceparent);
     let (sweep, older) = match &call.ask {
-        TokensOperation::Get(tokens) | TokensOperation::Delete(tokens) => return map.texts("tokens", tokens),
+        TokensOperation::Get(tokens) | TokensOperation::Delete(tokens) => {
+            return map.texts("tokens", tokens);
+        }
         TokensOperation::Expire { tokens, expires_s } => {
             map.texts("tokens", tokens);
             return map.number_or_nil("expires_s", *expires_s);
         }
-        TokensOperation::Find(TokenSearch { value, context, subject }) => {
+        TokensOperation::Find(TokenSearch {
+            value,
+            context,
+            subject,
+        }) => {
             map.optional_text("subject", *subject);
             map.key("value");
             map.out.extend_from_slice(value);
@@ -162,7 +194,13 @@ pub fn objects(out: &mut Vec<u8>, msgid: u32, call: &ObjectsCall<'_>) {
     map.optional_text("reason", call.map.reason);
     map.optional_text("traceparent", call.map.traceparent);
     let (sweep, older) = match &call.ask {
-        ObjectsOperation::Add(AddObjects { objects, tags, expires_s, idempotency_key, subjects }) => {
+        ObjectsOperation::Add(AddObjects {
+            objects,
+            tags,
+            expires_s,
+            idempotency_key,
+            subjects,
+        }) => {
             for (name, texts) in [("tags", tags), ("subjects", subjects)] {
                 if !texts.is_empty() {
                     map.texts(name, texts);
@@ -186,12 +224,24 @@ pub fn objects(out: &mut Vec<u8>, msgid: u32, call: &ObjectsCall<'_>) {
             }
             return;
         }
-        ObjectsOperation::Query { clauses, disclosure, after, limit } => {
+        ObjectsOperation::Query {
+            clauses,
+            disclosure,
+            after,
+            limit,
+        } => {
             disclosed(&mut map, disclosure);
             page(&mut map, *after, *limit);
             return map.payload(clauses);
         }
-        ObjectsOperation::List { tag, expired_before, archived, disclosure, after, limit } => {
+        ObjectsOperation::List {
+            tag,
+            expired_before,
+            archived,
+            disclosure,
+            after,
+            limit,
+        } => {
             map.optional_text("tag", *tag);
             map.number("expired_before", *expired_before);
             map.flag("archived", archived.then_some(true));
@@ -256,11 +306,21 @@ fn properties(map: &mut Map<'_>, key: &str, properties: &[PropertySpec<'_>]) {
         map.flag("index", property.index.then_some(true));
         map.number("bits", property.bits.map(u64::from));
         if !property.prefixes.is_empty() {
-            map.numbers("prefixes", &property.prefixes.iter().map(|length| u64::from(*length)).collect::<Vec<_>>());
+            map.numbers(
+                "prefixes",
+                &property
+                    .prefixes
+                    .iter()
+                    .map(|length| u64::from(*length))
+                    .collect::<Vec<_>>(),
+            );
         }
         map.flag("accept_leak", property.accept_leak.then_some(true));
         map.flag("encrypted", (!property.encrypted).then_some(false));
-        map.optional_text("description", Some(property.description).filter(|text| !text.is_empty()));
+        map.optional_text(
+            "description",
+            Some(property.description).filter(|text| !text.is_empty()),
+        );
     }
 }
 
@@ -282,7 +342,10 @@ pub fn control(out: &mut Vec<u8>, msgid: u32, call: &Control<'_>) {
             map.text("app", call.app);
             app(&mut map, &call.ask);
         }
-        Control::Collections { app, page: Page { after, limit } } => {
+        Control::Collections {
+            app,
+            page: Page { after, limit },
+        } => {
             map.text("app", app);
             page(&mut map, *after, *limit);
         }
@@ -304,13 +367,18 @@ pub fn control(out: &mut Vec<u8>, msgid: u32, call: &Control<'_>) {
         Control::Migrate(call) => {
             map.text("app", call.app);
             map.text("collection", call.collection);
-            map.flag("accept_unauthenticated", call.accept_unauthenticated.then_some(true));
+            map.flag(
+                "accept_unauthenticated",
+                call.accept_unauthenticated.then_some(true),
+            );
             map.flag("dry_run", call.dry_run.then_some(true));
             page(&mut map, call.after, call.limit);
         }
         Control::Instances => (),
         Control::Root(ask) => match ask {
-            RootOperation::Init { providers: Some(providers) } => map.texts("providers", providers),
+            RootOperation::Init {
+                providers: Some(providers),
+            } => map.texts("providers", providers),
             RootOperation::Rotate { abandon } => map.flag("abandon", abandon.then_some(true)),
             RootOperation::AddSlot { provider } => map.text("provider", provider),
             RootOperation::RemoveSlot { slot } => map.number("slot", Some(u64::from(*slot))),
@@ -349,24 +417,36 @@ fn app(map: &mut Map<'_>, ask: &AppOperation<'_>) {
     match *ask {
         AppOperation::Create => (),
         AppOperation::Rotate { kind } => map.text("kind", kind.name()),
-        AppOperation::Import { suite, private_key, seals } => {
+        AppOperation::Import {
+            suite,
+            private_key,
+            seals,
+        } => {
             map.text("suite", suite.name());
             map.text("private_key", private_key.0);
             map.flag("seals", seals.then_some(true));
         }
-        AppOperation::Disable { key } | AppOperation::Enable { key } | AppOperation::Restore { key } => {
-            map.optional_text("key", key)
-        }
+        AppOperation::Disable { key }
+        | AppOperation::Enable { key }
+        | AppOperation::Restore { key } => map.optional_text("key", key),
         AppOperation::Delete { key, delay_s } => {
             map.optional_text("key", key);
             map.number("delay_s", delay_s);
         }
-        AppOperation::Set { format, epoch_ms, write_suite, ref read_suites } => {
+        AppOperation::Set {
+            format,
+            epoch_ms,
+            write_suite,
+            ref read_suites,
+        } => {
             map.optional_text("format", format.map(Format::name));
             map.number("epoch_ms", epoch_ms.map(u64::from));
             map.optional_text("write_suite", write_suite.map(Suite::name));
             if let Some(suites) = read_suites {
-                map.texts("read_suites", &suites.iter().map(|suite| suite.name()).collect::<Vec<_>>());
+                map.texts(
+                    "read_suites",
+                    &suites.iter().map(|suite| suite.name()).collect::<Vec<_>>(),
+                );
             }
         }
     }
@@ -374,7 +454,12 @@ fn app(map: &mut Map<'_>, ask: &AppOperation<'_>) {
 
 fn collection(map: &mut Map<'_>, ask: &CollectionOperation<'_>) {
     match *ask {
-        CollectionOperation::CreateObjects { suite, properties: ref specs, expires_s, retention_s } => {
+        CollectionOperation::CreateObjects {
+            suite,
+            properties: ref specs,
+            expires_s,
+            retention_s,
+        } => {
             map.text("kind", "objects");
             properties(map, "properties", specs);
             map.optional_text("suite", suite.map(Suite::name));
@@ -403,7 +488,15 @@ fn collection(map: &mut Map<'_>, ask: &CollectionOperation<'_>) {
             }
             map.optional_text("suite", suite.map(Suite::name));
         }
-        CollectionOperation::Create { kind, format, first, last, scope, expires_s, retention_s } => {
+        CollectionOperation::Create {
+            kind,
+            format,
+            first,
+            last,
+            scope,
+            expires_s,
+            retention_s,
+        } => {
             map.text("kind", kind.name());
             map.name("format", format, TokenFormat::name);
             map.number("first", first.map(u64::from));
@@ -412,7 +505,10 @@ fn collection(map: &mut Map<'_>, ask: &CollectionOperation<'_>) {
             map.number("expires_s", expires_s);
             map.number("retention_s", retention_s);
         }
-        CollectionOperation::Set { expires_s, retention_s } => {
+        CollectionOperation::Set {
+            expires_s,
+            retention_s,
+        } => {
             for (name, seconds) in [("expires_s", expires_s), ("retention_s", retention_s)] {
                 if let Some(seconds) = seconds {
                     map.number_or_nil(name, seconds);

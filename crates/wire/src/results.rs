@@ -16,13 +16,14 @@ mod objects;
 mod tokens;
 
 pub use control::{
-    App, AppChanged, Apps, Checked, Collection, CollectionChanged, Collections, Instance, Instances, Key, Principal,
-    PrincipalChanged, Principals, Property, PublicKeys, Record, Records, Role, RoleChanged, Roles, RootKeyState,
-    RootProvider, RootSlotState, RootState, TokenKey,
+    App, AppChanged, Apps, Checked, Collection, CollectionChanged, Collections, Instance,
+    Instances, Key, Principal, PrincipalChanged, Principals, Property, PublicKeys, Record, Records,
+    Role, RoleChanged, Roles, RootKeyState, RootProvider, RootSlotState, RootState, TokenKey,
 };
 pub use keys::{Census, CensusCount, CensusKey, MigratedObjects, RewrappedRows};
 pub use objects::{
-    Object, ObjectVersion, Objects, ObjectsChanged, SubjectErased, SubjectExport, SubjectFound, SubjectToken,
+    Object, ObjectVersion, Objects, ObjectsChanged, SubjectErased, SubjectExport, SubjectFound,
+    SubjectToken,
 };
 pub use tokens::{Counted, Found, Token, Tokens};
 
@@ -98,8 +99,10 @@ impl Inspection {
     /// [`Malformed`] if a key that every envelope has is missing or a value is not one of this build's.
     pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
-        let (mut format, mut version, mut tag, mut suite, mut key_id) = (None, None, None, None, None);
-        let (mut datatype, mut sequence, mut encoding, mut plaintext_bytes) = (None, None, None, None);
+        let (mut format, mut version, mut tag, mut suite, mut key_id) =
+            (None, None, None, None, None);
+        let (mut datatype, mut sequence, mut encoding, mut plaintext_bytes) =
+            (None, None, None, None);
         let (mut debug, mut outside, mut encapsulation) = (None, false, None);
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
@@ -113,7 +116,9 @@ impl Inspection {
                 "sequence" => sequence = Some(reader.u64()?),
                 "encoding" => encoding = Some(name(&mut reader, Encoding::from_name)?),
                 "plaintext_bytes" => plaintext_bytes = Some(reader.u64()?),
-                "encapsulation" => encapsulation = Some(name(&mut reader, Encapsulation::from_name)?),
+                "encapsulation" => {
+                    encapsulation = Some(name(&mut reader, Encapsulation::from_name)?)
+                }
                 "debug" => debug = Some(flag(&mut reader)?),
                 _ => reader.skip_value()?,
             }
@@ -183,7 +188,9 @@ impl Info {
         }
         write::str(out, "limits");
         write::map_len(out, count(self.limits.len()));
-        self.limits.iter().for_each(|(key, limit)| number(out, key, *limit));
+        self.limits
+            .iter()
+            .for_each(|(key, limit)| number(out, key, *limit));
     }
 
     /// Decodes the outcome of an `info` reply. Lists that are absent stay empty.
@@ -206,7 +213,8 @@ impl Info {
                 "key_scopes" => info.key_scopes = list(&mut reader)?,
                 "limits" => {
                     for _ in 0..reader.map_len()? {
-                        info.limits.push((reader.str_utf8()?.to_owned(), reader.u64()?));
+                        info.limits
+                            .push((reader.str_utf8()?.to_owned(), reader.u64()?));
                     }
                 }
                 _ => reader.skip_value()?,
@@ -242,11 +250,18 @@ impl Health {
             }
         }
         at_end(&reader)?;
-        if status == Some("ok") { Ok(Self) } else { Err(MISSING) }
+        if status == Some("ok") {
+            Ok(Self)
+        } else {
+            Err(MISSING)
+        }
     }
 }
 
-const MISSING: Malformed = Malformed::Expected { expected: "a complete result", found: "a map without a key" };
+const MISSING: Malformed = Malformed::Expected {
+    expected: "a complete result",
+    found: "a map without a key",
+};
 
 fn text(out: &mut Vec<u8>, key: &str, value: &str) {
     write::str(out, key);
@@ -266,12 +281,18 @@ fn count(len: usize) -> u32 {
 fn flag(reader: &mut TokenReader<'_>) -> Result<bool, Malformed> {
     match reader.token()? {
         sealwire_msgpack::Token::Bool(flag) => Ok(flag),
-        _ => Err(Malformed::Expected { expected: "a boolean", found: "another value" }),
+        _ => Err(Malformed::Expected {
+            expected: "a boolean",
+            found: "another value",
+        }),
     }
 }
 
 fn name<T>(reader: &mut TokenReader<'_>, from_name: fn(&str) -> Option<T>) -> Result<T, Malformed> {
-    let unknown = Malformed::Expected { expected: "a name of this contract", found: "another" };
+    let unknown = Malformed::Expected {
+        expected: "a name of this contract",
+        found: "another",
+    };
     from_name(reader.str_utf8()?).ok_or(unknown)
 }
 
@@ -287,7 +308,10 @@ fn list(reader: &mut TokenReader<'_>) -> Result<Vec<String>, Malformed> {
 /// Appends a result as one map.
 fn encode<T: Serialize>(result: &T, out: &mut Vec<u8>) {
     let written = rmp_serde::encode::write_named(out, result);
-    debug_assert!(written.is_ok(), "memory takes everything, and these types have a form");
+    debug_assert!(
+        written.is_ok(),
+        "memory takes everything, and these types have a form"
+    );
 }
 
 /// Decodes a result; ignores keys that it does not know.
@@ -295,7 +319,10 @@ fn decode<T: DeserializeOwned>(result: &[u8]) -> Result<T, Malformed> {
     let mut reader = TokenReader::new(result);
     reader.skip_value()?;
     at_end(&reader)?;
-    let wrong = |_| Malformed::Expected { expected: "a result of this contract", found: "another value" };
+    let wrong = |_| Malformed::Expected {
+        expected: "a result of this contract",
+        found: "another value",
+    };
     rmp_serde::from_slice(result).map_err(wrong)
 }
 
@@ -332,10 +359,17 @@ mod tests {
 
     #[test]
     fn results_round_trip() {
-        for (datatype, suite) in ValueKind::ALL.iter().zip(Suite::ALL.iter().copied().cycle()) {
+        for (datatype, suite) in ValueKind::ALL
+            .iter()
+            .zip(Suite::ALL.iter().copied().cycle())
+        {
             let is_native = *datatype != ValueKind::Number;
             let inspection = Inspection {
-                format: if is_native { Format::Native } else { Format::Evervault },
+                format: if is_native {
+                    Format::Native
+                } else {
+                    Format::Evervault
+                },
                 version: is_native.then_some(1),
                 tag: (!is_native).then(|| "QkTC".to_owned()),
                 suite,
@@ -370,12 +404,18 @@ mod tests {
             limits: vec![("message_bytes_max".to_owned(), 64 << 20)],
         };
         assert_eq!(Info::decode(&encoded(|out| info.encode(out))), Ok(info));
-        assert_eq!(Health::decode(&encoded(|out| Health.encode(out))), Ok(Health));
+        assert_eq!(
+            Health::decode(&encoded(|out| Health.encode(out))),
+            Ok(Health)
+        );
     }
 
     #[test]
     fn keys_of_newer_servers_are_ignored_and_wrong_ones_refused() {
-        assert_eq!(Health::decode(b"\x82\xa4more\x91\x01\xa6status\xa2ok"), Ok(Health));
+        assert_eq!(
+            Health::decode(b"\x82\xa4more\x91\x01\xa6status\xa2ok"),
+            Ok(Health)
+        );
         assert!(Health::decode(b"\x81\xa6status\xa3bad").is_err());
         assert!(Health::decode(&[0x80]).is_err());
         assert_eq!(Info::decode(b"\x81\xa4more\xc0"), Ok(Info::default()));

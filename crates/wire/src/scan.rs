@@ -133,7 +133,11 @@ impl Scanner {
     /// [`Scan::Discard`] took) and has only grown since the last call.
     pub fn scan(&mut self, buffered: &[u8]) -> Scan {
         match self.stage {
-            Stage::Lost(error) => Scan::Refused { head: None, error, fate: Disposition::Close },
+            Stage::Lost(error) => Scan::Refused {
+                head: None,
+                error,
+                fate: Disposition::Close,
+            },
             Stage::Skip => self.skip(buffered),
             _ => match self.advance(buffered) {
                 Ok(true) => self.finish(),
@@ -227,10 +231,14 @@ impl Scanner {
         self.outstanding = self.outstanding - 1 + header.shape.children();
         // Bytes first: it is the one limit that decides whether the rest may be skipped.
         if self.position + self.outstanding > limits.message_bytes_max {
-            return Err(ScanError::TooLong { max: limits.message_bytes_max });
+            return Err(ScanError::TooLong {
+                max: limits.message_bytes_max,
+            });
         }
         if self.elements + self.outstanding > limits.elements_max {
-            return Err(ScanError::TooMany { max: limits.elements_max });
+            return Err(ScanError::TooMany {
+                max: limits.elements_max,
+            });
         }
         let mut key = false;
         if let Some(parent) = self.open.last_mut() {
@@ -247,10 +255,16 @@ impl Scanner {
         };
         if let Some(map) = map {
             if self.open.len() as u64 >= u64::from(limits.depth_max) {
-                return Err(ScanError::TooDeep { max: limits.depth_max });
+                return Err(ScanError::TooDeep {
+                    max: limits.depth_max,
+                });
             }
             let values = header.shape.children();
-            self.open.push(Open { left: values, values, map });
+            self.open.push(Open {
+                left: values,
+                values,
+                map,
+            });
         }
         while self.open.last().is_some_and(|open| open.left == 0) {
             self.open.pop();
@@ -264,7 +278,13 @@ impl Scanner {
             return self.refuse(ScanError::NotACall);
         };
         let (elements, leaves, payload) = (self.elements, self.leaves, self.payload_span());
-        let boundary = FrameLayout { bytes, head, elements, leaves, payload };
+        let boundary = FrameLayout {
+            bytes,
+            head,
+            elements,
+            leaves,
+            payload,
+        };
         self.reset();
         Scan::Message(boundary)
     }
@@ -272,7 +292,10 @@ impl Scanner {
     fn refuse(&mut self, error: ScanError) -> Scan {
         let head = self.head.or(match self.stage {
             // Its method is not readable, but who asked is known and gets the answer.
-            Stage::Method { msgid: Some(msgid) } => Some(MessageHeader::Request { msgid, method: None }),
+            Stage::Method { msgid: Some(msgid) } => Some(MessageHeader::Request {
+                msgid,
+                method: None,
+            }),
             _ => None,
         });
         let mut fate = self.skip_rest();
@@ -315,7 +338,10 @@ impl Scanner {
             self.dropped += bytes;
         }
         // It fits: it is at most the length of a slice.
-        Scan::Discard { bytes: usize::try_from(bytes).unwrap_or(buffered.len()), ended }
+        Scan::Discard {
+            bytes: usize::try_from(bytes).unwrap_or(buffered.len()),
+            ended,
+        }
     }
 
     fn reset(&mut self) {
@@ -331,7 +357,10 @@ impl Scanner {
 /// The bytes from `position` on, none if it lies beyond.
 #[inline]
 fn from(bytes: &[u8], position: u64) -> &[u8] {
-    usize::try_from(position).ok().and_then(|position| bytes.get(position..)).unwrap_or_default()
+    usize::try_from(position)
+        .ok()
+        .and_then(|position| bytes.get(position..))
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

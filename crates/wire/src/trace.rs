@@ -21,7 +21,8 @@ impl TraceContext {
     /// Reads the text of a `traceparent`; `None` if that is invalid.
     pub fn parse(text: &str) -> Option<Self> {
         let (text, more) = text.as_bytes().split_at_checked(BYTES)?;
-        let (version, trace, parent, flags) = (&text[..2], &text[3..35], &text[36..52], &text[53..]);
+        let (version, trace, parent, flags) =
+            (&text[..2], &text[3..35], &text[36..52], &text[53..]);
         let [version] = bytes(version)?;
         let ends = match version {
             0 => more.is_empty(),
@@ -29,8 +30,11 @@ impl TraceContext {
             _ => more.is_empty() || more[0] == b'-',
         };
         let dashes = [2, 35, 52].iter().all(|at| text[*at] == b'-');
-        let context =
-            Self { trace_id: bytes(trace)?, parent_id: bytes(parent)?, sampled: bytes::<1>(flags)?[0] & 1 != 0 };
+        let context = Self {
+            trace_id: bytes(trace)?,
+            parent_id: bytes(parent)?,
+            sampled: bytes::<1>(flags)?[0] & 1 != 0,
+        };
         let named = context.trace_id != [0; 16] && context.parent_id != [0; 8];
         (ends && dashes && named).then_some(context)
     }
@@ -69,7 +73,8 @@ mod tests {
             part.len() == length && part.chars().all(|char| "0123456789abcdef".contains(char))
         };
         let mut parts = text.split('-');
-        let (version, trace, parent, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let (version, trace, parent, flags) =
+            (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         let sound = hex(version, 2) && hex(trace, 32) && hex(parent, 16) && hex(flags, 2);
         let more = parts.next().is_some();
         let zero = |part: &str| part.chars().all(|char| char == '0');
@@ -87,7 +92,11 @@ mod tests {
     fn what_is_valid_and_what_is_passed_over() {
         let known = |sampled| {
             let trace_id = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes();
-            Some(TraceContext { trace_id, parent_id: 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes(), sampled })
+            Some(TraceContext {
+                trace_id,
+                parent_id: 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes(),
+                sampled,
+            })
         };
         for (text, expected) in [
             (format!("00-{TRACE}-{PARENT}-01"), known(true)),
@@ -96,7 +105,10 @@ mod tests {
             (format!("00-{TRACE}-{PARENT}-fe"), known(false)),
             // Later versions: what they add comes after a dash.
             (format!("01-{TRACE}-{PARENT}-01"), known(true)),
-            (format!("cc-{TRACE}-{PARENT}-01-what-the-future-will-be-like"), known(true)),
+            (
+                format!("cc-{TRACE}-{PARENT}-01-what-the-future-will-be-like"),
+                known(true),
+            ),
             (format!("fe-{TRACE}-{PARENT}-01-"), known(true)),
             (format!("cc-{TRACE}-{PARENT}-01.what"), None),
             (format!("cc-{TRACE}-{PARENT}-0100"), None),

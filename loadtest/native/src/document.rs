@@ -32,14 +32,20 @@ pub struct Expected {
 pub(crate) fn make(fields: u32, field_bytes: u32, seed: u32) -> Result<Vec<u8>, String> {
     let bytes = u64::from(fields) * u64::from(field_bytes);
     if fields > FIELDS_MAX || bytes > BYTES_MAX {
-        return Err(format!("{fields} fields of {field_bytes} bytes are more than {FIELDS_MAX} or {BYTES_MAX} bytes"));
+        return Err(format!(
+            "{fields} fields of {field_bytes} bytes are more than {FIELDS_MAX} or {BYTES_MAX} bytes"
+        ));
     }
     let mut out = Vec::with_capacity(fields as usize * (field_bytes as usize + 18) + 8);
     write::map_len(&mut out, fields);
     for field in 0..fields {
         write::str(&mut out, &key(field));
         write::str_header(&mut out, field_bytes as usize);
-        letters(&mut out, field_bytes as usize, (u64::from(seed) << 32) | u64::from(field));
+        letters(
+            &mut out,
+            field_bytes as usize,
+            (u64::from(seed) << 32) | u64::from(field),
+        );
     }
     Ok(out)
 }
@@ -72,14 +78,17 @@ pub(crate) fn check(payload: &[u8], expected: &Expected) -> Result<Option<String
         "values" => values(payload, expected)?,
         "envelopes" => {
             // The suite is in the first two characters of the header, the second beside bits of the key id.
-            let (is_of_suite, header): (fn([u8; 2]) -> bool, usize) = match expected.suite.as_deref().unwrap_or("p256")
-            {
-                "p256" => (|chars| matches!(chars, [b'A', b'Q'..=b'f']), 52),
-                "secp256k1" => (|chars| matches!(chars, [b'A', b'g'..=b'v']), 52),
-                "xaes" => (|chars| matches!(chars, [b'A', b'w'..=b'z' | b'0'..=b'9' | b'-' | b'_']), 36),
-                "p256-psk" => (|chars| matches!(chars, [b'B', b'Q'..=b'f']), 52),
-                other => return Err(format!("suite: {other} is not in the contract")),
-            };
+            let (is_of_suite, header): (fn([u8; 2]) -> bool, usize) =
+                match expected.suite.as_deref().unwrap_or("p256") {
+                    "p256" => (|chars| matches!(chars, [b'A', b'Q'..=b'f']), 52),
+                    "secp256k1" => (|chars| matches!(chars, [b'A', b'g'..=b'v']), 52),
+                    "xaes" => (
+                        |chars| matches!(chars, [b'A', b'w'..=b'z' | b'0'..=b'9' | b'-' | b'_']),
+                        36,
+                    ),
+                    "p256-psk" => (|chars| matches!(chars, [b'B', b'Q'..=b'f']), 52),
+                    other => return Err(format!("suite: {other} is not in the contract")),
+                };
             let own = match expected.key_scope.as_deref().unwrap_or("request") {
                 "request" => Some(false),
                 "field" => Some(true),
@@ -89,22 +98,43 @@ pub(crate) fn check(payload: &[u8], expected: &Expected) -> Result<Option<String
             };
             let chars = 4 + header + ((21 + expected.field_bytes as usize) * 4).div_ceil(3);
             each(payload, expected.fields, |text, before| {
-                let shape = Shape { chars, header, is_of_suite: is_of_suite([text[4], text[5]]), own };
+                let shape = Shape {
+                    chars,
+                    header,
+                    is_of_suite: is_of_suite([text[4], text[5]]),
+                    own,
+                };
                 envelope(text, before, &shape)
             })
         }
         "tokens" => each(payload, expected.fields, |text, before| {
             let right = text.len() == 26 && text.starts_with(b"tok_") && before != Some(text);
-            if right { Ok(()) } else { Err("is no new token") }
+            if right {
+                Ok(())
+            } else {
+                Err("is no new token")
+            }
         }),
-        other => return Err(format!("holds: {other} is none of envelopes, tokens, values")),
+        other => {
+            return Err(format!(
+                "holds: {other} is none of envelopes, tokens, values"
+            ));
+        }
     };
     Ok(wrong.err())
 }
 
 fn values(payload: &[u8], expected: &Expected) -> Result<Result<(), String>, String> {
-    let made = make(expected.fields, expected.field_bytes, expected.seed.unwrap_or(0))?;
-    Ok(if made == payload { Ok(()) } else { Err("the document is not the one that was sent".into()) })
+    let made = make(
+        expected.fields,
+        expected.field_bytes,
+        expected.seed.unwrap_or(0),
+    )?;
+    Ok(if made == payload {
+        Ok(())
+    } else {
+        Err("the document is not the one that was sent".into())
+    })
 }
 
 /// How an envelope has to look.
@@ -158,12 +188,19 @@ fn each<'a>(
         if name != key(field) {
             return Err(format!("field {field} has another key"));
         }
-        let text = reader.str_utf8().map_err(|why| format!("{name}: {why}"))?.as_bytes();
+        let text = reader
+            .str_utf8()
+            .map_err(|why| format!("{name}: {why}"))?
+            .as_bytes();
         if text.len() < 8 {
             return Err(format!("{name} is too short"));
         }
         right(text, before).map_err(|why| format!("{name} {why}"))?;
         before = Some(text);
     }
-    if reader.is_at_end() { Ok(()) } else { Err("more follows the document".into()) }
+    if reader.is_at_end() {
+        Ok(())
+    } else {
+        Err("more follows the document".into())
+    }
 }

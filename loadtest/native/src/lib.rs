@@ -70,18 +70,24 @@ pub struct Info {
 pub fn encrypt(msgid: u32, call: Call) -> Result<Buffer> {
     let writing = Writing {
         suite: named("suite", call.suite.as_deref(), Suite::from_name)?,
-        key_scope: named("keyScope", call.key_scope.as_deref(), KeyScope::from_name)?.unwrap_or_default(),
+        key_scope: named("keyScope", call.key_scope.as_deref(), KeyScope::from_name)?
+            .unwrap_or_default(),
         format: named("format", call.format.as_deref(), Format::from_name)?,
-        encoding: named("encoding", call.encoding.as_deref(), Encoding::from_name)?.unwrap_or_default(),
+        encoding: named("encoding", call.encoding.as_deref(), Encoding::from_name)?
+            .unwrap_or_default(),
         ..Writing::default()
     };
-    frame(&call, writing, |out, call| wire::request::encrypt(out, msgid, call))
+    frame(&call, writing, |out, call| {
+        wire::request::encrypt(out, msgid, call)
+    })
 }
 
 /// Encodes a `decrypt` request.
 #[napi(catch_unwind)]
 pub fn decrypt(msgid: u32, call: Call) -> Result<Buffer> {
-    frame(&call, wire::Reading::default(), |out, call| wire::request::decrypt(out, msgid, call))
+    frame(&call, wire::Reading::default(), |out, call| {
+        wire::request::decrypt(out, msgid, call)
+    })
 }
 
 /// Encodes a `tokenize` request.
@@ -93,14 +99,20 @@ pub fn tokenize(msgid: u32, call: Call) -> Result<Buffer> {
         expires_s: call.expires_s.map(|seconds| seconds as u64),
         ..TokenizeOptions::default()
     };
-    frame(&call, minting, |out, call| wire::request::tokenize(out, msgid, call))
+    frame(&call, minting, |out, call| {
+        wire::request::tokenize(out, msgid, call)
+    })
 }
 
 /// Encodes a `detokenize` request.
 #[napi(catch_unwind)]
 pub fn detokenize(msgid: u32, call: Call) -> Result<Buffer> {
-    let within = TokenLookupScope { collection: collection(&call)? };
-    frame(&call, within, |out, call| wire::request::detokenize(out, msgid, call))
+    let within = TokenLookupScope {
+        collection: collection(&call)?,
+    };
+    frame(&call, within, |out, call| {
+        wire::request::detokenize(out, msgid, call)
+    })
 }
 
 /// Encodes a message that cancels the request `msgid`.
@@ -122,16 +134,30 @@ pub fn info(msgid: u32) -> Buffer {
 /// Decodes the `result` of an `info` response.
 #[napi(catch_unwind)]
 pub fn read_info(result: Buffer) -> Result<Info> {
-    let wire::Info { name, version, protocol, methods, key_scopes, .. } =
-        wire::Info::decode(&result).map_err(|malformed| refused(malformed.to_string()))?;
-    Ok(Info { name, version, protocol, methods, key_scopes })
+    let wire::Info {
+        name,
+        version,
+        protocol,
+        methods,
+        key_scopes,
+        ..
+    } = wire::Info::decode(&result).map_err(|malformed| refused(malformed.to_string()))?;
+    Ok(Info {
+        name,
+        version,
+        protocol,
+        methods,
+        key_scopes,
+    })
 }
 
 /// Generates a document of `fields` fields of `field_bytes` bytes: one map of strings. Equal arguments give equal
 /// bytes.
 #[napi(catch_unwind)]
 pub fn document(fields: u32, field_bytes: u32, seed: Option<u32>) -> Result<Buffer> {
-    document::make(fields, field_bytes, seed.unwrap_or(0)).map(Buffer::from).map_err(refused)
+    document::make(fields, field_bytes, seed.unwrap_or(0))
+        .map(Buffer::from)
+        .map_err(refused)
 }
 
 /// Returns the mismatch of a response's payload as a sentence; `null` if it is as expected.
@@ -151,12 +177,16 @@ fn refused(why: String) -> Error {
 }
 
 fn named<T>(key: &str, name: Option<&str>, from_name: fn(&str) -> Option<T>) -> Result<Option<T>> {
-    let known = |name| from_name(name).ok_or_else(|| refused(format!("{key}: {name} is not in the contract")));
+    let known = |name| {
+        from_name(name).ok_or_else(|| refused(format!("{key}: {name} is not in the contract")))
+    };
     name.map(known).transpose()
 }
 
 fn collection(call: &Call) -> Result<&str> {
-    call.collection.as_deref().ok_or_else(|| refused("collection is missing".into()))
+    call.collection
+        .as_deref()
+        .ok_or_else(|| refused("collection is missing".into()))
 }
 
 /// Fills in the common parts of a document request, and calls `append` to encode it.
@@ -169,18 +199,27 @@ fn frame<W: Default>(
     let payload: &[u8] = match (&call.payload, call.fields) {
         (Some(payload), None) => {
             // Two values, or half a value, would shift every later message of the connection.
-            wire::request::check_payload(payload).map_err(|malformed| refused(format!("payload: {malformed}")))?;
+            wire::request::check_payload(payload)
+                .map_err(|malformed| refused(format!("payload: {malformed}")))?;
             payload
         }
         (None, Some(fields)) => {
-            made = document::make(fields, call.field_bytes.unwrap_or(16), call.seed.unwrap_or(0)).map_err(refused)?;
+            made = document::make(
+                fields,
+                call.field_bytes.unwrap_or(16),
+                call.seed.unwrap_or(0),
+            )
+            .map_err(refused)?;
             &made
         }
         _ => return Err(refused("a call has either payload or fields".into())),
     };
     let mut out = Vec::with_capacity(payload.len() + 256);
     let call = wire::DocumentCall {
-        select: call.select.as_ref().map(|paths| paths.iter().map(String::as_str).collect()),
+        select: call
+            .select
+            .as_ref()
+            .map(|paths| paths.iter().map(String::as_str).collect()),
         context: call.context.as_deref().unwrap_or_default(),
         deadline_ms: call.deadline_ms,
         writing,

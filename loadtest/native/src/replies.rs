@@ -4,7 +4,8 @@ use napi::bindgen_prelude::{Buffer, Error, Result, Status, Uint8Array};
 use napi_derive::napi;
 use sealwire_msgpack::{Malformed, Token, TokenReader};
 use sealwire_wire::{
-    DetailValue, Document, Limits, MessageHeader, Notification, RpcError, Scan, Scanner, decode_protocol_error,
+    DetailValue, Document, Limits, MessageHeader, Notification, RpcError, Scan, Scanner,
+    decode_protocol_error,
 };
 
 /// Largest accepted response: an engine's default limit.
@@ -51,8 +52,15 @@ impl Replies {
     #[napi(constructor, catch_unwind)]
     #[allow(clippy::new_without_default)] // Made from JavaScript only.
     pub fn new() -> Self {
-        let limits = Limits { message_bytes_max: REPLY_BYTES_MAX, ..Limits::default() };
-        Self { scanner: Scanner::for_replies(limits), buffered: Vec::new(), read: 0 }
+        let limits = Limits {
+            message_bytes_max: REPLY_BYTES_MAX,
+            ..Limits::default()
+        };
+        Self {
+            scanner: Scanner::for_replies(limits),
+            buffered: Vec::new(),
+            read: 0,
+        }
     }
 
     /// Takes the next bytes and returns the responses that are now complete. Throws if the engine violates the
@@ -66,7 +74,9 @@ impl Replies {
                 Scan::Incomplete => break,
                 Scan::Message(boundary) => {
                     let message = &self.buffered[self.read..self.read + boundary.bytes];
-                    replies.extend(read(message, boundary.head).map_err(|why| broken(why.to_string()))?);
+                    replies.extend(
+                        read(message, boundary.head).map_err(|why| broken(why.to_string()))?,
+                    );
                     self.read += boundary.bytes;
                 }
                 Scan::Refused { error, .. } => return Err(broken(error.to_string())),
@@ -87,30 +97,43 @@ impl Replies {
 }
 
 fn broken(why: String) -> Error {
-    Error::new(Status::GenericFailure, format!("the engine breaks the contract: {why}"))
+    Error::new(
+        Status::GenericFailure,
+        format!("the engine breaks the contract: {why}"),
+    )
 }
 
 fn read(message: &[u8], head: MessageHeader) -> std::result::Result<Option<Reply>, Malformed> {
     let bytes = u32::try_from(message.len()).unwrap_or(u32::MAX);
     match head {
-        MessageHeader::Notification { notice: Some(Notification::Error) } => {
-            Ok(Some(Reply { bytes, ..failed(decode_protocol_error(message)?) }))
-        }
+        MessageHeader::Notification {
+            notice: Some(Notification::Error),
+        } => Ok(Some(Reply {
+            bytes,
+            ..failed(decode_protocol_error(message)?)
+        })),
         MessageHeader::Response { .. } => {
             let reply = sealwire_wire::Reply::decode(message)?;
             let read = match reply.outcome {
                 Ok(result) => succeeded(result)?,
                 Err(error) => failed(error),
             };
-            Ok(Some(Reply { msgid: Some(reply.msgid), bytes, ..read }))
+            Ok(Some(Reply {
+                msgid: Some(reply.msgid),
+                bytes,
+                ..read
+            }))
         }
         MessageHeader::Notification { .. } | MessageHeader::Request { .. } => Ok(None),
     }
 }
 
 fn failed(error: RpcError) -> Reply {
-    let reason =
-        error.details.into_iter().find(|detail| detail.key == "reason").and_then(|detail| match detail.value {
+    let reason = error
+        .details
+        .into_iter()
+        .find(|detail| detail.key == "reason")
+        .and_then(|detail| match detail.value {
             DetailValue::Text(text) => Some(text.into_owned()),
             DetailValue::Number(number) => Some(number.to_string()),
             DetailValue::Errors(_) => None,
@@ -126,10 +149,19 @@ fn failed(error: RpcError) -> Reply {
 
 fn succeeded(result: &[u8]) -> std::result::Result<Reply, Malformed> {
     let Ok(document) = Document::decode(result) else {
-        return Ok(Reply { ok: true, result: Some(result.to_vec().into()), ..Reply::default() });
+        return Ok(Reply {
+            ok: true,
+            result: Some(result.to_vec().into()),
+            ..Reply::default()
+        });
     };
     let fields = leaves(&mut TokenReader::new(document.payload), false)?;
-    Ok(Reply { ok: true, payload: Some(document.payload.to_vec().into()), fields: Some(fields), ..Reply::default() })
+    Ok(Reply {
+        ok: true,
+        payload: Some(document.payload.to_vec().into()),
+        fields: Some(fields),
+        ..Reply::default()
+    })
 }
 
 /// Counts the scalars in the next value, except keys. The scanner has limited the nesting depth before.

@@ -81,7 +81,13 @@ impl Discovery {
     }
 
     fn __repr__(&self) -> String {
-        let count = |verdict| self.0.fields.iter().filter(|field| field.verdict == verdict).count();
+        let count = |verdict| {
+            self.0
+                .fields
+                .iter()
+                .filter(|field| field.verdict == verdict)
+                .count()
+        };
         format!(
             "Discovery({} to mask, {} uncertain, {} harmless)",
             count(FieldVerdict::Sensitive),
@@ -103,20 +109,30 @@ impl Settings {
     fn read(given: &Bound<'_, PyDict>) -> PyResult<Self> {
         let options = Options::new("discover", given)?;
         let mut settings = DiscoverOptions::new(options.required("this_year", "an integer")?);
-        settings.sample = options.take("sample", "an integer")?.unwrap_or(settings.sample);
-        settings.min_confidence = options.take("min_confidence", "a number")?.unwrap_or(settings.min_confidence);
-        settings.seed = options.take("seed", "an integer from 0 to 2**64 - 1")?.unwrap_or(settings.seed);
+        settings.sample = options
+            .take("sample", "an integer")?
+            .unwrap_or(settings.sample);
+        settings.min_confidence = options
+            .take("min_confidence", "a number")?
+            .unwrap_or(settings.min_confidence);
+        settings.seed = options
+            .take("seed", "an integer from 0 to 2**64 - 1")?
+            .unwrap_or(settings.seed);
         let read = Self {
             options: settings,
             table: options.take("table", "a string")?.unwrap_or_default(),
             notes: options.texts("notes")?.unwrap_or_default(),
             retry_timeout: Duration::from_millis(
-                options.take("retry_timeout_ms", "an integer, 0 or more")?.unwrap_or(0),
+                options
+                    .take("retry_timeout_ms", "an integer, 0 or more")?
+                    .unwrap_or(0),
             ),
         };
         options.finish()?;
         if !SAMPLES.contains(&read.options.sample) {
-            return Err(PyValueError::new_err(format!("sample must be in {SAMPLES:?}")));
+            return Err(PyValueError::new_err(format!(
+                "sample must be in {SAMPLES:?}"
+            )));
         }
         if !(0.0..=1.0).contains(&read.options.min_confidence) {
             return Err(PyValueError::new_err("min_confidence must be from 0 to 1"));
@@ -148,36 +164,54 @@ pub(crate) fn discover(
     };
     // Wrong options are errors also where no column is tried.
     if let Some(engine) = &engine {
-        engine.request(&"redact".parse().map_err(|_| PyValueError::new_err("no function"))?)?;
+        engine.request(
+            &"redact"
+                .parse()
+                .map_err(|_| PyValueError::new_err("no function"))?,
+        )?;
     }
     let samples = sampled(py, data, settings.options)?;
     let judged = py.detach(|| samples.judge(&settings.table));
     let mut discovery = match engine {
         None => py.detach(|| judged.decide::<PyErr>(None))?,
-        Some(engine) => {
-            judged.decide(Some(&mut |function: &Function, column: &Column| engine.masks(py, function, column)))?
-        }
+        Some(engine) => judged.decide(Some(&mut |function: &Function, column: &Column| {
+            engine.masks(py, function, column)
+        }))?,
     };
     discovery.notes.splice(0..0, settings.notes);
     Ok(Discovery(discovery))
 }
 
-fn sampled(py: Python<'_>, data: &Bound<'_, PyAny>, options: DiscoverOptions) -> PyResult<ArrowSamples> {
+fn sampled(
+    py: Python<'_>,
+    data: &Bound<'_, PyAny>,
+    options: DiscoverOptions,
+) -> PyResult<ArrowSamples> {
     if data.hasattr("__arrow_c_array__")? {
         let data = ArrowData::import(data)?;
         let mut samples = ArrowSamples::new(&data.schema(), options);
-        py.detach(|| data.batches().iter().for_each(|batch| samples.add_batch(batch)));
+        py.detach(|| {
+            data.batches()
+                .iter()
+                .for_each(|batch| samples.add_batch(batch))
+        });
         return Ok(samples);
     }
     if !data.hasattr("__arrow_c_stream__")? {
-        let expected = "data must be a table, a record batch or a stream with the Arrow PyCapsule interface";
+        let expected =
+            "data must be a table, a record batch or a stream with the Arrow PyCapsule interface";
         return Err(PyTypeError::new_err(expected));
     }
     let reader = RecordBatchStreamReader::from_pyarrow_bound(data)?;
     let mut samples = ArrowSamples::new(&reader.schema(), options);
-    let read_all = || reader.map(checked).try_for_each(|batch| batch.map(|batch| samples.add_batch(&batch)));
+    let read_all = || {
+        reader
+            .map(checked)
+            .try_for_each(|batch| batch.map(|batch| samples.add_batch(&batch)))
+    };
     // The text of the error can be the producer's, and hold values.
-    py.detach(read_all).map_err(|_| PyValueError::new_err("the stream failed or is no valid Arrow data"))?;
+    py.detach(read_all)
+        .map_err(|_| PyValueError::new_err("the stream failed or is no valid Arrow data"))?;
     Ok(samples)
 }
 
@@ -191,23 +225,37 @@ struct EngineTrial<'a, 'py> {
 
 impl EngineTrial<'_, '_> {
     fn request(&self, function: &Function) -> PyResult<crate::request::DocumentRequest> {
-        let rule = RuleText { target: Target::Column("column".to_owned()), mask: function.to_string() };
+        let rule = RuleText {
+            target: Target::Column("column".to_owned()),
+            mask: function.to_string(),
+        };
         let rules = sealwire_mask_rules::Rules::new(Unknown::Keep, vec![rule], Vec::new());
         let rules = rules.map_err(|error| PyValueError::new_err(error.to_string()))?;
         request_of_rule("discover", &rules, 0, self.app, self.options)
     }
 
     /// Returns the masks of a column's values, or `None` if the engine says that the function does not fit one of them.
-    fn masks(&self, py: Python<'_>, function: &Function, column: &Column) -> PyResult<Option<Vec<u8>>> {
+    fn masks(
+        &self,
+        py: Python<'_>,
+        function: &Function,
+        column: &Column,
+    ) -> PyResult<Option<Vec<u8>>> {
         let request = self.request(function)?;
         let columns = std::slice::from_ref(column);
         let (document, _) = payload(columns, |_| None);
         self.running.count_values(column.count);
         let (running, retry_timeout) = (&self.running, self.retry_timeout);
-        match running.wait(py, request.send_paced(running, retry_timeout, &document, None))? {
+        match running.wait(
+            py,
+            request.send_paced(running, retry_timeout, &document, None),
+        )? {
             Ok(masked) => match answers(&masked.payload, columns) {
                 Ok(mut values) => Ok(values.pop()),
-                Err(_) => Err(errors::of_client(py, &Error::Protocol(Malformed::Truncated))),
+                Err(_) => Err(errors::of_client(
+                    py,
+                    &Error::Protocol(Malformed::Truncated),
+                )),
             },
             Err(error) if is_unfit(&error) => Ok(None),
             Err(error) => Err(errors::of_client(py, &error)),

@@ -2,7 +2,9 @@
 
 use arrow_array::ffi::FFI_ArrowArray;
 use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchIterator, RecordBatchReader, StructArray, make_array};
+use arrow_array::{
+    Array, ArrayRef, RecordBatch, RecordBatchIterator, RecordBatchReader, StructArray, make_array,
+};
 use arrow_data::ArrayData;
 use arrow_pyarrow::FromPyArrow;
 use arrow_schema::ffi::FFI_ArrowSchema;
@@ -33,10 +35,16 @@ impl ArrowData {
             let array = ArrayData::from_pyarrow_bound(data)?;
             if matches!(array.data_type(), DataType::Struct(_)) {
                 if array.null_count() > 0 {
-                    return Err(PyTypeError::new_err("a column of structs with nulls must be within a table"));
+                    return Err(PyTypeError::new_err(
+                        "a column of structs with nulls must be within a table",
+                    ));
                 }
                 let batch = RecordBatch::from_pyarrow_bound(data)?;
-                return Ok(Self { kind: Kind::Batch, schema: batch.schema(), batches: vec![batch] });
+                return Ok(Self {
+                    kind: Kind::Batch,
+                    schema: batch.schema(),
+                    batches: vec![batch],
+                });
             }
             let metadata = if data.hasattr("__arrow_c_schema__")? {
                 Field::from_pyarrow_bound(data)?.metadata().clone()
@@ -45,18 +53,33 @@ impl ArrowData {
             };
             let field = Field::new("", array.data_type().clone(), true).with_metadata(metadata);
             let schema = Arc::new(Schema::new(vec![field]));
-            let batch = RecordBatch::try_new(SchemaRef::clone(&schema), vec![make_array(array)]).map_err(unusable)?;
-            return Ok(Self { kind: Kind::Column, schema, batches: vec![batch] });
+            let batch = RecordBatch::try_new(SchemaRef::clone(&schema), vec![make_array(array)])
+                .map_err(unusable)?;
+            return Ok(Self {
+                kind: Kind::Column,
+                schema,
+                batches: vec![batch],
+            });
         }
         if data.hasattr("__arrow_c_stream__")? {
             let reader = RecordBatchStreamReader::from_pyarrow_bound(data)?;
             let schema = reader.schema();
-            let batches = data.py().detach(|| reader.map(checked).collect::<Result<Vec<_>, _>>());
+            let batches = data
+                .py()
+                .detach(|| reader.map(checked).collect::<Result<Vec<_>, _>>());
             // The text of the error can be the producer's, and hold values.
-            let batches = batches.map_err(|_| PyValueError::new_err("the stream failed or is no valid Arrow data"))?;
-            return Ok(Self { kind: Kind::Table, schema, batches });
+            let batches = batches.map_err(|_| {
+                PyValueError::new_err("the stream failed or is no valid Arrow data")
+            })?;
+            return Ok(Self {
+                kind: Kind::Table,
+                schema,
+                batches,
+            });
         }
-        Err(PyTypeError::new_err("data must be a table, a record batch or a column with the Arrow PyCapsule interface"))
+        Err(PyTypeError::new_err(
+            "data must be a table, a record batch or a column with the Arrow PyCapsule interface",
+        ))
     }
 
     pub(crate) fn schema(&self) -> SchemaRef {
@@ -75,9 +98,18 @@ impl ArrowData {
         mut batches: Vec<RecordBatch>,
     ) -> PyResult<Bound<'py, PyAny>> {
         match (self.kind, batches.len()) {
-            (Kind::Batch, 1) => Ok(Bound::new(py, ArrowBatch { batch: batches.swap_remove(0) })?.into_any()),
+            (Kind::Batch, 1) => Ok(Bound::new(
+                py,
+                ArrowBatch {
+                    batch: batches.swap_remove(0),
+                },
+            )?
+            .into_any()),
             (Kind::Column, 1) => {
-                let (field, values) = (FieldRef::clone(&schema.fields()[0]), ArrayRef::clone(batches[0].column(0)));
+                let (field, values) = (
+                    FieldRef::clone(&schema.fields()[0]),
+                    ArrayRef::clone(batches[0].column(0)),
+                );
                 Ok(Bound::new(py, ArrowColumn { field, values })?.into_any())
             }
             _ => Ok(Bound::new(py, ArrowTable { schema, batches })?.into_any()),
@@ -88,7 +120,10 @@ impl ArrowData {
 /// Rejects a batch whose buffers do not fit its types, because they are read without further checks.
 pub(super) fn checked(batch: Result<RecordBatch, ArrowError>) -> Result<RecordBatch, ArrowError> {
     let batch = batch?;
-    batch.columns().iter().try_for_each(|column| column.to_data().validate_full())?;
+    batch
+        .columns()
+        .iter()
+        .try_for_each(|column| column.to_data().validate_full())?;
     Ok(batch)
 }
 
@@ -100,7 +135,11 @@ fn schema_capsule<'py, T>(py: Python<'py>, of: T) -> PyResult<Bound<'py, PyCapsu
 where
     FFI_ArrowSchema: TryFrom<T, Error = ArrowError>,
 {
-    PyCapsule::new_with_value(py, FFI_ArrowSchema::try_from(of).map_err(unusable)?, c"arrow_schema")
+    PyCapsule::new_with_value(
+        py,
+        FFI_ArrowSchema::try_from(of).map_err(unusable)?,
+        c"arrow_schema",
+    )
 }
 
 fn array_capsule<'py>(py: Python<'py>, array: &ArrayData) -> PyResult<Bound<'py, PyCapsule>> {
@@ -133,7 +172,11 @@ impl ArrowTable {
         let _ = requested_schema;
         let batches = self.batches.clone().into_iter().map(Ok);
         let reader = RecordBatchIterator::new(batches, SchemaRef::clone(&self.schema));
-        PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(Box::new(reader)), c"arrow_array_stream")
+        PyCapsule::new_with_value(
+            py,
+            FFI_ArrowArrayStream::new(Box::new(reader)),
+            c"arrow_array_stream",
+        )
     }
 }
 
@@ -181,6 +224,9 @@ impl ArrowColumn {
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Capsules<'py>> {
         let _ = requested_schema;
-        Ok((self.__arrow_c_schema__(py)?, array_capsule(py, &self.values.to_data())?))
+        Ok((
+            self.__arrow_c_schema__(py)?,
+            array_capsule(py, &self.values.to_data())?,
+        ))
     }
 }

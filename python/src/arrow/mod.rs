@@ -20,7 +20,9 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sealwire_client::{DetailValue, Error, Malformed};
-use sealwire_columns::{ColumnError, Direction, Leaf, Path, Piece, Pieces, Replacement, check, replace_columns};
+use sealwire_columns::{
+    ColumnError, Direction, Leaf, Path, Piece, Pieces, Replacement, check, replace_columns,
+};
 use sha2::{Digest, Sha256};
 
 pub(crate) use discovery::{DiscoveredField, Discovery, discover};
@@ -44,8 +46,14 @@ const SEED_BYTES: RangeInclusive<usize> = 16..=64;
 const BATCH_FIELDS_MAX: usize = 10_000;
 
 /// Options of requests that have no meaning for a column or would be used for several requests.
-const NOT_FOR_COLUMNS: [&str; 6] =
-    ["select", "unmatched", "on_error", "encapsulation", "encapsulations", "idempotency_key"];
+const NOT_FOR_COLUMNS: [&str; 6] = [
+    "select",
+    "unmatched",
+    "on_error",
+    "encapsulation",
+    "encapsulations",
+    "idempotency_key",
+];
 
 /// A column to work on.
 struct Column {
@@ -57,7 +65,10 @@ struct Column {
 
 impl Column {
     fn replacement(&self) -> Replacement<'_> {
-        Replacement { path: &self.path, data_type: self.data_type.as_ref() }
+        Replacement {
+            path: &self.path,
+            data_type: self.data_type.as_ref(),
+        }
     }
 }
 
@@ -74,23 +85,39 @@ impl Batching {
     fn read(method: &str, given: &Bound<'_, PyDict>) -> PyResult<Self> {
         let options = Options::new(method, given)?;
         let batching = Self {
-            batch_fields: options.take("batch_fields", "an integer")?.unwrap_or(BATCH_FIELDS),
-            in_flight: options.take("in_flight", "an integer")?.unwrap_or(IN_FLIGHT),
+            batch_fields: options
+                .take("batch_fields", "an integer")?
+                .unwrap_or(BATCH_FIELDS),
+            in_flight: options
+                .take("in_flight", "an integer")?
+                .unwrap_or(IN_FLIGHT),
             retry_timeout: Duration::from_millis(
-                options.take("retry_timeout_ms", "an integer, 0 or more")?.unwrap_or(0),
+                options
+                    .take("retry_timeout_ms", "an integer, 0 or more")?
+                    .unwrap_or(0),
             ),
             idempotency_seed: options.bytes("idempotency_seed")?,
         };
         options.finish()?;
         if !(1..=BATCH_FIELDS_MAX).contains(&batching.batch_fields) {
-            return Err(PyValueError::new_err(format!("batch_fields must be in 1..={BATCH_FIELDS_MAX}")));
+            return Err(PyValueError::new_err(format!(
+                "batch_fields must be in 1..={BATCH_FIELDS_MAX}"
+            )));
         }
         if !(1..=IN_FLIGHT_MAX).contains(&batching.in_flight) {
-            return Err(PyValueError::new_err(format!("in_flight must be in 1..={IN_FLIGHT_MAX}")));
+            return Err(PyValueError::new_err(format!(
+                "in_flight must be in 1..={IN_FLIGHT_MAX}"
+            )));
         }
-        if batching.idempotency_seed.as_ref().is_some_and(|seed| !SEED_BYTES.contains(&seed.len())) {
+        if batching
+            .idempotency_seed
+            .as_ref()
+            .is_some_and(|seed| !SEED_BYTES.contains(&seed.len()))
+        {
             let (least, most) = SEED_BYTES.into_inner();
-            return Err(PyValueError::new_err(format!("idempotency_seed must have {least} to {most} bytes")));
+            return Err(PyValueError::new_err(format!(
+                "idempotency_seed must have {least} to {most} bytes"
+            )));
         }
         Ok(batching)
     }
@@ -136,7 +163,9 @@ pub(crate) fn transform<'py>(
     let schema = data.schema();
     let columns = columns
         .into_iter()
-        .map(|(path, data_type, options)| read_column(&schema, method, app, &path, data_type, &options))
+        .map(|(path, data_type, options)| {
+            read_column(&schema, method, app, &path, data_type, &options)
+        })
         .collect::<PyResult<Vec<_>>>()?;
     let direction = match method {
         "encrypt" | "tokenize" => Direction::Seal,
@@ -146,7 +175,9 @@ pub(crate) fn transform<'py>(
     let mut batches = data.batches();
     let leaves = find_leaves(&columns, &batches);
     let work = send_all(&running, &columns, &leaves, &batching);
-    let results = running.wait(py, work)?.map_err(|failed| piece_error(py, &failed))?;
+    let results = running
+        .wait(py, work)?
+        .map_err(|failed| piece_error(py, &failed))?;
     let schema = py
         .detach(|| {
             let columns: Vec<_> = columns.iter().map(Column::replacement).collect();
@@ -181,20 +212,32 @@ fn read_column(
 ) -> PyResult<Column> {
     for name in NOT_FOR_COLUMNS {
         if options.contains(name)? {
-            return Err(PyTypeError::new_err(format!("{method}() got an unexpected keyword argument '{name}'")));
+            return Err(PyTypeError::new_err(format!(
+                "{method}() got an unexpected keyword argument '{name}'"
+            )));
         }
     }
     let options = Options::new(method, options)?;
     let request = DocumentRequest::read(method, app.to_owned(), &options)?;
-    let request = request.ok_or_else(|| PyTypeError::new_err(format!("no method {method} for columns")))?;
+    let request =
+        request.ok_or_else(|| PyTypeError::new_err(format!("no method {method} for columns")))?;
     options.finish()?;
-    let data_type = data_type.map(|data_type| read_type(&data_type)).transpose()?;
+    let data_type = data_type
+        .map(|data_type| read_type(&data_type))
+        .transpose()?;
     let path = Path::parse(path, schema).map_err(column_error)?;
     let old = path.field(schema).map_err(column_error)?;
-    for data_type in [Some(old.data_type()), data_type.as_ref()].into_iter().flatten() {
+    for data_type in [Some(old.data_type()), data_type.as_ref()]
+        .into_iter()
+        .flatten()
+    {
         check(path.text(), data_type).map_err(column_error)?;
     }
-    Ok(Column { path, request, data_type })
+    Ok(Column {
+        path,
+        request,
+        data_type,
+    })
 }
 
 /// Reads a type. polars gives its types as a schema of one column.
@@ -207,7 +250,12 @@ fn read_type(data_type: &Bound<'_, PyAny>) -> PyResult<DataType> {
 
 /// Finds the values of each column in each batch: first all batches of the first column.
 fn find_leaves(columns: &[Column], batches: &[RecordBatch]) -> Vec<Leaf> {
-    let of_column = |column: &Column| batches.iter().map(|batch| column.path.find(batch)).collect::<Vec<_>>();
+    let of_column = |column: &Column| {
+        batches
+            .iter()
+            .map(|batch| column.path.find(batch))
+            .collect::<Vec<_>>()
+    };
     columns.iter().flat_map(of_column).collect()
 }
 
@@ -228,18 +276,37 @@ async fn send_all(
         let part_key = part_key.as_ref().map(|key| key.as_slice());
         let failed = |error: Error| {
             let place = failed_field(&error).and_then(|field| piece.part_of(field));
-            let row = place.filter(|_| !column.path.is_in_list()).and_then(|(part, number)| {
-                let earlier = leaves[first..part.leaf].iter().map(Leaf::rows).sum::<usize>();
-                Some(earlier + leaves[part.leaf].row(part.first_row, number)?)
-            });
-            PieceError { error, column: column.path.text().to_owned(), row }
+            let row = place
+                .filter(|_| !column.path.is_in_list())
+                .and_then(|(part, number)| {
+                    let earlier = leaves[first..part.leaf]
+                        .iter()
+                        .map(Leaf::rows)
+                        .sum::<usize>();
+                    Some(earlier + leaves[part.leaf].row(part.first_row, number)?)
+                });
+            PieceError {
+                error,
+                column: column.path.text().to_owned(),
+                row,
+            }
         };
-        let sent = column.request.send_paced(running, batching.retry_timeout, &piece.payload, part_key).await;
+        let sent = column
+            .request
+            .send_paced(running, batching.retry_timeout, &piece.payload, part_key)
+            .await;
         let divided = piece.divide(&sent.map_err(failed)?.payload);
-        Ok((number, divided.ok_or_else(|| failed(Error::Protocol(Malformed::Truncated)))?))
+        Ok((
+            number,
+            divided.ok_or_else(|| failed(Error::Protocol(Malformed::Truncated)))?,
+        ))
     };
-    let pieces = stream::iter(Pieces::new(leaves, batches, batching.batch_fields).enumerate()).map(send);
-    let mut arrived: Vec<_> = pieces.buffer_unordered(batching.in_flight).try_collect().await?;
+    let pieces =
+        stream::iter(Pieces::new(leaves, batches, batching.batch_fields).enumerate()).map(send);
+    let mut arrived: Vec<_> = pieces
+        .buffer_unordered(batching.in_flight)
+        .try_collect()
+        .await?;
     arrived.sort_unstable_by_key(|(number, _)| *number);
     let mut results = vec![Vec::new(); leaves.len()];
     for (leaf, values) in arrived.into_iter().flat_map(|(_, divided)| divided) {
@@ -250,14 +317,22 @@ async fn send_all(
 
 /// Returns the position in its request of the field that an error is about.
 fn failed_field(error: &Error) -> Option<usize> {
-    failed_path(error)?.strip_prefix("$[")?.strip_suffix(']')?.parse().ok()
+    failed_path(error)?
+        .strip_prefix("$[")?
+        .strip_suffix(']')?
+        .parse()
+        .ok()
 }
 
 /// Returns the path that an error is about.
 fn failed_path(error: &Error) -> Option<&str> {
-    let Error::Rpc(error) = error else { return None };
+    let Error::Rpc(error) = error else {
+        return None;
+    };
     let path = error.details.iter().find(|detail| detail.key == "path")?;
-    let DetailValue::Text(path) = &path.value else { return None };
+    let DetailValue::Text(path) = &path.value else {
+        return None;
+    };
     Some(path)
 }
 
@@ -272,7 +347,9 @@ fn piece_error(py: Python<'_>, failed: &PieceError) -> PyErr {
         if !failed.column.is_empty() {
             details.set_item("column", &failed.column)?;
         }
-        failed.row.map_or(Ok(()), |row| details.set_item("row", row))
+        failed
+            .row
+            .map_or(Ok(()), |row| details.set_item("row", row))
     };
     match note() {
         Ok(()) => error,

@@ -15,7 +15,9 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sealwire_client::{Error, Malformed};
-use sealwire_columns::{LeafDecision, LeafMask, LeafPlan, MaskPieces, ResolveError, put_leaves, resolve};
+use sealwire_columns::{
+    LeafDecision, LeafMask, LeafPlan, MaskPieces, ResolveError, put_leaves, resolve,
+};
 use sealwire_mask_rules::{Column, Target, answers, payload, place};
 
 use super::exchange::ArrowData;
@@ -39,14 +41,21 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    fn parse(text: String, mut read: impl FnMut(&str) -> Result<String, String>) -> Result<Self, String> {
+    fn parse(
+        text: String,
+        mut read: impl FnMut(&str) -> Result<String, String>,
+    ) -> Result<Self, String> {
         let mut files = HashMap::new();
         let rules = sealwire_mask_rules::Rules::from_toml_with(&text, |name| {
             let content = read(name)?;
             files.insert(name.to_owned(), content.clone());
             Ok(content)
         });
-        Ok(Self { rules: rules.map_err(|error| error.to_string())?, text, files })
+        Ok(Self {
+            rules: rules.map_err(|error| error.to_string())?,
+            text,
+            files,
+        })
     }
 }
 
@@ -57,17 +66,25 @@ impl Rules {
     #[pyo3(signature = (text, files=None))]
     fn new(text: String, files: Option<HashMap<String, String>>) -> PyResult<Self> {
         let files = files.unwrap_or_default();
-        let read = |name: &str| files.get(name).cloned().ok_or_else(|| format!("files has no {name}"));
+        let read = |name: &str| {
+            files
+                .get(name)
+                .cloned()
+                .ok_or_else(|| format!("files has no {name}"))
+        };
         Self::parse(text, read).map_err(PyValueError::new_err)
     }
 
     /// Reads a file of rules, and the lists beside it.
     #[staticmethod]
     fn from_file(path: std::path::PathBuf) -> PyResult<Self> {
-        let text = read_file(&path).map_err(|error| PyValueError::new_err(format!("{}: {error}", path.display())))?;
+        let text = read_file(&path)
+            .map_err(|error| PyValueError::new_err(format!("{}: {error}", path.display())))?;
         let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-        let read = |name: &str| read_file(&folder.join(name)).map_err(|error| format!("{name}: {error}"));
-        Self::parse(text, read).map_err(|error| PyValueError::new_err(format!("{}: {error}", path.display())))
+        let read =
+            |name: &str| read_file(&folder.join(name)).map_err(|error| format!("{name}: {error}"));
+        Self::parse(text, read)
+            .map_err(|error| PyValueError::new_err(format!("{}: {error}", path.display())))
     }
 
     fn __getnewargs__(&self) -> (String, HashMap<String, String>) {
@@ -95,12 +112,23 @@ impl Rules {
         let plans = resolve(&self.rules, &schema).map_err(resolve_error)?;
         let of = |plan: &LeafPlan| {
             let function = match plan.decision {
-                LeafDecision::Rule(rule) => self.rules.get(rule).map(|rule| rule.function.to_string()),
+                LeafDecision::Rule(rule) => {
+                    self.rules.get(rule).map(|rule| rule.function.to_string())
+                }
                 LeafDecision::Kinds | LeafDecision::Keep => None,
             };
-            let subjects = plan.subject_leaves().map(|(_, leaf)| plans[leaf].path.column()).collect();
+            let subjects = plan
+                .subject_leaves()
+                .map(|(_, leaf)| plans[leaf].path.column())
+                .collect();
             let is_examined = plan.decision == LeafDecision::Kinds;
-            (plan.path.text().to_owned(), plan.path.column(), function, is_examined, subjects)
+            (
+                plan.path.text().to_owned(),
+                plan.path.column(),
+                function,
+                is_examined,
+                subjects,
+            )
         };
         Ok(plans.iter().map(of).collect())
     }
@@ -138,22 +166,55 @@ pub(crate) fn mask_by_rules<'py>(
     let (schema, mut batches) = (data.schema(), data.batches());
     let rules = &rules.rules;
     let plans = resolve(rules, &schema).map_err(resolve_error)?;
-    let masked = plans.iter().filter(|plan| plan.decision != LeafDecision::Keep);
+    let masked = plans
+        .iter()
+        .filter(|plan| plan.decision != LeafDecision::Keep);
     let masked: Vec<&LeafPlan> = masked.collect();
     let select = || {
-        let of_plan = |plan: &&LeafPlan| batches.iter().map(|batch| plan.select(rules, batch)).collect::<Vec<_>>();
-        masked.iter().flat_map(of_plan).collect::<Result<Vec<_>, _>>()
+        let of_plan = |plan: &&LeafPlan| {
+            batches
+                .iter()
+                .map(|batch| plan.select(rules, batch))
+                .collect::<Vec<_>>()
+        };
+        masked
+            .iter()
+            .flat_map(of_plan)
+            .collect::<Result<Vec<_>, _>>()
     };
     let masks = py.detach(select).map_err(resolve_error)?;
-    let used: BTreeSet<usize> = masks.iter().flat_map(LeafMask::rules).map(|(rule, _)| rule).collect();
+    let used: BTreeSet<usize> = masks
+        .iter()
+        .flat_map(LeafMask::rules)
+        .map(|(rule, _)| rule)
+        .collect();
     let request = |rule| Ok((rule, request_of_rule("mask", rules, rule, app, options)?));
-    let requests = used.into_iter().map(request).collect::<PyResult<HashMap<_, _>>>()?;
-    let sent = send_all(&running, &masked, &masks, rules, &requests, &batching, batches.len());
-    let results = running.wait(py, sent)?.map_err(|failed| piece_error(py, &failed))?;
+    let requests = used
+        .into_iter()
+        .map(request)
+        .collect::<PyResult<HashMap<_, _>>>()?;
+    let sent = send_all(
+        &running,
+        &masked,
+        &masks,
+        rules,
+        &requests,
+        &batching,
+        batches.len(),
+    );
+    let results = running
+        .wait(py, sent)?
+        .map_err(|failed| piece_error(py, &failed))?;
     let put_back = || {
-        let arrays = masks.iter().zip(&results).map(|(mask, results)| mask.put_back(results));
+        let arrays = masks
+            .iter()
+            .zip(&results)
+            .map(|(mask, results)| mask.put_back(results));
         let mut arrays = arrays.collect::<Result<Vec<_>, _>>()?.into_iter();
-        let leaves: Vec<_> = masked.iter().map(|plan| (*plan, arrays.by_ref().take(batches.len()).collect())).collect();
+        let leaves: Vec<_> = masked
+            .iter()
+            .map(|plan| (*plan, arrays.by_ref().take(batches.len()).collect()))
+            .collect();
         put_leaves(&schema, &mut batches, leaves)
     };
     let schema = py.detach(put_back).map_err(column_error)?;
@@ -168,9 +229,19 @@ pub(super) fn request_of_rule(
     app: &str,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<DocumentRequest> {
-    let function = &rules.get(rule).ok_or_else(|| PyValueError::new_err("no such rule"))?.function;
+    let function = &rules
+        .get(rule)
+        .ok_or_else(|| PyValueError::new_err("no such rule"))?
+        .function;
     let subjects = function.subject().is_some().then(Vec::new);
-    let (_, paths) = payload(&[Column { rule, subjects, ..Column::default() }], |_| function.subject());
+    let (_, paths) = payload(
+        &[Column {
+            rule,
+            subjects,
+            ..Column::default()
+        }],
+        |_| function.subject(),
+    );
     let py = options.py();
     let entry = PyDict::new(py);
     entry.set_item("path", &paths[0])?;
@@ -178,13 +249,18 @@ pub(super) fn request_of_rule(
     let own = options.copy()?;
     for name in NOT_FOR_COLUMNS.iter().chain(&["rules", "unknown", "lists"]) {
         if own.contains(name)? {
-            return Err(PyTypeError::new_err(format!("{method}() got an unexpected keyword argument '{name}'")));
+            return Err(PyTypeError::new_err(format!(
+                "{method}() got an unexpected keyword argument '{name}'"
+            )));
         }
     }
     own.set_item("rules", vec![entry])?;
     own.set_item("unknown", "keep")?;
     let lists = PyDict::new(py);
-    for (name, entries) in rules.lists().filter(|(name, _)| function.list() == Some(name)) {
+    for (name, entries) in rules
+        .lists()
+        .filter(|(name, _)| function.list() == Some(name))
+    {
         lists.set_item(name, entries.collect::<Vec<_>>())?;
     }
     own.set_item("lists", lists)?;
@@ -215,7 +291,13 @@ struct Parts<'m> {
 
 impl<'m> Parts<'m> {
     fn new(masks: &'m [LeafMask], batch_fields: usize) -> Self {
-        Self { masks, batch_fields, number: 0, pieces: None, last: None }
+        Self {
+            masks,
+            batch_fields,
+            number: 0,
+            pieces: None,
+            last: None,
+        }
     }
 }
 
@@ -225,11 +307,20 @@ impl Iterator for Parts<'_> {
     fn next(&mut self) -> Option<Part> {
         loop {
             let mask = self.masks.get(self.number)?;
-            let pieces = self.pieces.get_or_insert_with(|| mask.pieces(self.batch_fields, PIECE_BYTES));
+            let pieces = self
+                .pieces
+                .get_or_insert_with(|| mask.pieces(self.batch_fields, PIECE_BYTES));
             if let Some(column) = pieces.next() {
-                let first = self.last.filter(|(rule, _)| *rule == column.rule).map_or(0, |(_, count)| count);
+                let first = self
+                    .last
+                    .filter(|(rule, _)| *rule == column.rule)
+                    .map_or(0, |(_, count)| count);
                 self.last = Some((column.rule, first + column.count));
-                return Some(Part { number: self.number, first, column });
+                return Some(Part {
+                    number: self.number,
+                    first,
+                    column,
+                });
             }
             self.number += 1;
             (self.pieces, self.last) = (None, None);
@@ -249,27 +340,47 @@ async fn send_all(
     batches: usize,
 ) -> Result<Vec<Vec<(usize, Bytes)>>, PieceError> {
     let subject = |rule: usize| rules.get(rule).and_then(|rule| rule.function.subject());
-    let send = async |(order, Part { number, first, column }): (usize, Part)| {
+    let send = async |(
+        order,
+        Part {
+            number,
+            first,
+            column,
+        },
+    ): (usize, Part)| {
         let rule = column.rule;
         running.count_values(column.count);
         let columns = [column];
         let (document, _) = payload(&columns, subject);
-        let masked = requests[&rule].send_paced(running, batching.retry_timeout, &document, None).await;
+        let masked = requests[&rule]
+            .send_paced(running, batching.retry_timeout, &document, None)
+            .await;
         let failed = |error: Error| {
             let plan = plans[number / batches];
             let nth = failed_path(&error).and_then(place).map(|(_, nth)| nth);
-            let row = nth.and_then(|nth| masks[number].row(rule, first + nth)).filter(|_| !plan.path.is_in_list());
-            let earlier = masks[number / batches * batches..number].iter().map(|mask| mask.leaf().rows());
+            let row = nth
+                .and_then(|nth| masks[number].row(rule, first + nth))
+                .filter(|_| !plan.path.is_in_list());
+            let earlier = masks[number / batches * batches..number]
+                .iter()
+                .map(|mask| mask.leaf().rows());
             let row = row.map(|row| row + earlier.sum::<usize>());
-            PieceError { error, column: plan.path.text().to_owned(), row }
+            PieceError {
+                error,
+                column: plan.path.text().to_owned(),
+                row,
+            }
         };
         let masked = masked.map_err(failed)?;
-        let mut values =
-            answers(&masked.payload, &columns).map_err(|_| failed(Error::Protocol(Malformed::Truncated)))?;
+        let mut values = answers(&masked.payload, &columns)
+            .map_err(|_| failed(Error::Protocol(Malformed::Truncated)))?;
         Ok((order, number, rule, Bytes::from(values.swap_remove(0))))
     };
     let parts = stream::iter(Parts::new(masks, batching.batch_fields).enumerate()).map(send);
-    let mut arrived: Vec<_> = parts.buffer_unordered(batching.in_flight).try_collect().await?;
+    let mut arrived: Vec<_> = parts
+        .buffer_unordered(batching.in_flight)
+        .try_collect()
+        .await?;
     arrived.sort_unstable_by_key(|(order, ..)| *order);
     let mut results = vec![Vec::new(); masks.len()];
     for (_, number, rule, values) in arrived {

@@ -61,10 +61,18 @@ fn style() -> String {
 
 fn machines(comparison: &MachineComparison) -> String {
     let head = comparison.sides.iter().zip(SIDES).map(|(side, name)| {
-        format!("<th><span class=\"key {}\"></span>{name}: {}", name.to_lowercase(), escape(&side.name))
+        format!(
+            "<th><span class=\"key {}\"></span>{name}: {}",
+            name.to_lowercase(),
+            escape(&side.name)
+        )
     });
     let mut table = format!("<table>\n<tr><th>{}\n", head.collect::<String>());
-    for [name, a, b] in comparison.properties().into_iter().map(|cells| cells.map(|cell| escape(&cell))) {
+    for [name, a, b] in comparison
+        .properties()
+        .into_iter()
+        .map(|cells| cells.map(|cell| escape(&cell)))
+    {
         let class = if a == b { "" } else { " class=differs" };
         let _ = writeln!(table, "<tr{class}><td>{name}<td>{a}<td>{b}");
     }
@@ -73,8 +81,13 @@ fn machines(comparison: &MachineComparison) -> String {
 
 fn section(primitive: &Primitive) -> Result<String, Box<dyn Error + Send + Sync>> {
     let (title, svg) = (escape(&primitive.title()), plot::svg(primitive)?);
-    let changed = if primitive.reversed.is_empty() { "" } else { " class=changed" };
-    let mut section = format!("<h2>{title}</h2>\n<figure role=img aria-label=\"{title}\">\n{svg}</figure>\n");
+    let changed = if primitive.reversed.is_empty() {
+        ""
+    } else {
+        " class=changed"
+    };
+    let mut section =
+        format!("<h2>{title}</h2>\n<figure role=img aria-label=\"{title}\">\n{svg}</figure>\n");
     let _ = writeln!(
         section,
         "<p{changed}>{}</p>\n<table>\n<tr><th>{}",
@@ -82,12 +95,19 @@ fn section(primitive: &Primitive) -> Result<String, Box<dyn Error + Send + Sync>
         COLUMNS.join("<th>")
     );
     for cells in primitive.cells() {
-        let _ = writeln!(section, "<tr><td>{}", cells.map(|cell| escape(&cell)).join("<td>"));
+        let _ = writeln!(
+            section,
+            "<tr><td>{}",
+            cells.map(|cell| escape(&cell)).join("<td>")
+        );
     }
     Ok(section + "</table>\n")
 }
 
 /// Escapes a text for HTML, because the files can come from anywhere.
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }

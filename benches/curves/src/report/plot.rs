@@ -15,7 +15,11 @@ const HEIGHT: u32 = 420;
 /// If the drawing library fails.
 pub(super) fn svg(table: &Table) -> Result<String, Box<dyn Error + Send + Sync>> {
     let mut svg = String::new();
-    draw(table, &SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area()).map_err(|e| e.to_string())?;
+    draw(
+        table,
+        &SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area(),
+    )
+    .map_err(|e| e.to_string())?;
     Ok(svg)
 }
 
@@ -23,7 +27,10 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 fn draw(table: &Table, area: &Area<'_>) -> Result<(), Box<dyn Error>> {
     let times = || table.rows.values().flatten().flatten().map(|(ns, _)| *ns);
-    let (least, most) = (times().fold(f64::MAX, f64::min) / 2.0, times().fold(0.0, f64::max) * 1.5);
+    let (least, most) = (
+        times().fold(f64::MAX, f64::min) / 2.0,
+        times().fold(0.0, f64::max) * 1.5,
+    );
     let columns = table.columns.len();
     area.fill(&WHITE)?;
     // A column is 1 wide, and its centre is at its index. A quarter of the width stays free for the names of rows.
@@ -48,14 +55,21 @@ fn draw(table: &Table, area: &Area<'_>) -> Result<(), Box<dyn Error>> {
         let bars = row.iter().enumerate().filter_map(|(column, time)| {
             let (ns, _) = (*time)?;
             let x = column as f64 + left;
-            Some(Rectangle::new([(x, least), (x + bar * 0.9, ns)], colour.filled()))
+            Some(Rectangle::new(
+                [(x, least), (x + bar * 0.9, ns)],
+                colour.filled(),
+            ))
         });
         chart
             .draw_series(bars)?
             .label(name)
             .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
     }
-    chart.configure_series_labels().position(SeriesLabelPosition::UpperRight).background_style(WHITE).draw()?;
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE)
+        .draw()?;
     area.present()?;
     Ok(())
 }
@@ -63,5 +77,10 @@ fn draw(table: &Table, area: &Area<'_>) -> Result<(), Box<dyn Error>> {
 /// Returns the name of the column whose centre is at `x`.
 fn column_name(table: &Table, x: f64) -> String {
     let is_middle = x >= -0.01 && (x - x.round()).abs() < 0.01;
-    table.columns.get(x.round().max(0.0) as usize).filter(|_| is_middle).cloned().unwrap_or_default()
+    table
+        .columns
+        .get(x.round().max(0.0) as usize)
+        .filter(|_| is_middle)
+        .cloned()
+        .unwrap_or_default()
 }

@@ -21,12 +21,19 @@ pub(super) struct Https(SendRequest<Full<Bytes>>);
 
 impl Https {
     /// Connects and completes the TLS handshake with the client's certificate.
-    pub(super) async fn open(address: SocketAddr, identity: &Arc<ClientConfig>) -> io::Result<Self> {
+    pub(super) async fn open(
+        address: SocketAddr,
+        identity: &Arc<ClientConfig>,
+    ) -> io::Result<Self> {
         let socket = TcpStream::connect(address).await?;
         socket.set_nodelay(true)?;
         let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
-        let stream = TlsConnector::from(Arc::clone(identity)).connect(name, socket).await?;
-        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        let stream = TlsConnector::from(Arc::clone(identity))
+            .connect(name, socket)
+            .await?;
+        let (sender, connection) = handshake(TokioIo::new(stream))
+            .await
+            .map_err(io::Error::other)?;
         // An error of the connection is returned by the next request, too.
         tokio::spawn(connection);
         Ok(Self(sender))
@@ -34,19 +41,44 @@ impl Https {
 
     /// Sends a request and returns the JSON of its response, null if the response is empty. A status other than success
     /// is an error with the response's text.
-    pub(super) async fn send(&mut self, method: Method, path: &str, token: &str, body: Bytes) -> io::Result<Value> {
-        let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
+    pub(super) async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        token: &str,
+        body: Bytes,
+    ) -> io::Result<Value> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "localhost");
         if !token.is_empty() {
             request = request.header("x-vault-token", token);
         }
         let request = request.body(Full::new(body)).map_err(io::Error::other)?;
         self.0.ready().await.map_err(io::Error::other)?;
-        let response = self.0.send_request(request).await.map_err(io::Error::other)?;
+        let response = self
+            .0
+            .send_request(request)
+            .await
+            .map_err(io::Error::other)?;
         let status = response.status();
-        let body = response.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(io::Error::other)?
+            .to_bytes();
         if !status.is_success() {
-            return Err(io::Error::other(format!("{path}: {status} {}", String::from_utf8_lossy(&body).trim())));
+            return Err(io::Error::other(format!(
+                "{path}: {status} {}",
+                String::from_utf8_lossy(&body).trim()
+            )));
         }
-        if body.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(&body).map_err(io::Error::other) }
+        if body.is_empty() {
+            Ok(Value::Null)
+        } else {
+            serde_json::from_slice(&body).map_err(io::Error::other)
+        }
     }
 }

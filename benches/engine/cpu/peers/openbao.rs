@@ -56,13 +56,24 @@ pub(super) struct OpenBao {
 impl OpenBao {
     /// Runs the program to learn its version, such as `OpenBao v2.5.5`.
     pub(super) fn version(program: &Path) -> io::Result<String> {
-        let wrong = |why: &str| io::Error::other(format!("--openbao {}: {why}. {HOW_TO_GET}", program.display()));
-        let output = Command::new(program).arg("version").stdin(Stdio::null()).output();
-        let output = output.map_err(|error| wrong(&format!("the program cannot be run: {error}")))?;
+        let wrong = |why: &str| {
+            io::Error::other(format!(
+                "--openbao {}: {why}. {HOW_TO_GET}",
+                program.display()
+            ))
+        };
+        let output = Command::new(program)
+            .arg("version")
+            .stdin(Stdio::null())
+            .output();
+        let output =
+            output.map_err(|error| wrong(&format!("the program cannot be run: {error}")))?;
         let said = String::from_utf8_lossy(&output.stdout);
         let version: Vec<&str> = said.split_whitespace().take(2).collect();
         match version[..] {
-            ["OpenBao", _] if output.status.success() => Ok(version.join(" ").trim_end_matches(',').to_owned()),
+            ["OpenBao", _] if output.status.success() => {
+                Ok(version.join(" ").trim_end_matches(',').to_owned())
+            }
             _ => Err(wrong("`version` did not print that it is OpenBao")),
         }
     }
@@ -71,7 +82,10 @@ impl OpenBao {
     pub(super) fn start(callers: &Runtime, program: &Path, audit: bool) -> io::Result<Self> {
         let (folder, config) = Folder::make_with_config(&[CLIENT], Mode::Stateless)?;
         let [port, cluster_port] = free_ports();
-        fs::write(folder.path().join("openbao.hcl"), configuration(&config, port, cluster_port))?;
+        fs::write(
+            folder.path().join("openbao.hcl"),
+            configuration(&config, port, cluster_port),
+        )?;
         let log = File::create(folder.path().join(LOG))?;
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
@@ -80,8 +94,13 @@ impl OpenBao {
                 command.env_remove(&name);
             }
         }
-        command.args(["server", "-config=openbao.hcl"]).current_dir(folder.path());
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command
+            .args(["server", "-config=openbao.hcl"])
+            .current_dir(folder.path());
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
         let mut server = Self {
             process: WatchedProcess::start(command)?,
             address: (Ipv4Addr::LOCALHOST, port).into(),
@@ -89,12 +108,15 @@ impl OpenBao {
             token: String::new(),
             _folder: folder.clone(),
         };
-        let prepared = callers.block_on(server.prepare(audit.then(|| folder.path().join("audit.log")).as_deref()));
+        let prepared = callers
+            .block_on(server.prepare(audit.then(|| folder.path().join("audit.log")).as_deref()));
         server.token = prepared.map_err(|error| {
             let log = fs::read_to_string(folder.path().join(LOG)).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
             let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
-            io::Error::other(format!("OpenBao did not start: {error}. It printed last:\n{last}"))
+            io::Error::other(format!(
+                "OpenBao did not start: {error}. It printed last:\n{last}"
+            ))
         })?;
         Ok(server)
     }
@@ -113,25 +135,58 @@ impl OpenBao {
     async fn prepare(&mut self, audit: Option<&Path>) -> io::Result<String> {
         let mut connection = self.wait_for_listener().await?;
         let mut put = async |path: &str, token: &str, body: Value| {
-            connection.send(Method::PUT, &format!("/v1/{path}"), token, body.to_string().into()).await
+            connection
+                .send(
+                    Method::PUT,
+                    &format!("/v1/{path}"),
+                    token,
+                    body.to_string().into(),
+                )
+                .await
         };
-        let made = put("sys/init", "", json!({ "secret_shares": 1, "secret_threshold": 1 })).await?;
+        let made = put(
+            "sys/init",
+            "",
+            json!({ "secret_shares": 1, "secret_threshold": 1 }),
+        )
+        .await?;
         let root = text(&made, "/root_token")?;
-        put("sys/unseal", "", json!({ "key": text(&made, "/keys_base64/0")? })).await?;
+        put(
+            "sys/unseal",
+            "",
+            json!({ "key": text(&made, "/keys_base64/0")? }),
+        )
+        .await?;
         let begun = Instant::now();
         // For a moment after the unsealing, the server is not active yet.
-        while let Err(error) = put("sys/mounts/transit", &root, json!({ "type": "transit" })).await {
+        while let Err(error) = put("sys/mounts/transit", &root, json!({ "type": "transit" })).await
+        {
             if begun.elapsed() > START_TIME_MAX {
                 return Err(error);
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        put("transit/keys/bench", &root, json!({ "type": "aes256-gcm96" })).await?;
+        put(
+            "transit/keys/bench",
+            &root,
+            json!({ "type": "aes256-gcm96" }),
+        )
+        .await?;
         if let Some(file) = audit {
-            put("sys/audit/file", &root, json!({ "type": "file", "options": { "file_path": file } })).await?;
+            put(
+                "sys/audit/file",
+                &root,
+                json!({ "type": "file", "options": { "file_path": file } }),
+            )
+            .await?;
         }
         put("sys/policies/acl/bench", &root, json!({ "policy": POLICY })).await?;
-        let token = put("auth/token/create", &root, json!({ "policies": ["bench"], "no_parent": true })).await?;
+        let token = put(
+            "auth/token/create",
+            &root,
+            json!({ "policies": ["bench"], "no_parent": true }),
+        )
+        .await?;
         text(&token, "/auth/client_token")
     }
 
@@ -152,7 +207,11 @@ impl OpenBao {
 
 /// Returns the configuration file. A batch of 2,000 has more strings than the server accepts by default.
 fn configuration(config: &Config, port: u16, cluster_port: u16) -> String {
-    let (certificate, key, ca) = (&config.tls.certificate, &config.tls.key, &config.tls.client_ca);
+    let (certificate, key, ca) = (
+        &config.tls.certificate,
+        &config.tls.key,
+        &config.tls.client_ca,
+    );
     format!(
         "storage \"inmem\" {{}}
 disable_mlock = true
@@ -173,7 +232,8 @@ listener \"tcp\" {{
 
 fn text(value: &Value, pointer: &str) -> io::Result<String> {
     let text = value.pointer(pointer).and_then(Value::as_str);
-    text.map(str::to_owned).ok_or_else(|| io::Error::other(format!("a response has no {pointer}")))
+    text.map(str::to_owned)
+        .ok_or_else(|| io::Error::other(format!("a response has no {pointer}")))
 }
 
 /// A process that is killed when this is dropped, or when this process dies, even by SIGKILL.
@@ -189,11 +249,22 @@ impl WatchedProcess {
 
     fn start(mut command: Command) -> io::Result<Self> {
         let mut watchdog = Command::new("/bin/sh");
-        watchdog.args(["-c", Self::SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        watchdog
+            .args(["-c", Self::SCRIPT])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let watchdog = watchdog.spawn()?;
-        let mut watched = Self { process: command.spawn()?, watchdog };
+        let mut watched = Self {
+            process: command.spawn()?,
+            watchdog,
+        };
         let pid = watched.process.id();
-        let pipe = watched.watchdog.stdin.as_mut().ok_or_else(|| io::Error::other("no input"))?;
+        let pipe = watched
+            .watchdog
+            .stdin
+            .as_mut()
+            .ok_or_else(|| io::Error::other("no input"))?;
         writeln!(pipe, "{pid}")?;
         Ok(watched)
     }

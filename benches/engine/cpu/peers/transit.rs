@@ -54,19 +54,45 @@ impl TransitLoad {
             let batch = |path, key: &str, values: Vec<&str>| {
                 let items: Vec<Value> = values.iter().map(|value| json!({ key: value })).collect();
                 let body = json!({ "batch_input": items }).to_string().into();
-                Batch { path, token: server.token.clone(), body, plaintexts: plaintexts.clone() }
+                Batch {
+                    path,
+                    token: server.token.clone(),
+                    body,
+                    plaintexts: plaintexts.clone(),
+                }
             };
-            let encrypt = batch(ENCRYPT, "plaintext", plaintexts.iter().map(String::as_str).collect());
+            let encrypt = batch(
+                ENCRYPT,
+                "plaintext",
+                plaintexts.iter().map(String::as_str).collect(),
+            );
             let sealed = encrypt.send(&mut connections[0]).await?;
-            let decrypt = batch(DECRYPT, "ciphertext", values(&sealed, "ciphertext").collect());
+            let decrypt = batch(
+                DECRYPT,
+                "ciphertext",
+                values(&sealed, "ciphertext").collect(),
+            );
             decrypt.send(&mut connections[0]).await?;
-            let batch = if load.operation == BenchOperation::DecryptText { decrypt } else { encrypt };
-            Ok(Self { load, connections, batch: Arc::new(batch) })
+            let batch = if load.operation == BenchOperation::DecryptText {
+                decrypt
+            } else {
+                encrypt
+            };
+            Ok(Self {
+                load,
+                connections,
+                batch: Arc::new(batch),
+            })
         })
     }
 
     /// Runs the load: a warm-up of a tenth of the time, and then the measurement, as for the engine.
-    pub(super) fn measure(&mut self, callers: &Runtime, server: &OpenBao, time: Duration) -> io::Result<Measured> {
+    pub(super) fn measure(
+        &mut self,
+        callers: &Runtime,
+        server: &OpenBao,
+        time: Duration,
+    ) -> io::Result<Measured> {
         callers.block_on(self.closed_loop(time / 10))?;
         let before = server.cpu()?;
         let begin = Instant::now();
@@ -74,10 +100,19 @@ impl TransitLoad {
         let wall = begin.elapsed();
         // The CPU time of threads is complete only after they sleep.
         std::thread::sleep(Duration::from_millis(20));
-        let cpu = CpuTime { other: server.cpu()?.saturating_sub(before), ..CpuTime::default() };
+        let cpu = CpuTime {
+            other: server.cpu()?.saturating_sub(before),
+            ..CpuTime::default()
+        };
         latencies.sort_by(f64::total_cmp);
         let latency_us = [0.5, 0.99].map(|q| quantile(&latencies, q));
-        Ok(Measured { load: self.load, requests: latencies.len() as u64, wall, cpu, latency_us })
+        Ok(Measured {
+            load: self.load,
+            requests: latencies.len() as u64,
+            wall,
+            cpu,
+            latency_us,
+        })
     }
 
     /// Returns the latency of each response in microseconds. Each caller sends at least one request.
@@ -110,19 +145,29 @@ impl TransitLoad {
 impl Batch {
     /// Sends the request and checks that its response has every result.
     async fn send(&self, connection: &mut Https) -> io::Result<Value> {
-        let response = connection.send(Method::PUT, self.path, &self.token, self.body.clone()).await?;
+        let response = connection
+            .send(Method::PUT, self.path, &self.token, self.body.clone())
+            .await?;
         let is_right = if self.path == DECRYPT {
             values(&response, "plaintext").eq(self.plaintexts.iter().map(String::as_str))
         } else {
-            let sealed = values(&response, "ciphertext").filter(|text| text.starts_with(CIPHERTEXT));
+            let sealed =
+                values(&response, "ciphertext").filter(|text| text.starts_with(CIPHERTEXT));
             sealed.count() == self.plaintexts.len()
         };
-        is_right.then_some(response).ok_or_else(|| io::Error::other(format!("{}: a wrong result", self.path)))
+        is_right
+            .then_some(response)
+            .ok_or_else(|| io::Error::other(format!("{}: a wrong result", self.path)))
     }
 }
 
 /// Returns the results of a batch in order. One without the value counts as an empty text.
 fn values<'a>(response: &'a Value, key: &'a str) -> impl Iterator<Item = &'a str> {
-    let results = response.pointer("/data/batch_results").and_then(Value::as_array);
-    results.into_iter().flatten().map(move |result| result[key].as_str().unwrap_or_default())
+    let results = response
+        .pointer("/data/batch_results")
+        .and_then(Value::as_array);
+    results
+        .into_iter()
+        .flatten()
+        .map(move |result| result[key].as_str().unwrap_or_default())
 }

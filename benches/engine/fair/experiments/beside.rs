@@ -46,15 +46,35 @@ struct Case {
 }
 
 const CASES: [Case; 4] = [
-    Case { key_scope: KeyScope::Request, batches: 8, more_per_s: 80.0 },
-    Case { key_scope: KeyScope::Request, batches: 1, more_per_s: 80.0 },
-    Case { key_scope: KeyScope::Field, batches: 8, more_per_s: 20.0 },
-    Case { key_scope: KeyScope::Field, batches: 1, more_per_s: 20.0 },
+    Case {
+        key_scope: KeyScope::Request,
+        batches: 8,
+        more_per_s: 80.0,
+    },
+    Case {
+        key_scope: KeyScope::Request,
+        batches: 1,
+        more_per_s: 80.0,
+    },
+    Case {
+        key_scope: KeyScope::Field,
+        batches: 8,
+        more_per_s: 20.0,
+    },
+    Case {
+        key_scope: KeyScope::Field,
+        batches: 1,
+        more_per_s: 20.0,
+    },
 ];
 
 impl Case {
     fn name(self) -> String {
-        format!("key per {}, {} under way", self.key_scope.name(), self.batches)
+        format!(
+            "key per {}, {} under way",
+            self.key_scope.name(),
+            self.batches
+        )
     }
 }
 
@@ -71,7 +91,14 @@ enum Arm {
     Batches,
 }
 
-const ROUND: [Arm; 6] = [Arm::Idle, Arm::Alone, Arm::Beside, Arm::Batches, Arm::Beside, Arm::Alone];
+const ROUND: [Arm; 6] = [
+    Arm::Idle,
+    Arm::Alone,
+    Arm::Beside,
+    Arm::Batches,
+    Arm::Beside,
+    Arm::Alone,
+];
 
 struct MeasuredWindow {
     arm: Arm,
@@ -104,30 +131,58 @@ struct Loads {
 impl Side {
     fn start(bench: &Bench, order: &'static str) -> io::Result<Self> {
         let engine = bench.engine("beside", &[("schedule.order", order)])?;
-        let frames = |fields| [KeyScope::Request, KeyScope::Field].map(|scope| Frame::new(fields, scope, None)).into();
+        let frames = |fields| {
+            [KeyScope::Request, KeyScope::Field]
+                .map(|scope| Frame::new(fields, scope, None))
+                .into()
+        };
         let mut caller = Generator::new(frames(FIELDS[0]));
         let mut batches = caller.sibling(frames(FIELDS[1]));
         let connections = caller.connect(&engine, &bench.folder, "caller", 1)?;
         let mut connect = |tenant| batches.connect(&engine, &bench.folder, tenant, 1);
         let batch_connections = [connect("batch-a")?, connect("batch-b")?];
         warm_up(bench, &mut caller, &connections)?;
-        Ok(Self { engine, caller, batches, connections, batch_connections })
+        Ok(Self {
+            engine,
+            caller,
+            batches,
+            connections,
+            batch_connections,
+        })
     }
 
     fn add(&mut self, case: Case) -> Loads {
         let frame = usize::from(case.key_scope == KeyScope::Field);
-        let load = |connections, drive| Load { calls: vec![(frame, 1.0)], connections, drive };
+        let load = |connections, drive| Load {
+            calls: vec![(frame, 1.0)],
+            connections,
+            drive,
+        };
         let rates = [20.0, case.more_per_s];
-        let callers = rates.map(|per_s| self.caller.add(load(self.connections.clone(), Drive::Even(per_s))));
+        let callers = rates.map(|per_s| {
+            self.caller
+                .add(load(self.connections.clone(), Drive::Even(per_s)))
+        });
         let batches = self.batch_connections.clone();
-        let batches = batches.map(|connections| self.batches.add(load(connections, Drive::Closed(case.batches))));
+        let batches = batches.map(|connections| {
+            self.batches
+                .add(load(connections, Drive::Closed(case.batches)))
+        });
         Loads { callers, batches }
     }
 
     /// Runs the loads of the arm for a time, and until all responses have arrived. Returns the time in which the client
     /// was measured, and the time at which the batches were cancelled.
-    fn window(&mut self, bench: &Bench, loads: &Loads, arm: Arm, time: Duration) -> io::Result<(Range<u64>, u64)> {
-        let Self { caller, batches, .. } = self;
+    fn window(
+        &mut self,
+        bench: &Bench,
+        loads: &Loads,
+        arm: Arm,
+        time: Duration,
+    ) -> io::Result<(Range<u64>, u64)> {
+        let Self {
+            caller, batches, ..
+        } = self;
         bench.warmth.set(arm == Arm::Alone);
         let stop = AtomicBool::new(false);
         let (range, end) = thread::scope(|scope| {
@@ -135,8 +190,11 @@ impl Side {
                 .then(|| scope.spawn(|| stream_batches(batches, &loads.batches, &stop)));
             let range = client_window(bench, caller, loads, arm, time);
             stop.store(true, Ordering::Relaxed);
-            let streamed =
-                streamed.map(|thread| thread.join().map_err(|_| io::Error::other("a batch client panicked")));
+            let streamed = streamed.map(|thread| {
+                thread
+                    .join()
+                    .map_err(|_| io::Error::other("a batch client panicked"))
+            });
             let end = streamed.transpose()?.transpose()?;
             range.map(|range| (range, end.unwrap_or_else(|| caller.now())))
         })?;
@@ -198,20 +256,31 @@ impl IntoMs for u64 {
 
 /// Runs all cases.
 pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
-    let mut section = Section::new("beside: 100 fields beside two tenants that stream batches of 10,000");
+    let mut section =
+        Section::new("beside: 100 fields beside two tenants that stream batches of 10,000");
     let mut fair = Side::start(bench, "fair")?;
     let mut arrival = Side::start(bench, "arrival")?;
     bench.prober.ask(Some((fair.engine.admin, "beside")));
     let columns = ["arm", "p50 ms", "p99 ms", "max ms", "calls"];
     let mut work = Table::new(
         "Work, fields in a second",
-        &["case", "batches alone", "batches and caller", "of these, the caller", "batches and caller / batches alone"],
+        &[
+            "case",
+            "batches alone",
+            "batches and caller",
+            "of these, the caller",
+            "batches and caller / batches alone",
+        ],
     );
-    let mut queue =
-        Table::new("Time in queue, as the engine counts it", &["case", "arm", "calls of", "mean ms", "calls"]);
+    let mut queue = Table::new(
+        "Time in queue, as the engine counts it",
+        &["case", "arm", "calls of", "mean ms", "calls"],
+    );
     let mut raw = Vec::new();
     // A quick run covers both key scopes and both numbers of batches once each.
-    let cases = CASES.into_iter().step_by(bench.length.pick(1, 1, CASES.len() - 1));
+    let cases = CASES
+        .into_iter()
+        .step_by(bench.length.pick(1, 1, CASES.len() - 1));
     for case in cases {
         let taken = Measurements::run(bench, &mut fair, &mut arrival, case)?;
         let mut table = Table::new(format!("Latency of 100 fields, {}", case.name()), &columns);
@@ -262,7 +331,11 @@ impl Measurements {
         fair.caller.begin_cost();
         fair.batches.begin_cost();
         for round in 0..rounds {
-            bench.say(&format!("beside: {}, round {} of {rounds}", case.name(), round + 1));
+            bench.say(&format!(
+                "beside: {}, round {} of {rounds}",
+                case.name(),
+                round + 1
+            ));
             taken.round(bench, fair, round)?;
             // Latencies of seconds show in a few windows as well as in many.
             if round < bench.length.pick(4, 1, 1) {
@@ -273,10 +346,18 @@ impl Measurements {
         taken.arrival = arrival.caller.take();
         arrival.batches.take();
         let p99 = taken.summary(Arm::Beside).p99;
-        let (judged, note) = kept_up(fair.caller.cost(&taken.samples), p99, &format!("{}, client", case.name()));
+        let (judged, note) = kept_up(
+            fair.caller.cost(&taken.samples),
+            p99,
+            &format!("{}, client", case.name()),
+        );
         taken.judged = judged;
         let batches = fair.batches.take();
-        let (_, batches) = kept_up(fair.batches.cost(&batches), p99, &format!("{}, batches", case.name()));
+        let (_, batches) = kept_up(
+            fair.batches.cost(&batches),
+            p99,
+            &format!("{}, batches", case.name()),
+        );
         taken.notes.extend([note, batches]);
         Ok(taken)
     }
@@ -287,21 +368,37 @@ impl Measurements {
             arms.reverse();
         }
         for arm in arms {
-            let (metrics, usage, begin) = (side.engine.metrics()?, Usage::read(&[&side.engine])?, side.caller.now());
+            let (metrics, usage, begin) = (
+                side.engine.metrics()?,
+                Usage::read(&[&side.engine])?,
+                side.caller.now(),
+            );
             let time = bench.length.pick(1_800, 1_200, 250).into_ms();
             let (range, end) = side.window(bench, &self.loads, arm, time)?;
             let foreign = Usage::read(&[&side.engine])?.foreign_since(usage);
             let after = side.engine.metrics()?;
-            let fields: f64 = after.grown(&metrics, "sealwire_fields_total").map(|(_, fields)| fields).sum();
+            let fields: f64 = after
+                .grown(&metrics, "sealwire_fields_total")
+                .map(|(_, fields)| fields)
+                .sum();
             self.count_queue(arm, &after, &metrics);
-            self.windows.push(MeasuredWindow { arm, range, work: fields * 1e9 / (end - begin) as f64, foreign });
+            self.windows.push(MeasuredWindow {
+                arm,
+                range,
+                work: fields * 1e9 / (end - begin) as f64,
+                foreign,
+            });
         }
         Ok(())
     }
 
     fn count_queue(&mut self, arm: Arm, now: &Metrics, before: &Metrics) {
-        for (at, name) in
-            ["sealwire_request_queue_seconds_count", "sealwire_request_queue_seconds_sum"].into_iter().enumerate()
+        for (at, name) in [
+            "sealwire_request_queue_seconds_count",
+            "sealwire_request_queue_seconds_sum",
+        ]
+        .into_iter()
+        .enumerate()
         {
             for (labels, grown) in now.grown(before, name) {
                 let (calls, seconds) = self.queued.entry((arm, labels.to_owned())).or_default();
@@ -315,17 +412,23 @@ impl Measurements {
     fn pairs(&self) -> Vec<(&MeasuredWindow, &MeasuredWindow)> {
         let of = |arm| self.windows.iter().filter(move |window| window.arm == arm);
         let mut pairs: Vec<_> = of(Arm::Alone).zip(of(Arm::Beside)).collect();
-        let foreign = |pair: &(&MeasuredWindow, &MeasuredWindow)| pair.0.foreign.max(pair.1.foreign);
+        let foreign =
+            |pair: &(&MeasuredWindow, &MeasuredWindow)| pair.0.foreign.max(pair.1.foreign);
         let keep = ((1.0 - DROPPED_MAX) * pairs.len() as f64).ceil() as usize;
         pairs.sort_by(|a, b| foreign(a).total_cmp(&foreign(b)));
-        let quiet = pairs.iter().filter(|pair| foreign(pair) <= FOREIGN_MAX).count();
+        let quiet = pairs
+            .iter()
+            .filter(|pair| foreign(pair) <= FOREIGN_MAX)
+            .count();
         pairs.truncate(quiet.max(keep));
         pairs
     }
 
     /// Returns the client's successful requests in a window.
     fn served<'a>(&'a self, window: &'a MeasuredWindow) -> impl Iterator<Item = &'a Sample> {
-        let ours = |sample: &&Sample| self.loads.callers.contains(&sample.load) && sample.outcome == Outcome::Ok;
+        let ours = |sample: &&Sample| {
+            self.loads.callers.contains(&sample.load) && sample.outcome == Outcome::Ok
+        };
         within(&self.samples, &window.range).filter(ours)
     }
 
@@ -335,18 +438,29 @@ impl Measurements {
     }
 
     fn arrival_summary(&self) -> Summary {
-        let ours = |sample: &&Sample| self.arrival_callers.contains(&sample.load) && sample.outcome == Outcome::Ok;
+        let ours = |sample: &&Sample| {
+            self.arrival_callers.contains(&sample.load) && sample.outcome == Outcome::Ok
+        };
         summary(self.arrival.iter().filter(ours))
     }
 
     fn latency_rows(&self, table: &mut Table) {
-        let mut row = |name: &str, summary| table.row([vec![name.to_owned()], report::summary(summary)].concat());
+        let mut row = |name: &str, summary| {
+            table.row([vec![name.to_owned()], report::summary(summary)].concat())
+        };
         row("idle, clocks cold", self.summary(Arm::Idle));
         row("alone", self.summary(Arm::Alone));
         row("beside batches", self.summary(Arm::Beside));
         row("beside, first come first served", self.arrival_summary());
-        let windows: Vec<_> = self.windows.iter().filter(|window| window.arm == Arm::Beside).collect();
-        for (at, name) in ["of these, 20 a second", "of these, the others"].into_iter().enumerate() {
+        let windows: Vec<_> = self
+            .windows
+            .iter()
+            .filter(|window| window.arm == Arm::Beside)
+            .collect();
+        for (at, name) in ["of these, 20 a second", "of these, the others"]
+            .into_iter()
+            .enumerate()
+        {
             let load = self.loads.callers[at];
             let samples = windows.iter().flat_map(|window| self.served(window));
             row(name, summary(samples.filter(|sample| sample.load == load)));
@@ -357,28 +471,58 @@ impl Measurements {
     fn ratio(&self) -> (Interval, f64) {
         let pairs = self.pairs();
         let of = |window: &MeasuredWindow| latencies(self.served(window));
-        let samples: Vec<_> = pairs.iter().map(|(alone, beside)| (of(alone), of(beside))).collect();
+        let samples: Vec<_> = pairs
+            .iter()
+            .map(|(alone, beside)| (of(alone), of(beside)))
+            .collect();
         let p99 = |samples: Vec<f64>| Summary::of(samples).p99;
         let ratio = bootstrap(samples.len(), |drawn| {
-            let alone = drawn.iter().flat_map(|at| &samples[*at].0).copied().collect();
-            let beside = drawn.iter().flat_map(|at| &samples[*at].1).copied().collect();
+            let alone = drawn
+                .iter()
+                .flat_map(|at| &samples[*at].0)
+                .copied()
+                .collect();
+            let beside = drawn
+                .iter()
+                .flat_map(|at| &samples[*at].1)
+                .copied()
+                .collect();
             p99(beside) / p99(alone)
         });
-        let single = samples.iter().map(|(alone, beside)| p99(beside.clone()) / p99(alone.clone()));
-        (ratio, median(single.filter(|ratio| ratio.is_finite()).collect()))
+        let single = samples
+            .iter()
+            .map(|(alone, beside)| p99(beside.clone()) / p99(alone.clone()));
+        (
+            ratio,
+            median(single.filter(|ratio| ratio.is_finite()).collect()),
+        )
     }
 
     /// Returns the throughputs by window: of the batches alone, and of all loads beside.
     fn work(&self) -> [Vec<f64>; 2] {
-        [Arm::Batches, Arm::Beside]
-            .map(|arm| self.windows.iter().filter(|window| window.arm == arm).map(|window| window.work).collect())
+        [Arm::Batches, Arm::Beside].map(|arm| {
+            self.windows
+                .iter()
+                .filter(|window| window.arm == arm)
+                .map(|window| window.work)
+                .collect()
+        })
     }
 
     /// Returns the client's part of the throughput beside.
     fn small_work(&self) -> f64 {
-        let windows = || self.windows.iter().filter(|window| window.arm == Arm::Beside);
-        let fields: usize = windows().flat_map(|window| self.served(window)).map(|sample| sample.fields).sum();
-        let time: u64 = windows().map(|window| window.range.end - window.range.start).sum();
+        let windows = || {
+            self.windows
+                .iter()
+                .filter(|window| window.arm == Arm::Beside)
+        };
+        let fields: usize = windows()
+            .flat_map(|window| self.served(window))
+            .map(|sample| sample.fields)
+            .sum();
+        let time: u64 = windows()
+            .map(|window| window.range.end - window.range.start)
+            .sum();
         fields as f64 * 1e9 / time as f64
     }
 
@@ -411,7 +555,10 @@ impl Measurements {
             drawn.iter().map(both).sum::<f64>() / drawn.iter().map(|at| alone[*at]).sum::<f64>()
         });
         section.gate(
-            format!("{name}: work with the caller >= {} of the batches alone", percent(WORK_MIN)),
+            format!(
+                "{name}: work with the caller >= {} of the batches alone",
+                percent(WORK_MIN)
+            ),
             interval(kept, ""),
             Verdict::at_least(kept, WORK_MIN),
             Judged::Yes,
@@ -423,9 +570,17 @@ impl Measurements {
     }
 
     fn foreign_note(&self, name: &str) -> String {
-        let most = self.windows.iter().map(|window| window.foreign).fold(0.0, f64::max);
+        let most = self
+            .windows
+            .iter()
+            .map(|window| window.foreign)
+            .fold(0.0, f64::max);
         let middle = median(self.windows.iter().map(|window| window.foreign).collect());
-        let all = self.windows.iter().filter(|window| window.arm == Arm::Alone).count();
+        let all = self
+            .windows
+            .iter()
+            .filter(|window| window.arm == Arm::Alone)
+            .count();
         format!(
             "{name}: others took {} of the machine in the median window, {} in the worst; {} of {all} pairs dropped",
             percent(middle),
@@ -438,7 +593,13 @@ impl Measurements {
     fn queue_rows(&self, name: &str, table: &mut Table) {
         for ((arm, labels), (calls, seconds)) in &self.queued {
             let arm = format!("{arm:?}").to_lowercase();
-            table.row(vec![name.to_owned(), arm, labels.clone(), digits(seconds / calls * 1e3), calls.to_string()]);
+            table.row(vec![
+                name.to_owned(),
+                arm,
+                labels.clone(),
+                digits(seconds / calls * 1e3),
+                calls.to_string(),
+            ]);
         }
     }
 }
@@ -446,7 +607,16 @@ impl Measurements {
 /// Runs a window with FIFO order: batches before the client, and every response awaited.
 fn arrival_window(bench: &Bench, side: &mut Side, loads: &Loads, case: Case) -> io::Result<()> {
     // With a key per field, latencies reach seconds, so requests of one second are enough.
-    let time = if case.key_scope == KeyScope::Request { 1_800 } else { 1_000 };
-    side.window(bench, loads, Arm::Beside, bench.length.pick(time, time, 200).into_ms())?;
+    let time = if case.key_scope == KeyScope::Request {
+        1_800
+    } else {
+        1_000
+    };
+    side.window(
+        bench,
+        loads,
+        Arm::Beside,
+        bench.length.pick(time, time, 200).into_ms(),
+    )?;
     Ok(())
 }

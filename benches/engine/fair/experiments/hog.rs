@@ -33,34 +33,64 @@ struct MeasuredWindow {
 
 /// Runs windows without and with the hog alternately.
 pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
-    let mut section = Section::new("hog: a tenant at ten times the capacity beside three at a tenth of it");
+    let mut section =
+        Section::new("hog: a tenant at ten times the capacity beside three at a tenth of it");
     let mut mixed = Mixed::start(bench, "hog", "hog", &[("schedule.order", "fair")])?;
     bench.say("hog: capacity");
     let capacity = mixed.capacity(bench)?;
     let calls_per_s = capacity / mean_fields();
-    let hog = mixed.generator.add(mix(mixed.connections.clone(), Drive::Random(HOG * calls_per_s)));
+    let hog = mixed.generator.add(mix(
+        mixed.connections.clone(),
+        Drive::Random(HOG * calls_per_s),
+    ));
     let mut victims = Vec::new();
     for tenant in VICTIMS {
-        let connections = mixed.generator.connect(&mixed.engine, &bench.folder, tenant, VICTIM_CONNECTIONS)?;
-        victims.push(mixed.generator.add(mix(connections, Drive::Random(VICTIM * calls_per_s))));
+        let connections =
+            mixed
+                .generator
+                .connect(&mixed.engine, &bench.folder, tenant, VICTIM_CONNECTIONS)?;
+        victims.push(
+            mixed
+                .generator
+                .add(mix(connections, Drive::Random(VICTIM * calls_per_s))),
+        );
     }
     mixed.generator.begin_cost();
     let mut windows = Vec::new();
-    for hogged in [false, true, true, false, false, true, true, false].into_iter().take(bench.length.pick(8, 4, 2)) {
-        bench.say(if hogged { "hog: with the hog" } else { "hog: victims alone" });
+    for hogged in [false, true, true, false, false, true, true, false]
+        .into_iter()
+        .take(bench.length.pick(8, 4, 2))
+    {
+        bench.say(if hogged {
+            "hog: with the hog"
+        } else {
+            "hog: victims alone"
+        });
         windows.push(window(bench, &mut mixed, hog, &victims, hogged)?);
     }
     let samples = mixed.generator.take();
     let (judged, note) = kept_up(mixed.generator.cost(&samples), LAG_OF_MS, "hog and victims");
     section.notes.push(note);
-    let taken = Measurements { hog, victims, windows, samples, capacity };
+    let taken = Measurements {
+        hog,
+        victims,
+        windows,
+        samples,
+        capacity,
+    };
     taken.tell(&mut section, judged);
     section.raw = json!({ "hog": hog, "samples": report::raw(&taken.samples) });
     mixed.finish(bench)?;
     Ok(section)
 }
 
-fn window(bench: &Bench, mixed: &mut Mixed, hog: usize, victims: &[usize], hogged: bool) -> io::Result<MeasuredWindow> {
+fn window(
+    bench: &Bench,
+    mixed: &mut Mixed,
+    hog: usize,
+    victims: &[usize],
+    hogged: bool,
+) -> io::Result<MeasuredWindow> {
     let generator = &mut mixed.generator;
     if hogged {
         generator.start(hog);
@@ -99,14 +129,17 @@ impl Measurements {
 
     /// Returns the latencies of the victims' served requests of a class, in milliseconds.
     fn served(&self, window: &MeasuredWindow, class: usize) -> Vec<f64> {
-        let of = |sample: &&Sample| sample.fields == MIX[class].0 && sample.is_served(f64::from(PATIENCE_MS));
+        let of = |sample: &&Sample| {
+            sample.fields == MIX[class].0 && sample.is_served(f64::from(PATIENCE_MS))
+        };
         super::latencies(self.victims(window).filter(of))
     }
 
     /// Returns all work done in time beside the hog, as a share of the capacity.
     fn goodput(&self) -> f64 {
         let rate = |window: &MeasuredWindow| {
-            let served = within(&self.samples, &window.range).filter(|one| one.is_served(f64::from(PATIENCE_MS)));
+            let served = within(&self.samples, &window.range)
+                .filter(|one| one.is_served(f64::from(PATIENCE_MS)));
             let fields: usize = served.map(|sample| sample.fields).sum();
             fields as f64 * 1e9 / (window.range.end - window.range.start) as f64
         };
@@ -115,21 +148,31 @@ impl Measurements {
     }
 
     fn tell(&self, section: &mut Section, judged: Judged) {
-        let mut table =
-            Table::new("Victims, calls served", &["beside", "class", "p50 ms", "p99 ms", "max ms", "calls"]);
+        let mut table = Table::new(
+            "Victims, calls served",
+            &["beside", "class", "p50 ms", "p99 ms", "max ms", "calls"],
+        );
         for (name, hog) in [("nobody", false), ("the hog", true)] {
             for (class, class_name) in CLASSES.iter().enumerate() {
-                let times = self.windows(hog).flat_map(|window| self.served(window, class)).collect();
+                let times = self
+                    .windows(hog)
+                    .flat_map(|window| self.served(window, class))
+                    .collect();
                 let cells = report::summary(Summary::of(times));
                 table.row([vec![name.to_owned(), (*class_name).to_owned()], cells].concat());
             }
         }
         section.tables.push(table);
         let all = || self.windows(true).flat_map(|window| self.victims(window));
-        let served = all().filter(|sample| sample.is_served(f64::from(PATIENCE_MS))).count();
+        let served = all()
+            .filter(|sample| sample.is_served(f64::from(PATIENCE_MS)))
+            .count();
         let share = served as f64 / all().count() as f64;
         section.gate(
-            format!("victims: >= {} served within {PATIENCE_MS} ms", percent(SERVED_MIN)),
+            format!(
+                "victims: >= {} served within {PATIENCE_MS} ms",
+                percent(SERVED_MIN)
+            ),
             format!("{:.2} % ({served} of {})", share * 100.0, all().count()),
             Verdict::of(share >= SERVED_MIN),
             judged,
@@ -151,8 +194,11 @@ impl Measurements {
             Verdict::at_most(ratio, BESIDE_MAX),
             judged,
         );
-        let hog =
-            summary(self.samples.iter().filter(|one| one.load == self.hog && one.is_served(f64::from(PATIENCE_MS))));
+        let hog = summary(
+            self.samples
+                .iter()
+                .filter(|one| one.load == self.hog && one.is_served(f64::from(PATIENCE_MS))),
+        );
         section.notes.push(format!(
             "capacity {} fields a second; with the hog {} of it was done in time; of the hog {} calls were served",
             digits(self.capacity),

@@ -38,7 +38,10 @@ const LARGE_CALLS: usize = 2;
 /// Rate of the small requests: one per 20 ms.
 const SMALL_PER_S: f64 = 50.0;
 /// Read pace of a slow reader: 6 MB per second.
-const PACE: Pace = Pace { bytes: 64 << 10, pause: 10_000_000 };
+const PACE: Pace = Pace {
+    bytes: 64 << 10,
+    pause: 10_000_000,
+};
 /// Gate: least share of the other tenant's requests that are served within a second.
 const SERVED_MIN: f64 = 0.99;
 const WITHIN_MS: f64 = 1_000.0;
@@ -46,7 +49,8 @@ const LAG_OF_MS: f64 = 40.0;
 
 /// Runs the experiment.
 pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
-    let mut section = Section::new("memory: 2 MB documents and slow readers against a budget of 64 MiB");
+    let mut section =
+        Section::new("memory: 2 MB documents and slow readers against a budget of 64 MiB");
     let engine = bench.engine("memory", &SETTINGS)?;
     let frames = vec![
         Frame::new(SMALL_FIELDS, KeyScope::Request, Some(WITHIN_MS as u32)),
@@ -66,7 +70,9 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     generator.pace(connections[1].clone(), Some((stall, PACE)));
     generator.start(large);
     generator.start(small);
-    let window = generator.run(Duration::from_millis(bench.length.pick(10_000, 6_000, 1_200)))?;
+    let window = generator.run(Duration::from_millis(
+        bench.length.pick(10_000, 6_000, 1_200),
+    ))?;
     generator.stop(small);
     generator.pace(connections[1].clone(), None);
     generator.stop(large);
@@ -85,26 +91,53 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
 fn add(generator: &mut Generator, connections: &[Range<usize>; 2]) -> [usize; 2] {
     let drives = [Drive::Even(SMALL_PER_S), Drive::Closed(LARGE_CALLS)];
     let mut add = |at: usize| {
-        generator.add(Load { calls: vec![(at, 1.0)], connections: connections[at].clone(), drive: drives[at] })
+        generator.add(Load {
+            calls: vec![(at, 1.0)],
+            connections: connections[at].clone(),
+            drive: drives[at],
+        })
     };
     [add(0), add(1)]
 }
 
-fn tell(samples: &[Sample], [small, large]: [usize; 2], window: &Range<u64>, section: &mut Section, judged: Judged) {
-    let mut table = Table::new("Calls", &["tenant", "p50 ms", "p99 ms", "max ms", "served", "what became of all"]);
+fn tell(
+    samples: &[Sample],
+    [small, large]: [usize; 2],
+    window: &Range<u64>,
+    section: &mut Section,
+    judged: Judged,
+) {
+    let mut table = Table::new(
+        "Calls",
+        &[
+            "tenant",
+            "p50 ms",
+            "p99 ms",
+            "max ms",
+            "served",
+            "what became of all",
+        ],
+    );
     for (name, load) in [("30 fields", small), ("85,000 fields, read slowly", large)] {
         let of = || within(samples, window).filter(|sample| sample.load == load);
         let mut outcomes: BTreeMap<String, usize> = BTreeMap::new();
         of().for_each(|sample| *outcomes.entry(format!("{:?}", sample.outcome)).or_default() += 1);
-        let outcomes: Vec<String> = outcomes.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        let outcomes: Vec<String> = outcomes
+            .iter()
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
         let cells = report::summary(summary(of().filter(|sample| sample.outcome == Outcome::Ok)));
         table.row([vec![name.to_owned()], cells, vec![outcomes.join(", ")]].concat());
     }
     section.tables.push(table);
     let calls = || within(samples, window).filter(|sample| sample.load == small);
-    let served = calls().filter(|sample| sample.is_served(WITHIN_MS)).count() as f64 / calls().count() as f64;
+    let served = calls().filter(|sample| sample.is_served(WITHIN_MS)).count() as f64
+        / calls().count() as f64;
     section.gate(
-        format!("the other tenant: >= {} served within a second", percent(SERVED_MIN)),
+        format!(
+            "the other tenant: >= {} served within a second",
+            percent(SERVED_MIN)
+        ),
         percent(served),
         Verdict::of(served >= SERVED_MIN),
         judged,
@@ -112,9 +145,15 @@ fn tell(samples: &[Sample], [small, large]: [usize; 2], window: &Range<u64>, sec
 }
 
 fn gate_memory(engine: &EngineChild, base_mib: f64, section: &mut Section) -> io::Result<()> {
-    let (most, bound) = (engine.resident_max_mib()?, MEMORY_MIB + base_mib + BEYOND_MIB);
+    let (most, bound) = (
+        engine.resident_max_mib()?,
+        MEMORY_MIB + base_mib + BEYOND_MIB,
+    );
     section.gate(
-        format!("RSS <= budget {MEMORY_MIB} + before {} + {BEYOND_MIB} MiB", digits(base_mib)),
+        format!(
+            "RSS <= budget {MEMORY_MIB} + before {} + {BEYOND_MIB} MiB",
+            digits(base_mib)
+        ),
         format!("{} MiB of {}", digits(most), digits(bound)),
         Verdict::of(most <= bound),
         Judged::Always,

@@ -45,7 +45,8 @@ impl Step {
     }
 
     fn served(&self) -> impl Iterator<Item = &Sample> + Clone {
-        self.offered().filter(|sample| sample.is_served(f64::from(PATIENCE_MS)))
+        self.offered()
+            .filter(|sample| sample.is_served(f64::from(PATIENCE_MS)))
     }
 
     /// Fields served in time, as a share of the capacity.
@@ -64,13 +65,18 @@ impl Step {
 
     /// Milliseconds until a rejection.
     fn refusal(&self) -> Summary {
-        summary(self.offered().filter(|sample| matches!(sample.outcome, Outcome::Overloaded(_))))
+        summary(
+            self.offered()
+                .filter(|sample| matches!(sample.outcome, Outcome::Overloaded(_))),
+        )
     }
 
     /// Share of the requests after a wait that the server had asked for, which it rejects again.
     fn rejected_again(&self) -> f64 {
         let retries = self.offered().filter(|sample| sample.is_retry);
-        let again = retries.clone().filter(|sample| matches!(sample.outcome, Outcome::Overloaded(_)));
+        let again = retries
+            .clone()
+            .filter(|sample| matches!(sample.outcome, Outcome::Overloaded(_)));
         again.count() as f64 / retries.count().max(1) as f64
     }
 
@@ -90,7 +96,11 @@ impl Step {
             };
             *counts.entry(name).or_default() += 1;
         }
-        counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+        counts
+            .iter()
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }
 
@@ -107,14 +117,23 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     bench.say("overload: capacity");
     let capacity = mixed.capacity(bench)?;
     let mut steps = Vec::new();
-    for factor in FACTORS.into_iter().step_by(bench.length.pick(1, 1, FACTORS.len() - 1)) {
-        bench.say(&format!("overload: {factor}x of {} calls a second", digits(capacity / mean_fields())));
+    for factor in FACTORS
+        .into_iter()
+        .step_by(bench.length.pick(1, 1, FACTORS.len() - 1))
+    {
+        bench.say(&format!(
+            "overload: {factor}x of {} calls a second",
+            digits(capacity / mean_fields())
+        ));
         steps.push(step(bench, &mut mixed, factor, capacity, &mut section)?);
     }
     bench.say("overload: capacity again");
     let after = mixed.capacity(bench)?;
     let mean = f64::midpoint(capacity, after);
-    let steady = Judged::when((capacity - after).abs() <= DRIFT_MAX * mean, "the capacity was another at the end");
+    let steady = Judged::when(
+        (capacity - after).abs() <= DRIFT_MAX * mean,
+        "the capacity was another at the end",
+    );
     for step in &mut steps {
         step.capacity = mean;
         step.judged = step.judged.and(steady);
@@ -127,7 +146,10 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
         digits(after),
         percent(MIX[0].1) + " / " + &percent(MIX[1].1) + " / " + &percent(MIX[2].1),
     ));
-    section.notes.push(format!("resident before any load: {} MiB", digits(base_mib)));
+    section.notes.push(format!(
+        "resident before any load: {} MiB",
+        digits(base_mib)
+    ));
     tables(&steps, &mut section);
     gates(&steps, base_mib, &mut section);
     let raw = |step: &Step| json!({ "factor": step.factor, "samples": report::raw(&step.samples) });
@@ -136,11 +158,20 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     Ok(section)
 }
 
-fn step(bench: &Bench, mixed: &mut Mixed, factor: f64, capacity: f64, section: &mut Section) -> io::Result<Step> {
+fn step(
+    bench: &Bench,
+    mixed: &mut Mixed,
+    factor: f64,
+    capacity: f64,
+    section: &mut Section,
+) -> io::Result<Step> {
     let generator = &mut mixed.generator;
     generator.take();
     generator.begin_cost();
-    let load = generator.add(mix(mixed.connections.clone(), Drive::Random(factor * capacity / mean_fields())));
+    let load = generator.add(mix(
+        mixed.connections.clone(),
+        Drive::Random(factor * capacity / mean_fields()),
+    ));
     let (settle, time) = bench.length.pick((2.0, 8.0), (2.0, 3.0), (0.1, 0.4));
     generator.start(load);
     generator.run(Duration::from_secs_f64(settle))?;
@@ -152,7 +183,14 @@ fn step(bench: &Bench, mixed: &mut Mixed, factor: f64, capacity: f64, section: &
     let samples = generator.take();
     let (judged, note) = kept_up(generator.cost(&samples), LAG_OF_MS, &format!("{factor}x"));
     section.notes.push(note);
-    Ok(Step { factor, samples, window, capacity, resident_mib: mixed.engine.resident_max_mib()?, judged })
+    Ok(Step {
+        factor,
+        samples,
+        window,
+        capacity,
+        resident_mib: mixed.engine.resident_max_mib()?,
+        judged,
+    })
 }
 
 fn tables(steps: &[Step], section: &mut Section) {
@@ -168,13 +206,17 @@ fn tables(steps: &[Step], section: &mut Section) {
             "RSS max MiB",
         ],
     );
-    let mut latency =
-        Table::new("Latency of calls served", &["offered", "class", "p50 ms", "p99 ms", "max ms", "calls"]);
+    let mut latency = Table::new(
+        "Latency of calls served",
+        &["offered", "class", "p50 ms", "p99 ms", "max ms", "calls"],
+    );
     for step in steps {
         goodput.row(vec![
             format!("{}x", step.factor),
             percent(step.goodput()),
-            [0, 1, 2].map(|class| percent(step.share(class))).join(" / "),
+            [0, 1, 2]
+                .map(|class| percent(step.share(class)))
+                .join(" / "),
             ms(step.refusal().p99),
             percent(step.rejected_again()),
             step.refused(),
@@ -182,7 +224,13 @@ fn tables(steps: &[Step], section: &mut Section) {
         ]);
         for (class, name) in CLASSES.iter().enumerate() {
             let of = summary(step.served().filter(|sample| sample.fields == MIX[class].0));
-            latency.row([vec![format!("{}x", step.factor), (*name).to_owned()], report::summary(of)].concat());
+            latency.row(
+                [
+                    vec![format!("{}x", step.factor), (*name).to_owned()],
+                    report::summary(of),
+                ]
+                .concat(),
+            );
         }
     }
     section.tables.extend([goodput, latency]);
@@ -191,27 +239,45 @@ fn tables(steps: &[Step], section: &mut Section) {
 fn gates(steps: &[Step], base_mib: f64, section: &mut Section) {
     let Some(last) = steps.last() else { return };
     section.gate(
-        format!("{}x: goodput >= {} of capacity", last.factor, percent(GOODPUT_MIN)),
+        format!(
+            "{}x: goodput >= {} of capacity",
+            last.factor,
+            percent(GOODPUT_MIN)
+        ),
         percent(last.goodput()),
         Verdict::of(last.goodput() >= GOODPUT_MIN),
         last.judged,
     );
-    let least = (0..MIX.len()).map(|class| last.share(class)).fold(f64::INFINITY, f64::min);
+    let least = (0..MIX.len())
+        .map(|class| last.share(class))
+        .fold(f64::INFINITY, f64::min);
     section.gate(
-        format!("{}x: every class gets >= {} of its share of the work", last.factor, percent(CLASS_MIN)),
+        format!(
+            "{}x: every class gets >= {} of its share of the work",
+            last.factor,
+            percent(CLASS_MIN)
+        ),
         percent(least),
         Verdict::of(least >= CLASS_MIN),
         last.judged,
     );
     section.gate(
-        format!("{}x: <= {} of those that waited as asked are rejected again", last.factor, percent(AGAIN_MAX)),
+        format!(
+            "{}x: <= {} of those that waited as asked are rejected again",
+            last.factor,
+            percent(AGAIN_MAX)
+        ),
         percent(last.rejected_again()),
         Verdict::of(last.rejected_again() <= AGAIN_MAX),
         last.judged,
     );
     section.gate(
         format!("RSS <= {MEMORY_MIB} MiB and what was resident before"),
-        format!("{} MiB of {}", digits(last.resident_mib), digits(MEMORY_MIB + base_mib)),
+        format!(
+            "{} MiB of {}",
+            digits(last.resident_mib),
+            digits(MEMORY_MIB + base_mib)
+        ),
         Verdict::of(last.resident_mib <= MEMORY_MIB + base_mib),
         Judged::Always,
     );

@@ -25,9 +25,21 @@ struct Variant {
 
 /// The variants. The last is the default.
 const VARIANTS: [Variant; 3] = [
-    Variant { name: "first come, first served", settings: &[("schedule.order", "arrival")] },
-    Variant { name: "fair, no throttle", settings: &[("schedule.order", "fair"), ("schedule.wait_max_ms", "3600000")] },
-    Variant { name: "fair, throttle", settings: &[("schedule.order", "fair")] },
+    Variant {
+        name: "first come, first served",
+        settings: &[("schedule.order", "arrival")],
+    },
+    Variant {
+        name: "fair, no throttle",
+        settings: &[
+            ("schedule.order", "fair"),
+            ("schedule.wait_max_ms", "3600000"),
+        ],
+    },
+    Variant {
+        name: "fair, throttle",
+        settings: &[("schedule.order", "fair")],
+    },
 ];
 /// Requests in the throughput figure: fields, and the offered share of the capacity.
 const SHOWN: [(usize, f64); 2] = [(30, 0.2), (2_000, 0.3)];
@@ -53,7 +65,9 @@ struct Drawn {
 
 /// Runs all variants and draws both figures.
 pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
-    let mut section = Section::new("picture: speed while batches burst in, and latencies at 1.5 times the capacity");
+    let mut section = Section::new(
+        "picture: speed while batches burst in, and latencies at 1.5 times the capacity",
+    );
     let (before, time) = bench.length.pick((4.0, 13.0), (2.5, 7.0), (0.25, 0.75));
     let (mut drawn, mut raw, mut capacity) = (Vec::new(), Vec::new(), None);
     for variant in &VARIANTS {
@@ -87,7 +101,9 @@ pub(crate) fn run(bench: &Bench) -> io::Result<Section> {
     plots::speed(&bench.out.join("speed.svg"), &speeds, BIN_S, burst)?;
     let latencies: Vec<_> = drawn.iter().map(|one| (one.name, &one.latency)).collect();
     plots::latency(&bench.out.join("latency.svg"), CLASSES, &latencies)?;
-    section.notes.push("figures: `speed.svg`, `latency.svg`".to_owned());
+    section
+        .notes
+        .push("figures: `speed.svg`, `latency.svg`".to_owned());
     Ok(section)
 }
 
@@ -107,14 +123,22 @@ fn speed(
         let connections = generator.connect(&mixed.engine, &bench.folder, tenant, 4)?;
         let drive = Drive::Even(share * capacity / fields as f64);
         let calls = vec![(generator.frame(frame(fields)), 1.0)];
-        shown.push(generator.add(Load { calls, connections, drive }));
+        shown.push(generator.add(Load {
+            calls,
+            connections,
+            drive,
+        }));
     }
     let connections = generator.connect(&mixed.engine, &bench.folder, "batch-a", 2)?;
     let fields = bench.length.pick(BATCH_FIELDS, BATCH_FIELDS, 500);
     let seconds = bench.length.pick(BURST_S, BURST_S, 0.1);
     let batches = (seconds * capacity / fields as f64 / connections.len() as f64).ceil() as usize;
     let calls = vec![(generator.frame(frame(fields)), 1.0)];
-    let burst = generator.add(Load { calls, connections, drive: Drive::Closed(batches) });
+    let burst = generator.add(Load {
+        calls,
+        connections,
+        drive: Drive::Closed(batches),
+    });
     shown.iter().for_each(|load| generator.start(*load));
     // Waits until as many requests complete as begin.
     generator.run(Duration::from_millis(bench.length.pick(700, 700, 50)))?;
@@ -130,9 +154,15 @@ fn speed(
     let samples = generator.take();
     let bins = (time / BIN_S) as usize;
     let mut speed = [vec![0.0; bins], vec![0.0; bins]];
-    for sample in samples.iter().filter(|one| one.outcome == Outcome::Ok && one.done >= start) {
+    for sample in samples
+        .iter()
+        .filter(|one| one.outcome == Outcome::Ok && one.done >= start)
+    {
         let bin = ((sample.done - start) as f64 / 1e9 / BIN_S) as usize;
-        if let (Some(line), true) = (shown.iter().position(|load| *load == sample.load), bin < bins) {
+        if let (Some(line), true) = (
+            shown.iter().position(|load| *load == sample.load),
+            bin < bins,
+        ) {
             speed[line][bin] += sample.fields as f64 / BIN_S;
         }
     }
@@ -157,18 +187,37 @@ fn latencies(bench: &Bench, mixed: &mut Mixed, capacity: f64) -> io::Result<Vec<
 
 /// Returns the histogram of the served requests of a class.
 fn histogram(samples: &[Sample], class: usize) -> LogHistogram {
-    let of = |sample: &&Sample| sample.fields == MIX[class].0 && sample.is_served(f64::from(PATIENCE_MS));
-    LogHistogram::of(samples.iter().filter(of).map(|sample| sample.latency_ms() / 1e3))
+    let of = |sample: &&Sample| {
+        sample.fields == MIX[class].0 && sample.is_served(f64::from(PATIENCE_MS))
+    };
+    LogHistogram::of(
+        samples
+            .iter()
+            .filter(of)
+            .map(|sample| sample.latency_ms() / 1e3),
+    )
 }
 
 fn tell(drawn: &[Drawn], section: &mut Section) {
-    let mut modes = Table::new("Modes of the latencies of served calls", &["", CLASSES[0], CLASSES[1], CLASSES[2]]);
+    let mut modes = Table::new(
+        "Modes of the latencies of served calls",
+        &["", CLASSES[0], CLASSES[1], CLASSES[2]],
+    );
     let mut speed = Table::new(
         "Speed, fields a second: the mean, and the slowest time of the figure",
-        &["", "30 fields, mean", "slowest", "2,000 fields, mean", "slowest"],
+        &[
+            "",
+            "30 fields, mean",
+            "slowest",
+            "2,000 fields, mean",
+            "slowest",
+        ],
     );
     for one in drawn {
-        let counts = one.latency.each_ref().map(|histogram| histogram.modes().to_string());
+        let counts = one
+            .latency
+            .each_ref()
+            .map(|histogram| histogram.modes().to_string());
         modes.row([vec![one.name.to_owned()], counts.to_vec()].concat());
         let cells = one.speed.iter().flat_map(|line| {
             let mean = line.iter().sum::<f64>() / line.len() as f64;

@@ -37,7 +37,11 @@ pub(crate) enum Load {
     Steady(f64),
     /// An exponential time after the one before was due, whatever became of it: `over` the capacity and `under` it,
     /// mean seconds of a writer, in turns of `phase`.
-    Bursts { over: f64, under: f64, phase: Duration },
+    Bursts {
+        over: f64,
+        under: f64,
+        phase: Duration,
+    },
 }
 
 /// Times of one row, in seconds.
@@ -74,7 +78,13 @@ impl Desk {
     /// Makes the state. `numbers` counts the rows of all runs.
     pub(crate) fn new(door: Door, coalescer: Coalescer, numbers: Arc<AtomicU64>) -> Self {
         let row_bytes = row(0, false).bytes();
-        Self { door, coalescer, numbers, row_bytes, promised_max: AtomicUsize::new(0) }
+        Self {
+            door,
+            coalescer,
+            numbers,
+            row_bytes,
+            promised_max: AtomicUsize::new(0),
+        }
     }
 
     /// Returns the largest number of rows that were admitted and not durable.
@@ -97,7 +107,12 @@ impl Desk {
             let random = Random::new((seed << 32) + writer);
             tasks.spawn(Arc::clone(self).writer(load, random, begun, begun + time));
         }
-        let samples = tasks.join_all().await.into_iter().collect::<io::Result<Vec<_>>>()?.concat();
+        let samples = tasks
+            .join_all()
+            .await
+            .into_iter()
+            .collect::<io::Result<Vec<_>>>()?
+            .concat();
         self.coalescer.close().await;
         Ok(samples)
     }
@@ -149,7 +164,12 @@ impl Desk {
         let asked = Instant::now();
         let mut refused = 0;
         let room = match &self.door {
-            Door::Bound(rows, _) => Room::Held(Arc::clone(rows).acquire_owned().await.expect("is never closed")),
+            Door::Bound(rows, _) => Room::Held(
+                Arc::clone(rows)
+                    .acquire_owned()
+                    .await
+                    .expect("is never closed"),
+            ),
             Door::Throttle(throttle) => loop {
                 match throttle.reserve(1, self.row_bytes, None).await {
                     Ok(permit) => break Room::Permit(permit),
@@ -175,13 +195,24 @@ impl Desk {
         Entered { room, sample, due }
     }
 
-    async fn write(self: Arc<Self>, Entered { room, mut sample, due }: Entered) -> io::Result<Sample> {
+    async fn write(
+        self: Arc<Self>,
+        Entered {
+            room,
+            mut sample,
+            due,
+        }: Entered,
+    ) -> io::Result<Sample> {
         let rows = vec![row(self.numbers.fetch_add(1, Ordering::Relaxed), false)];
         let (permit, held) = match room {
             Room::Permit(permit) => (Some(permit), None),
             held @ Room::Held(_) => (None, Some(held)),
         };
-        let written = self.coalescer.write(1, Group { map: MAP, rows }, None, permit).await.map_err(failed)?;
+        let written = self
+            .coalescer
+            .write(1, Group { map: MAP, rows }, None, permit)
+            .await
+            .map_err(failed)?;
         sample.durable = due.elapsed().as_secs_f64();
         drop(held);
         match written {

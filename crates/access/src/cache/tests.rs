@@ -57,7 +57,12 @@ impl Loader<u64, u64> for Arc<Store> {
         let at_once = self.at_once.fetch_add(1, Ordering::SeqCst) + 1;
         self.most_at_once.fetch_max(at_once, Ordering::SeqCst);
         self.arrived.notify_one();
-        let answer = self.script.lock().unwrap().pop_front().unwrap_or(Ok(Some(number)));
+        let answer = self
+            .script
+            .lock()
+            .unwrap()
+            .pop_front()
+            .unwrap_or(Ok(Some(number)));
         let gate = self.gate.lock().unwrap().clone();
         if let Some(gate) = gate {
             gate.acquire().await.unwrap().forget();
@@ -83,7 +88,10 @@ fn down() -> LoadError {
 }
 
 /// Starts requests and returns when all of them wait.
-async fn waiting(cache: &Under, keys: impl IntoIterator<Item = u64>) -> JoinSet<Result<Option<u64>, LoadError>> {
+async fn waiting(
+    cache: &Under,
+    keys: impl IntoIterator<Item = u64>,
+) -> JoinSet<Result<Option<u64>, LoadError>> {
     let mut calls = JoinSet::new();
     for key in keys {
         let cache = Arc::clone(cache);
@@ -103,9 +111,18 @@ async fn ten_thousand_misses_of_one_key_are_one_load() {
     let calls = waiting(&cache, (0..10_000).map(|_| 7)).await;
     assert_eq!(store.loads(), 1);
     gate.add_permits(1);
-    assert!(calls.join_all().await.into_iter().all(|answer| answer == Ok(Some(1))));
+    assert!(
+        calls
+            .join_all()
+            .await
+            .into_iter()
+            .all(|answer| answer == Ok(Some(1)))
+    );
     let stats = cache.stats();
-    assert_eq!((stats.loads, stats.misses, stats.hits, stats.entries), (1, 10_000, 0, 1));
+    assert_eq!(
+        (stats.loads, stats.misses, stats.hits, stats.entries),
+        (1, 10_000, 0, 1)
+    );
     assert_eq!(get(&cache, 7).await, Ok(Some(1)));
     assert_eq!((store.loads(), cache.stats().hits), (1, 1));
 }
@@ -117,10 +134,23 @@ async fn a_failed_load_reaches_all_as_that_error_and_is_not_kept() {
     store.says([Err(down())]);
     let calls = waiting(&cache, [7; 100]).await;
     gate.add_permits(1);
-    assert!(calls.join_all().await.into_iter().all(|answer| answer == Err(down())));
-    assert_eq!((store.loads(), cache.stats().failures, cache.stats().entries), (1, 1, 0));
+    assert!(
+        calls
+            .join_all()
+            .await
+            .into_iter()
+            .all(|answer| answer == Err(down()))
+    );
+    assert_eq!(
+        (store.loads(), cache.stats().failures, cache.stats().entries),
+        (1, 1, 0)
+    );
     store.open();
-    assert_eq!(get(&cache, 7).await, Ok(Some(2)), "the next caller asks again");
+    assert_eq!(
+        get(&cache, 7).await,
+        Ok(Some(2)),
+        "the next caller asks again"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,17 +179,28 @@ async fn a_load_that_panics_is_an_error_and_not_the_last_one() {
         }
     }
     let cache = Arc::new(Cache::new(Panics(AtomicU64::new(0)), BOUNDS));
-    assert_eq!(cache.get(&1).await, Err(LoadError::failed("the look-up ended early")));
+    assert_eq!(
+        cache.get(&1).await,
+        Err(LoadError::failed("the look-up ended early"))
+    );
     assert_eq!(cache.get(&1).await, Ok(Some(Arc::new(9))));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_entry_thrown_out_at_once_still_reaches_its_waiters() {
-    let (cache, store) = cache(CacheBounds { entries: 1, ..BOUNDS });
+    let (cache, store) = cache(CacheBounds {
+        entries: 1,
+        ..BOUNDS
+    });
     let gate = store.shut();
     let calls = waiting(&cache, 0..50).await;
     gate.add_permits(50);
-    let mut answers: Vec<_> = calls.join_all().await.into_iter().map(Result::unwrap).collect();
+    let mut answers: Vec<_> = calls
+        .join_all()
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
     answers.sort_unstable();
     assert!(answers.into_iter().eq((1..=50).map(Some)), "each its own");
     assert!(cache.stats().entries <= 1);
@@ -167,7 +208,10 @@ async fn an_entry_thrown_out_at_once_still_reaches_its_waiters() {
 
 #[tokio::test(start_paused = true)]
 async fn entries_are_bounded() {
-    let (cache, _) = cache(CacheBounds { entries: 100, ..BOUNDS });
+    let (cache, _) = cache(CacheBounds {
+        entries: 100,
+        ..BOUNDS
+    });
     for key in 0..10_000 {
         get(&cache, key).await.unwrap();
         assert!(cache.stats().entries <= 100);
@@ -177,21 +221,35 @@ async fn entries_are_bounded() {
 
 #[tokio::test(start_paused = true)]
 async fn loads_and_those_who_wait_for_one_are_bounded() {
-    let (cache, store) = cache(CacheBounds { loads: 3, waiting: 10, ..BOUNDS });
+    let (cache, store) = cache(CacheBounds {
+        loads: 3,
+        waiting: 10,
+        ..BOUNDS
+    });
     let gate = store.shut();
     let calls = waiting(&cache, 0..20).await;
     assert_eq!(store.loads(), 3);
     gate.add_permits(20);
     let answers = calls.join_all().await;
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 10);
-    assert_eq!(answers.iter().filter(|answer| **answer == Err(LoadError::Crowded)).count(), 10);
+    assert_eq!(
+        answers
+            .iter()
+            .filter(|answer| **answer == Err(LoadError::Crowded))
+            .count(),
+        10
+    );
     assert_eq!(store.most_at_once.load(Ordering::SeqCst), 3);
     assert!(get(&cache, 99).await.is_ok(), "there is room again");
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_purge_let_go_counts_until_it_ends() {
-    let (cache, store) = cache(CacheBounds { loads: 100, waiting: 10, ..BOUNDS });
+    let (cache, store) = cache(CacheBounds {
+        loads: 100,
+        waiting: 10,
+        ..BOUNDS
+    });
     let gate = store.shut();
     let before = waiting(&cache, 0..10).await;
     cache.purge();
@@ -209,7 +267,13 @@ async fn a_load_ends_in_its_time_and_so_does_the_wait_for_it() {
     let begun = Instant::now();
     let calls = waiting(&cache, 0..5).await;
     let late = Err(LoadError::Late(BOUNDS.load_time));
-    assert!(calls.join_all().await.into_iter().all(|answer| answer == late));
+    assert!(
+        calls
+            .join_all()
+            .await
+            .into_iter()
+            .all(|answer| answer == late)
+    );
     assert_eq!(begun.elapsed().as_secs(), BOUNDS.load_time.as_secs());
 }
 
@@ -221,11 +285,31 @@ async fn a_load_from_before_a_purge_is_not_kept_and_nobody_after_it_waits_for_it
     let before = waiting(&cache, [7; 5]).await;
     cache.purge();
     let after = waiting(&cache, [7; 5]).await;
-    assert_eq!(store.loads(), 2, "those who come after a purge have a load of their own");
+    assert_eq!(
+        store.loads(),
+        2,
+        "those who come after a purge have a load of their own"
+    );
     gate.add_permits(2);
-    assert!(before.join_all().await.into_iter().all(|answer| answer == Ok(Some(100))));
-    assert!(after.join_all().await.into_iter().all(|answer| answer == Ok(None)));
-    assert_eq!(get(&cache, 7).await, Ok(None), "whichever of them ended last");
+    assert!(
+        before
+            .join_all()
+            .await
+            .into_iter()
+            .all(|answer| answer == Ok(Some(100)))
+    );
+    assert!(
+        after
+            .join_all()
+            .await
+            .into_iter()
+            .all(|answer| answer == Ok(None))
+    );
+    assert_eq!(
+        get(&cache, 7).await,
+        Ok(None),
+        "whichever of them ended last"
+    );
     // The reverse order: the older load ends last.
     let (first, second) = (store.shut(), store.shut());
     drop(first);
@@ -243,7 +327,10 @@ async fn a_load_from_before_a_purge_is_not_kept_and_nobody_after_it_waits_for_it
 
 #[tokio::test(start_paused = true)]
 async fn a_purge_throws_everything_out() {
-    let (cache, store) = cache(CacheBounds { stale: Duration::from_secs(1_000), ..BOUNDS });
+    let (cache, store) = cache(CacheBounds {
+        stale: Duration::from_secs(1_000),
+        ..BOUNDS
+    });
     for key in 0..100 {
         get(&cache, key).await.unwrap();
     }
@@ -251,7 +338,11 @@ async fn a_purge_throws_everything_out() {
     assert_eq!(cache.stats().entries, 0);
     assert!((0..100).all(|key| cache.hit(&key, Instant::now()).is_none()));
     store.says([Err(down())]);
-    assert_eq!(get(&cache, 1).await, Err(down()), "what was purged is not used again, not even stale");
+    assert_eq!(
+        get(&cache, 1).await,
+        Err(down()),
+        "what was purged is not used again, not even stale"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -278,16 +369,27 @@ async fn while_the_store_is_down_old_entries_serve_for_a_bounded_time() {
     gone();
     advance(BOUNDS.time).await;
     assert_eq!(get(&cache, 1).await, Ok(Some(1)));
-    assert_eq!(get(&cache, 2).await, Err(down()), "what was never there is not known");
+    assert_eq!(
+        get(&cache, 2).await,
+        Err(down()),
+        "what was never there is not known"
+    );
     let (loads, begun) = (store.loads(), Instant::now());
     for _ in 0..50 {
         assert_eq!(get(&cache, 1).await, Ok(Some(1)));
     }
-    assert_eq!((store.loads(), begun.elapsed()), (loads, Duration::ZERO), "one try in a while, and nobody waits");
+    assert_eq!(
+        (store.loads(), begun.elapsed()),
+        (loads, Duration::ZERO),
+        "one try in a while, and nobody waits"
+    );
     // A store that never responds delays no request, because the next attempt runs in the background.
     let gate = store.shut();
     advance(RETRY).await;
-    assert_eq!((get(&cache, 1).await, begun.elapsed()), (Ok(Some(1)), RETRY));
+    assert_eq!(
+        (get(&cache, 1).await, begun.elapsed()),
+        (Ok(Some(1)), RETRY)
+    );
     gate.add_permits(1);
     store.open();
     tokio::task::yield_now().await;
@@ -300,40 +402,73 @@ async fn while_the_store_is_down_old_entries_serve_for_a_bounded_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_delays_one_request_where_an_old_entry_is_there() {
-    let (cache, store) = cache(CacheBounds { stale: Duration::from_secs(100), ..BOUNDS });
+    let (cache, store) = cache(CacheBounds {
+        stale: Duration::from_secs(100),
+        ..BOUNDS
+    });
     assert_eq!(get(&cache, 1).await, Ok(Some(1)));
     advance(BOUNDS.time).await;
     store.shut();
     let start = Instant::now();
-    assert_eq!((get(&cache, 1).await, start.elapsed()), (Ok(Some(1)), STALE_WAIT));
-    assert_eq!((get(&cache, 1).await, start.elapsed()), (Ok(Some(1)), STALE_WAIT), "the next one does not wait");
+    assert_eq!(
+        (get(&cache, 1).await, start.elapsed()),
+        (Ok(Some(1)), STALE_WAIT)
+    );
+    assert_eq!(
+        (get(&cache, 1).await, start.elapsed()),
+        (Ok(Some(1)), STALE_WAIT),
+        "the next one does not wait"
+    );
     let unknown = get(&cache, 2).await;
-    assert_eq!((unknown, start.elapsed()), (Err(LoadError::Late(BOUNDS.load_time)), STALE_WAIT + BOUNDS.load_time));
+    assert_eq!(
+        (unknown, start.elapsed()),
+        (
+            Err(LoadError::Late(BOUNDS.load_time)),
+            STALE_WAIT + BOUNDS.load_time
+        )
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_purge_takes_the_old_entry_from_requests_that_wait_for_a_store_that_hangs() {
-    let (cache, store) = cache(CacheBounds { stale: Duration::from_secs(100), ..BOUNDS });
+    let (cache, store) = cache(CacheBounds {
+        stale: Duration::from_secs(100),
+        ..BOUNDS
+    });
     assert_eq!(get(&cache, 1).await, Ok(Some(1)));
     advance(BOUNDS.time).await;
     store.shut();
     let mut requests = waiting(&cache, [1]).await;
     cache.purge();
-    assert_eq!(requests.join_next().await.unwrap().unwrap(), Err(LoadError::Late(BOUNDS.load_time)));
+    assert_eq!(
+        requests.join_next().await.unwrap().unwrap(),
+        Err(LoadError::Late(BOUNDS.load_time))
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn missing_values_are_not_used_beyond_their_time() {
-    let (cache, store) = cache(CacheBounds { stale: Duration::from_secs(100), ..BOUNDS });
+    let (cache, store) = cache(CacheBounds {
+        stale: Duration::from_secs(100),
+        ..BOUNDS
+    });
     store.says([Ok(None), Err(down())]);
     assert_eq!(get(&cache, 1).await, Ok(None));
     advance(BOUNDS.negative_time).await;
-    assert_eq!(get(&cache, 1).await, Err(down()), "a role can have been granted meanwhile");
+    assert_eq!(
+        get(&cache, 1).await,
+        Err(down()),
+        "a role can have been granted meanwhile"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn old_entries_serve_where_no_load_can_begin() {
-    let (cache, store) = cache(CacheBounds { stale: Duration::from_secs(100), waiting: 1, ..BOUNDS });
+    let (cache, store) = cache(CacheBounds {
+        stale: Duration::from_secs(100),
+        waiting: 1,
+        ..BOUNDS
+    });
     assert_eq!(get(&cache, 1).await, Ok(Some(1)));
     advance(BOUNDS.time).await;
     store.shut();
@@ -353,13 +488,20 @@ async fn without_that_allowance_an_old_entry_is_no_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_comes_back_is_heard() {
-    let (cache, store) = cache(CacheBounds { stale: Duration::from_secs(100), ..BOUNDS });
+    let (cache, store) = cache(CacheBounds {
+        stale: Duration::from_secs(100),
+        ..BOUNDS
+    });
     assert_eq!(get(&cache, 1).await, Ok(Some(1)));
     store.says([Err(down()), Ok(None)]);
     advance(BOUNDS.time).await;
     assert_eq!(get(&cache, 1).await, Ok(Some(1)), "stale");
     advance(RETRY).await;
-    assert_eq!(get(&cache, 1).await, Ok(Some(1)), "stale still, and a try is under way");
+    assert_eq!(
+        get(&cache, 1).await,
+        Ok(Some(1)),
+        "stale still, and a try is under way"
+    );
     tokio::task::yield_now().await;
     tokio::task::yield_now().await;
     assert_eq!(get(&cache, 1).await, Ok(None), "revoked meanwhile");
@@ -369,17 +511,27 @@ async fn a_store_that_comes_back_is_heard() {
 async fn what_was_loaded_together_does_not_expire_together() {
     const KEYS: u64 = 10_000;
     const PARTS: u32 = 100;
-    let (cache, _) = cache(CacheBounds { entries: 20_000, ..BOUNDS });
+    let (cache, _) = cache(CacheBounds {
+        entries: 20_000,
+        ..BOUNDS
+    });
     for key in 0..KEYS {
         get(&cache, key).await.unwrap();
     }
     let (part, begun) = (BOUNDS.time / PARTS, Instant::now());
-    let live = |now: Instant| (0..KEYS).filter(|key| cache.hit(key, now).is_some()).count() as u64;
+    let live = |now: Instant| {
+        (0..KEYS)
+            .filter(|key| cache.hit(key, now).is_some())
+            .count() as u64
+    };
     let left: Vec<u64> = (0..=PARTS).map(|at| live(begun + part * at)).collect();
     assert_eq!((left[0], left[PARTS as usize]), (KEYS, 0));
     let peak = left.windows(2).map(|pair| pair[0] - pair[1]).max().unwrap();
     let mean = KEYS / u64::from(PARTS);
-    assert!(peak <= 2 * mean, "{peak} in one part of a hundred, {mean} on average");
+    assert!(
+        peak <= 2 * mean,
+        "{peak} in one part of a hundred, {mean} on average"
+    );
 }
 
 #[tokio::test]
@@ -409,7 +561,11 @@ async fn nothing_from_before_a_purge_is_seen_after_it_whatever_runs_beside() {
         }
     }
     let truth = Arc::new(AtomicU64::new(0));
-    let bounds = CacheBounds { loads: 1_000, waiting: 1_000, ..BOUNDS };
+    let bounds = CacheBounds {
+        loads: 1_000,
+        waiting: 1_000,
+        ..BOUNDS
+    };
     let cache = Arc::new(Cache::new(Truth(Arc::clone(&truth)), bounds));
     let purged = Arc::new(AtomicU64::new(0));
     let mut readers = JoinSet::new();
@@ -441,7 +597,10 @@ async fn settle() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_purge_removed_is_loaded_again() {
-    let (cache, store) = cache(CacheBounds { stale: Duration::from_secs(60), ..BOUNDS });
+    let (cache, store) = cache(CacheBounds {
+        stale: Duration::from_secs(60),
+        ..BOUNDS
+    });
     let reloading = tokio::spawn(Arc::clone(&cache).reload_purged());
     store.says([Ok(Some(1)), Ok(Some(2)), Ok(None)]);
     for key in 1..=3 {
@@ -468,7 +627,10 @@ async fn what_a_purge_removed_is_loaded_again() {
 
 #[tokio::test(start_paused = true)]
 async fn purged_keys_outlast_a_store_that_is_down() {
-    let (cache, store) = cache(CacheBounds { stale: Duration::from_secs(60), ..BOUNDS });
+    let (cache, store) = cache(CacheBounds {
+        stale: Duration::from_secs(60),
+        ..BOUNDS
+    });
     let reloading = tokio::spawn(Arc::clone(&cache).reload_purged());
     get(&cache, 1).await.unwrap();
     store.says(std::iter::repeat_n(Err(down()), 5));
@@ -497,7 +659,10 @@ async fn expired_entries_are_not_loaded_again() {
 
 #[tokio::test(start_paused = true)]
 async fn keys_that_are_not_requested_any_more_leave_the_cache() {
-    let bounds = CacheBounds { stale: Duration::from_secs(60), ..BOUNDS };
+    let bounds = CacheBounds {
+        stale: Duration::from_secs(60),
+        ..BOUNDS
+    };
     let (cache, store) = cache(bounds);
     let reloading = tokio::spawn(Arc::clone(&cache).reload_purged());
     get(&cache, 1).await.unwrap();

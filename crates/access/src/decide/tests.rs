@@ -12,27 +12,73 @@ fn names(names: &[&str]) -> Names {
 }
 
 fn grant(operations: &[&str], apps: &[&str], collections: &[&str], reason: bool) -> Grant {
-    let set = operations.iter().map(|text| Operations::from_text(text).unwrap());
+    let set = operations
+        .iter()
+        .map(|text| Operations::from_text(text).unwrap());
     let operations = set.fold(Operations::NONE, Operations::and);
-    Grant { apps: names(apps), collections: names(collections), reason, ..Grant::on_all(operations) }
+    Grant {
+        apps: names(apps),
+        collections: names(collections),
+        reason,
+        ..Grant::on_all(operations)
+    }
 }
 
 fn role(name: &str, grants: Vec<Grant>) -> Arc<Role> {
     Arc::new(Role::new(name, grants).unwrap())
 }
 
-fn ask<'a>(operation: &str, app: Option<&'a str>, collection: Option<&'a str>) -> AuthorizationRequest<'a> {
+fn ask<'a>(
+    operation: &str,
+    app: Option<&'a str>,
+    collection: Option<&'a str>,
+) -> AuthorizationRequest<'a> {
     AuthorizationRequest::new(Operation::from_name(operation).unwrap(), app, collection)
 }
 
 #[test]
 fn what_is_not_granted_is_missing() {
     let grants = Grants::of([
-        role("relay", vec![grant(&["encrypt", "tokenize"], &["shop"], &["people", "cards"], false)]),
-        role("support", vec![grant(&["decrypt", "detokenize"], &["shop"], &["people"], true)]),
-        role("lister", vec![grant(&["apps.*", "collections.list", "subjects.*"], &["*"], &["people"], false)]),
-        role("privacy", vec![grant(&["subjects.*"], &["shop"], &["*"], false)]),
-        role("owner", vec![grant(&["apps.rotate", "collections.*"], &["shop"], &["*"], false)]),
+        role(
+            "relay",
+            vec![grant(
+                &["encrypt", "tokenize"],
+                &["shop"],
+                &["people", "cards"],
+                false,
+            )],
+        ),
+        role(
+            "support",
+            vec![grant(
+                &["decrypt", "detokenize"],
+                &["shop"],
+                &["people"],
+                true,
+            )],
+        ),
+        role(
+            "lister",
+            vec![grant(
+                &["apps.*", "collections.list", "subjects.*"],
+                &["*"],
+                &["people"],
+                false,
+            )],
+        ),
+        role(
+            "privacy",
+            vec![grant(&["subjects.*"], &["shop"], &["*"], false)],
+        ),
+        role(
+            "owner",
+            vec![grant(
+                &["apps.rotate", "collections.*"],
+                &["shop"],
+                &["*"],
+                false,
+            )],
+        ),
         role("empty", vec![]),
     ]);
     use Missing::{App, Collection, Operation, Reason};
@@ -47,7 +93,13 @@ fn what_is_not_granted_is_missing() {
         ("decrypt", shop, None, None, Err(Reason)),
         ("decrypt", shop, None, Some("ticket 7"), Ok("support")),
         ("decrypt", other, None, Some("ticket 7"), Err(App)),
-        ("detokenize", shop, Some("cards"), Some("ticket 7"), Err(Collection)),
+        (
+            "detokenize",
+            shop,
+            Some("cards"),
+            Some("ticket 7"),
+            Err(Collection),
+        ),
         ("detokenize", shop, Some("people"), None, Err(Reason)),
         ("tokens.get", shop, Some("people"), None, Err(Operation)),
         // The operation applies to the whole engine: a grant on one app is not enough.
@@ -64,36 +116,90 @@ fn what_is_not_granted_is_missing() {
     ] {
         let ask = ask(operation, app, collection).because(reason);
         let case = format!("{operation} {app:?} {collection:?} {reason:?}");
-        assert_eq!(grants.judge(&ask).map(|permitted| permitted.role.as_str()), expected, "{case}");
+        assert_eq!(
+            grants.judge(&ask).map(|permitted| permitted.role.as_str()),
+            expected,
+            "{case}"
+        );
         let permit = grants.decide(ask);
         assert_eq!(permit.is_ok(), expected.is_ok(), "{case}");
         if let Ok(permit) = permit {
-            assert_eq!((permit.operation().name(), permit.app()), (operation, app), "{case}");
+            assert_eq!(
+                (permit.operation().name(), permit.app()),
+                (operation, app),
+                "{case}"
+            );
         }
     }
-    assert_eq!(Grants::default().judge(&ask("encrypt", shop, None)), Err(Missing::Role));
+    assert_eq!(
+        Grants::default().judge(&ask("encrypt", shop, None)),
+        Err(Missing::Role)
+    );
 }
 
 #[test]
 fn an_administrator_reads_no_value() {
     let grants = Grants::of([Arc::new(Role::administrator())]);
     for operation in Operation::ALL {
-        let permitted = grants.decide(AuthorizationRequest::new(operation, Some("shop"), Some("people"))).is_ok();
-        assert_eq!(permitted, Operations::CONTROL.contains(operation), "{operation}");
+        let permitted = grants
+            .decide(AuthorizationRequest::new(
+                operation,
+                Some("shop"),
+                Some("people"),
+            ))
+            .is_ok();
+        assert_eq!(
+            permitted,
+            Operations::CONTROL.contains(operation),
+            "{operation}"
+        );
     }
-    assert_eq!(grants.permitted(&ask("apps.create", Some("new"), None)).unwrap().role.as_str(), ADMINISTRATOR);
+    assert_eq!(
+        grants
+            .permitted(&ask("apps.create", Some("new"), None))
+            .unwrap()
+            .role
+            .as_str(),
+        ADMINISTRATOR
+    );
 }
 
 #[test]
 fn the_refusal_names_what_was_asked_for_and_nothing_else_that_is_there() {
-    let secret = role("hidden-role", vec![grant(&["encrypt", "tokenize"], &["hidden-app"], &["hidden"], false)]);
-    let widely = role("wide", vec![grant(&["tokenize", "collections.list"], &["*"], &["hidden"], false)]);
+    let secret = role(
+        "hidden-role",
+        vec![grant(
+            &["encrypt", "tokenize"],
+            &["hidden-app"],
+            &["hidden"],
+            false,
+        )],
+    );
+    let widely = role(
+        "wide",
+        vec![grant(
+            &["tokenize", "collections.list"],
+            &["*"],
+            &["hidden"],
+            false,
+        )],
+    );
     let reasoned = role("why", vec![grant(&["decrypt"], &["*"], &["*"], true)]);
     let grants = Grants::of([secret, widely, reasoned]);
     let shop = Some("shop");
     for (operation, app, collection, text) in [
-        ("encrypt", shop, None, "no role of this principal grants encrypt on app shop"),
-        ("rewrap", shop, None, "no role of this principal grants rewrap"),
+        (
+            "encrypt",
+            shop,
+            None,
+            "no role of this principal grants encrypt on app shop",
+        ),
+        (
+            "rewrap",
+            shop,
+            None,
+            "no role of this principal grants rewrap",
+        ),
         (
             "tokenize",
             shop,
@@ -112,8 +218,13 @@ fn the_refusal_names_what_was_asked_for_and_nothing_else_that_is_there() {
         assert_eq!(denied.to_string(), text);
         assert!(!denied.to_string().contains("hidden"));
     }
-    let nobody = Grants::default().decide(ask("encrypt", shop, None)).unwrap_err();
-    assert_eq!(nobody.to_string(), "no role grants encrypt on app shop: this principal has none");
+    let nobody = Grants::default()
+        .decide(ask("encrypt", shop, None))
+        .unwrap_err();
+    assert_eq!(
+        nobody.to_string(),
+        "no role grants encrypt on app shop: this principal has none"
+    );
 }
 
 #[test]
@@ -123,14 +234,31 @@ fn one_grant_without_a_mask_is_enough_to_see_and_else_the_first_holds() {
         ..grant(&["decrypt", "detokenize"], &["shop"], collections, false)
     };
     let grants = Grants::of([
-        role("a", vec![masked(&["*"], "partial(last=4)"), masked(&["people"], "redact")]),
-        role("b", vec![masked(&["*"], "hash"), grant(&["detokenize"], &["shop"], &["people"], true)]),
+        role(
+            "a",
+            vec![
+                masked(&["*"], "partial(last=4)"),
+                masked(&["people"], "redact"),
+            ],
+        ),
+        role(
+            "b",
+            vec![
+                masked(&["*"], "hash"),
+                grant(&["detokenize"], &["shop"], &["people"], true),
+            ],
+        ),
     ]);
     let shop = Some("shop");
     for (operation, collection, reason, mask) in [
         ("decrypt", None, None, Some("partial(last=4)")),
         ("decrypt", None, Some("ticket 7"), Some("partial(last=4)")),
-        ("detokenize", Some("cards"), Some("ticket 7"), Some("partial(last=4)")),
+        (
+            "detokenize",
+            Some("cards"),
+            Some("ticket 7"),
+            Some("partial(last=4)"),
+        ),
         ("detokenize", Some("people"), None, Some("partial(last=4)")),
         ("detokenize", Some("people"), Some("ticket 7"), None),
     ] {
@@ -139,17 +267,37 @@ fn one_grant_without_a_mask_is_enough_to_see_and_else_the_first_holds() {
             ValueVisibility::Clear => None,
             ValueVisibility::Masked(mask) => Some(mask.to_string()),
         };
-        assert_eq!(seen(grants.decide(ask).unwrap().sight()).as_deref(), mask, "{operation} {collection:?} {reason:?}");
+        assert_eq!(
+            seen(grants.decide(ask).unwrap().sight()).as_deref(),
+            mask,
+            "{operation} {collection:?} {reason:?}"
+        );
         for mode in [AccessMode::Enforce, AccessMode::Observe] {
-            assert_eq!(seen(mode.decide(Some(&grants), ask).unwrap().permit.sight()).as_deref(), mask, "{mode:?}");
+            assert_eq!(
+                seen(mode.decide(Some(&grants), ask).unwrap().permit.sight()).as_deref(),
+                mask,
+                "{mode:?}"
+            );
         }
-        assert_eq!(seen(AccessMode::Off.decide(Some(&grants), ask).unwrap().permit.sight()), None);
+        assert_eq!(
+            seen(
+                AccessMode::Off
+                    .decide(Some(&grants), ask)
+                    .unwrap()
+                    .permit
+                    .sight()
+            ),
+            None
+        );
     }
 }
 
 #[test]
 fn a_mode_decides_what_becomes_of_it() {
-    let grants = Grants::of([role("relay", vec![grant(&["encrypt"], &["shop"], &["*"], false)])]);
+    let grants = Grants::of([role(
+        "relay",
+        vec![grant(&["encrypt"], &["shop"], &["*"], false)],
+    )]);
     let may = || ask("encrypt", Some("shop"), None);
     let may_not = || ask("decrypt", Some("shop"), None);
     for (mode, grants, ask, passes, observed) in [
@@ -157,7 +305,13 @@ fn a_mode_decides_what_becomes_of_it() {
         (AccessMode::Enforce, Some(&grants), may_not(), false, None),
         (AccessMode::Enforce, None, may(), false, None),
         (AccessMode::Observe, Some(&grants), may(), true, None),
-        (AccessMode::Observe, Some(&grants), may_not(), true, Some(Missing::Operation)),
+        (
+            AccessMode::Observe,
+            Some(&grants),
+            may_not(),
+            true,
+            Some(Missing::Operation),
+        ),
         (AccessMode::Observe, None, may(), true, Some(Missing::Role)),
         (AccessMode::Off, Some(&grants), may_not(), true, None),
         (AccessMode::Off, None, may(), true, None),
@@ -165,7 +319,10 @@ fn a_mode_decides_what_becomes_of_it() {
         let case = format!("{mode:?} {ask:?}");
         let decision = mode.decide(grants, ask);
         assert_eq!(decision.is_ok(), passes, "{case}");
-        let seen = decision.ok().and_then(|decision| decision.observed).map(|denied| denied.missing);
+        let seen = decision
+            .ok()
+            .and_then(|decision| decision.observed)
+            .map(|denied| denied.missing);
         assert_eq!(seen, observed, "{case}");
         let gives_values = ask == may_not();
         let passes = mode == AccessMode::Off || (mode == AccessMode::Observe && !gives_values);
@@ -180,30 +337,66 @@ fn what_is_only_observed_takes_no_mask_away() {
         ..grant(&[operation], &[app], &["*"], true)
     };
     let last = "partial(last=4)";
-    let one = Grants::of([role("support", vec![masked("decrypt", "shop", last), masked("detokenize", "shop", last)])]);
+    let one = Grants::of([role(
+        "support",
+        vec![
+            masked("decrypt", "shop", last),
+            masked("detokenize", "shop", last),
+        ],
+    )]);
     let several = Grants::of([
         role("a", vec![masked("decrypt", "shop", last)]),
         role("b", vec![masked("decrypt", "shop", "hash")]),
     ]);
-    let none = Grants::of([role("relay", vec![grant(&["encrypt"], &["shop"], &["*"], false)])]);
+    let none = Grants::of([role(
+        "relay",
+        vec![grant(&["encrypt"], &["shop"], &["*"], false)],
+    )]);
     let (shop, other) = (Some("shop"), Some("other"));
     for (grants, operation, app, reason, mask, observed) in [
         // The request is granted when it gives the required reason.
-        (Some(&one), "decrypt", shop, Some("ticket 7"), Some(last), false),
+        (
+            Some(&one),
+            "decrypt",
+            shop,
+            Some("ticket 7"),
+            Some(last),
+            false,
+        ),
         (Some(&one), "decrypt", shop, None, Some(last), true),
-        (Some(&one), "decrypt", other, Some("ticket 7"), Some(last), true),
+        (
+            Some(&one),
+            "decrypt",
+            other,
+            Some("ticket 7"),
+            Some(last),
+            true,
+        ),
         (Some(&several), "decrypt", shop, None, Some("redact"), true),
-        (Some(&several), "detokenize", shop, Some("ticket 7"), Some("redact"), true),
+        (
+            Some(&several),
+            "detokenize",
+            shop,
+            Some("ticket 7"),
+            Some("redact"),
+            true,
+        ),
         // A principal without a mask passes as if there were no roles.
         (Some(&none), "decrypt", shop, None, None, true),
         (None, "decrypt", shop, None, None, true),
     ] {
-        let decision = AccessMode::Observe.decide(grants, ask(operation, app, Some("people")).because(reason)).unwrap();
+        let decision = AccessMode::Observe
+            .decide(grants, ask(operation, app, Some("people")).because(reason))
+            .unwrap();
         let seen = match decision.permit.sight() {
             ValueVisibility::Clear => None,
             ValueVisibility::Masked(mask) => Some(mask.as_str()),
         };
-        assert_eq!((seen, decision.observed.is_some()), (mask, observed), "{operation} {app:?} {reason:?}");
+        assert_eq!(
+            (seen, decision.observed.is_some()),
+            (mask, observed),
+            "{operation} {app:?} {reason:?}"
+        );
     }
 }
 
@@ -218,9 +411,14 @@ enum Seen {
 }
 
 fn seen(permit: Option<&Permit<'_>>) -> Seen {
-    let Some(permit) = permit else { return Seen::Denied };
+    let Some(permit) = permit else {
+        return Seen::Denied;
+    };
     let visibility = match permit.operation().reads_properties() {
-        true => permit.properties().read("card").expect("observing covers every property"),
+        true => permit
+            .properties()
+            .read("card")
+            .expect("observing covers every property"),
         false => permit.sight(),
     };
     match visibility {
@@ -235,12 +433,20 @@ fn seen(permit: Option<&Permit<'_>>) -> Seen {
 #[test]
 fn every_operation_in_every_mode_shows_no_value_that_a_mask_hides() {
     let of = |grants: &[&str]| {
-        let grants: Vec<Grant> = grants.iter().map(|text| Grant::from_text(text).unwrap()).collect();
+        let grants: Vec<Grant> = grants
+            .iter()
+            .map(|text| Grant::from_text(text).unwrap())
+            .collect();
         Grants::of([role("r", grants)])
     };
     // Grants are on another app, so that no grant covers the request.
     let clear = || of(&["encrypt,decrypt,detokenize,tokens.list,subjects.export apps=other"]);
-    let masked = || of(&["decrypt apps=other mask=partial(last=4)", "encrypt apps=other"]);
+    let masked = || {
+        of(&[
+            "decrypt apps=other mask=partial(last=4)",
+            "encrypt apps=other",
+        ])
+    };
     let mask_of_property = || of(&["objects.get apps=other properties=card mask=partial(last=4)"]);
     let ended = || of(&["decrypt apps=shop mask=partial(last=4) until=2020-01-01T00:00:00Z"]);
     let missing = || Grants::default().and_unreadable_roles();
@@ -248,14 +454,29 @@ fn every_operation_in_every_mode_shows_no_value_that_a_mask_hides() {
         ("no role", Some(None)),
         ("a role without a mask", Some(Some(clear()))),
         ("a role with a mask", Some(Some(masked()))),
-        ("a role with a mask of a property", Some(Some(mask_of_property()))),
+        (
+            "a role with a mask of a property",
+            Some(Some(mask_of_property())),
+        ),
         ("a role with a mask, ended", Some(Some(ended()))),
         ("an unreadable role", Some(Some(missing()))),
-        ("a role without a mask, and an unreadable one", Some(Some(clear().and_unreadable_roles()))),
-        ("a role with a mask, and an unreadable one", Some(Some(masked().and_unreadable_roles()))),
+        (
+            "a role without a mask, and an unreadable one",
+            Some(Some(clear().and_unreadable_roles())),
+        ),
+        (
+            "a role with a mask, and an unreadable one",
+            Some(Some(masked().and_unreadable_roles())),
+        ),
         ("roles that cannot be loaded", None),
     ];
-    let maskable = ["decrypt", "detokenize", "objects.get", "objects.query", "objects.list"];
+    let maskable = [
+        "decrypt",
+        "detokenize",
+        "objects.get",
+        "objects.query",
+        "objects.list",
+    ];
     let unmaskable = ["subjects.export", "tokens.list"];
     let of_readers = [
         "rewrap",
@@ -277,7 +498,8 @@ fn every_operation_in_every_mode_shows_no_value_that_a_mask_hides() {
 
     for operation in Operation::ALL {
         let name = operation.name();
-        let ask = AuthorizationRequest::new(operation, Some("shop"), Some("people")).at(1_800_000_000);
+        let ask =
+            AuthorizationRequest::new(operation, Some("shop"), Some("people")).at(1_800_000_000);
         for mode in [AccessMode::Off, AccessMode::Observe, AccessMode::Enforce] {
             for (principal, grants) in &principals {
                 let case = format!("{name}, {}, {principal}", mode.name());
@@ -288,8 +510,16 @@ fn every_operation_in_every_mode_shows_no_value_that_a_mask_hides() {
                     AccessMode::Enforce => Seen::Denied,
                     AccessMode::Observe if maskable.contains(&name) && is_unknown => Seen::Denied,
                     AccessMode::Observe if maskable.contains(&name) && has_mask => Seen::Masked,
-                    AccessMode::Observe if unmaskable.contains(&name) && (is_unknown || has_mask) => Seen::Denied,
-                    AccessMode::Observe if of_readers.contains(&name) && (is_unknown || has_mask) => Seen::Denied,
+                    AccessMode::Observe
+                        if unmaskable.contains(&name) && (is_unknown || has_mask) =>
+                    {
+                        Seen::Denied
+                    }
+                    AccessMode::Observe
+                        if of_readers.contains(&name) && (is_unknown || has_mask) =>
+                    {
+                        Seen::Denied
+                    }
                     AccessMode::Observe => Seen::Clear,
                 };
                 let permit = match grants {
@@ -309,7 +539,11 @@ fn every_operation_in_every_mode_shows_no_value_that_a_mask_hides() {
                 // A permit for an operation without values carries the mask along.
                 let found = seen(permit.as_ref());
                 let has_values = maskable.contains(&name) || unmaskable.contains(&name);
-                let found = if !has_values && found == Seen::Masked { Seen::Clear } else { found };
+                let found = if !has_values && found == Seen::Masked {
+                    Seen::Clear
+                } else {
+                    found
+                };
                 assert_eq!(found, expected, "{case}");
             }
         }
@@ -326,29 +560,51 @@ fn observing_keeps_what_roles_grant_beside_an_unreadable_one() {
     ])
     .and_unreadable_roles();
     for mode in [AccessMode::Observe, AccessMode::Enforce] {
-        let permit = |operation| mode.decide(Some(&grants), ask(operation, Some("shop"), Some("people")));
-        assert_eq!(permit("decrypt").unwrap().permit.sight(), ValueVisibility::Clear);
+        let permit =
+            |operation| mode.decide(Some(&grants), ask(operation, Some("shop"), Some("people")));
+        assert_eq!(
+            permit("decrypt").unwrap().permit.sight(),
+            ValueVisibility::Clear
+        );
         let detokenize = permit("detokenize").unwrap().permit;
-        let ValueVisibility::Masked(mask) = detokenize.sight() else { panic!("{mode:?}") };
+        let ValueVisibility::Masked(mask) = detokenize.sight() else {
+            panic!("{mode:?}")
+        };
         assert_eq!(mask.as_str(), "hash");
         assert!(permit("subjects.export").is_ok() && permit("tokens.list").is_err());
         let get = permit("objects.get").unwrap().permit;
         assert_eq!(get.properties().read("name"), Some(ValueVisibility::Clear));
-        assert_eq!(get.properties().read("card"), None, "another property could be masked by the unreadable role");
+        assert_eq!(
+            get.properties().read("card"),
+            None,
+            "another property could be masked by the unreadable role"
+        );
     }
 }
 
 #[test]
 fn observing_lifts_no_hourly_limit_of_a_mask() {
-    let grants = parsed(&["decrypt apps=shop mask=hash hourly=10 reason", "detokenize apps=other mask=hash hourly=20"]);
+    let grants = parsed(&[
+        "decrypt apps=shop mask=hash hourly=10 reason",
+        "detokenize apps=other mask=hash hourly=20",
+    ]);
     for operation in ["decrypt", "detokenize", "objects.get"] {
-        let decision = AccessMode::Observe.decide(Some(&grants), ask(operation, Some("shop"), Some("people"))).unwrap();
-        assert_eq!((decision.permit.hourly(), decision.observed.is_some()), (Some(10), true), "{operation}");
+        let decision = AccessMode::Observe
+            .decide(Some(&grants), ask(operation, Some("shop"), Some("people")))
+            .unwrap();
+        assert_eq!(
+            (decision.permit.hourly(), decision.observed.is_some()),
+            (Some(10), true),
+            "{operation}"
+        );
     }
 }
 
 fn parsed(grants: &[&str]) -> Grants {
-    let grants = grants.iter().map(|text| Grant::from_text(text).unwrap()).collect();
+    let grants = grants
+        .iter()
+        .map(|text| Grant::from_text(text).unwrap())
+        .collect();
     Grants::of([role("reader", grants)])
 }
 
@@ -364,8 +620,13 @@ fn each_property_is_covered_for_itself() {
         "objects.update apps=shop collections=people properties=phone hourly=10",
     ]);
     let end = 1_801_353_600;
-    let permit =
-        |operation, reason, at| grants.decide(ask(operation, Some("shop"), Some("people")).because(reason).at(at));
+    let permit = |operation, reason, at| {
+        grants.decide(
+            ask(operation, Some("shop"), Some("people"))
+                .because(reason)
+                .at(at),
+        )
+    };
     let get = permit("objects.get", None, end - 1).unwrap();
     let shown = |permit: &Permit<'_>, property| {
         permit.properties().read(property).map(|shown| match shown {
@@ -384,11 +645,17 @@ fn each_property_is_covered_for_itself() {
         assert!(get.properties().uses(property) == expected.is_some());
     }
     let later = permit("objects.get", Some("ticket 7"), end).unwrap();
-    assert_eq!((shown(&later, "phone").as_deref(), shown(&later, "iban")), (Some("clear"), None));
+    assert_eq!(
+        (shown(&later, "phone").as_deref(), shown(&later, "iban")),
+        (Some("clear"), None)
+    );
     // A query uses its own grants and reads by those of `objects.get`.
     let query = permit("objects.query", None, end).unwrap();
     assert!(query.properties().uses("email") && !query.properties().uses("name"));
-    assert_eq!((shown(&query, "email"), shown(&query, "name").as_deref()), (None, Some("clear")));
+    assert_eq!(
+        (shown(&query, "email"), shown(&query, "name").as_deref()),
+        (None, Some("clear"))
+    );
     // A write reads nothing. The smallest limit applies.
     let update = permit("objects.update", None, end).unwrap();
     assert!(update.properties().uses("phone") && !update.properties().uses("name"));
@@ -420,7 +687,9 @@ fn hourly_limits_of_reading_hold_for_every_method_that_reads() {
         ("objects.delete", None),
     ];
     for (operation, expected) in cases {
-        let permit = grants.decide(ask(operation, Some("shop"), Some("people"))).unwrap();
+        let permit = grants
+            .decide(ask(operation, Some("shop"), Some("people")))
+            .unwrap();
         assert_eq!(permit.hourly(), expected, "{operation}");
     }
 }
@@ -436,10 +705,25 @@ fn a_grant_permits_nothing_from_its_end_on() {
         (encrypt.at(1_801_353_599), Ok(())),
         (encrypt.at(1_801_353_600), Err(Missing::Time)),
         (encrypt, Err(Missing::Time)),
-        (ask("decrypt", Some("shop"), None).at(1), Err(Missing::Reason)),
-        (ask("decrypt", Some("shop"), None).because(Some("why")).at(1), Ok(())),
+        (
+            ask("decrypt", Some("shop"), None).at(1),
+            Err(Missing::Reason),
+        ),
+        (
+            ask("decrypt", Some("shop"), None)
+                .because(Some("why"))
+                .at(1),
+            Ok(()),
+        ),
     ] {
-        assert_eq!(grants.decide(asked).map(drop).map_err(|denied| denied.missing), expected, "{asked:?}");
+        assert_eq!(
+            grants
+                .decide(asked)
+                .map(drop)
+                .map_err(|denied| denied.missing),
+            expected,
+            "{asked:?}"
+        );
     }
 }
 
@@ -459,14 +743,22 @@ fn without_enforcement_all_properties_are_covered() {
     check(AccessMode::Observe, Some(&masked), Some("redact"));
     check(AccessMode::Observe, None, None);
     for operation in ["objects.get", "objects.query", "objects.list"] {
-        assert!(AccessMode::Observe.unknown(ask(operation, Some("shop"), Some("people"))).is_none(), "{operation}");
+        assert!(
+            AccessMode::Observe
+                .unknown(ask(operation, Some("shop"), Some("people")))
+                .is_none(),
+            "{operation}"
+        );
     }
 }
 
 const APPS: [&str; 3] = ["a", "b", "c"];
 
 fn some_names() -> impl Strategy<Value = Names> {
-    prop_oneof![Just(Names::All), subsequence(APPS.to_vec(), 1..=3).prop_map(|some| Names::of(some).unwrap())]
+    prop_oneof![
+        Just(Names::All),
+        subsequence(APPS.to_vec(), 1..=3).prop_map(|some| Names::of(some).unwrap())
+    ]
 }
 
 fn some_grant() -> impl Strategy<Value = Grant> {
@@ -476,10 +768,18 @@ fn some_grant() -> impl Strategy<Value = Grant> {
     let mask = prop::option::of(select(vec!["redact", "hash"]));
     (operations, some_names(), some_names(), any::<bool>(), mask).prop_map(
         |(operations, apps, collections, reason, mask): (Operations, _, _, _, _)| {
-            let of_control = operations.iter().any(|one| Operations::CONTROL.contains(one));
+            let of_control = operations
+                .iter()
+                .any(|one| Operations::CONTROL.contains(one));
             let mask = mask.filter(|_| operations.without(Operations::MASKABLE).is_empty());
             let mask = mask.map(|mask| MaskText::new(mask).unwrap());
-            Grant { apps, collections, reason: reason && !of_control, mask, ..Grant::on_all(operations) }
+            Grant {
+                apps,
+                collections,
+                reason: reason && !of_control,
+                mask,
+                ..Grant::on_all(operations)
+            }
         },
     )
 }
@@ -499,17 +799,26 @@ fn model<'r>(
     };
     let text = operation.name();
     let whole = ["apps.list", "apps.export", "instances.list"].contains(&text)
-        || ["roles.", "principals.", "root.", "kek."].iter().any(|group| text.starts_with(group));
-    let of_all = text == "collections.list" || ["keys.", "subjects."].iter().any(|group| text.starts_with(group));
-    let with_collection =
-        text.contains("token") || text.starts_with("objects.") || text.starts_with("collections.") || of_all;
+        || ["roles.", "principals.", "root.", "kek."]
+            .iter()
+            .any(|group| text.starts_with(group));
+    let of_all = text == "collections.list"
+        || ["keys.", "subjects."]
+            .iter()
+            .any(|group| text.starts_with(group));
+    let with_collection = text.contains("token")
+        || text.starts_with("objects.")
+        || text.starts_with("collections.")
+        || of_all;
     let grants = roles.iter().flat_map(|role| role.grants());
     let permits = |grant: &&Grant| {
         reaches(&grant.apps, app, whole)
             && (!with_collection || reaches(&grant.collections, collection, of_all))
             && (reason || !grant.reason)
     };
-    let grants = grants.filter(|grant| grant.operations.contains(operation)).filter(permits);
+    let grants = grants
+        .filter(|grant| grant.operations.contains(operation))
+        .filter(permits);
     grants.map(|grant| &grant.mask).collect()
 }
 

@@ -10,11 +10,19 @@ const SET: [u8; 16] = [3; 16];
 
 fn with_key<T>(byte: u8, work: impl FnOnce(&StateKey) -> T) -> T {
     let root = RootKey::from_bytes(Zeroizing::new([byte; 32]));
-    work(root.kek(&SET, Zeroizing::default()).unwrap().state_key().unwrap())
+    work(
+        root.kek(&SET, Zeroizing::default())
+            .unwrap()
+            .state_key()
+            .unwrap(),
+    )
 }
 
 fn records(pairs: &[(&str, &str)]) -> BTreeMap<String, Vec<u8>> {
-    pairs.iter().map(|(key, record)| ((*key).to_owned(), record.as_bytes().to_vec())).collect()
+    pairs
+        .iter()
+        .map(|(key, record)| ((*key).to_owned(), record.as_bytes().to_vec()))
+        .collect()
 }
 
 /// Returns what [`ControlStore::load`](sealwire_store::ControlStore::load) returns after a write of these records.
@@ -23,7 +31,11 @@ fn stored(key: &StateKey, generation: u64, all: &BTreeMap<String, Vec<u8>>) -> S
     let mut records = all.clone();
     records.insert(HEAD.into(), head(generation, &index.code(key, generation)));
     records.extend(index.into_rows());
-    Snapshot { generation, records }.loaded()
+    Snapshot {
+        generation,
+        records,
+    }
+    .loaded()
 }
 
 #[test]
@@ -32,29 +44,67 @@ fn the_head_of_a_vector() {
     let all = records(&[("app/shop", "{}"), ("principal/a", "{\"format\":1}")]);
     let (head, rows) = with_key(7, |key| {
         let index = RecordIndex::of(&all);
-        (head(258, &index.code(key, 258)), index.into_rows().collect::<Vec<_>>())
+        (
+            head(258, &index.code(key, 258)),
+            index.into_rows().collect::<Vec<_>>(),
+        )
     });
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    let rows: Vec<_> = rows.into_iter().map(|(key, row)| (key, text(row))).collect();
+    let rows: Vec<_> = rows
+        .into_iter()
+        .map(|(key, row)| (key, text(row)))
+        .collect();
     let row = |key: &str, of: &str, digest: &str| {
-        (key.to_owned(), format!("{{\"format\":1,\"live\":{{\"{of}\":\"{digest}\"}}}}"))
+        (
+            key.to_owned(),
+            format!("{{\"format\":1,\"live\":{{\"{of}\":\"{digest}\"}}}}"),
+        )
     };
     let expected = [
-        row("index/390", "app/shop", "RBNvo1WzZ4oRRq0W9+hknpT7T8If536DEMBg9hyq/4o"),
-        row("single-index/30b", "principal/a", "PwqZJWvuuJprnyeTiFKRpkVJKP10kDFZqy5RRSsT328"),
+        row(
+            "index/390",
+            "app/shop",
+            "RBNvo1WzZ4oRRq0W9+hknpT7T8If536DEMBg9hyq/4o",
+        ),
+        row(
+            "single-index/30b",
+            "principal/a",
+            "PwqZJWvuuJprnyeTiFKRpkVJKP10kDFZqy5RRSsT328",
+        ),
     ];
     assert_eq!(rows, expected);
     let code = "jALwkc5PRZtLmZZra4yjHu3tS2eA2+Ywh3I0SQ/d1uA";
-    assert_eq!(text(head), format!("{{\"format\":1,\"live\":{{\"generation\":258,\"code\":\"{code}\"}}}}"));
+    assert_eq!(
+        text(head),
+        format!("{{\"format\":1,\"live\":{{\"generation\":258,\"code\":\"{code}\"}}}}")
+    );
 }
 
 #[test]
 fn records_open_in_their_generation_under_their_key_alone() {
-    let all = records(&[("app/shop", "1"), ("role/reader", "2"), ("principal/a", "3"), ("root", "4")]);
-    let (snapshot, index) = with_key(1, |key| RecordIndex::open(key, stored(key, 9, &all)).unwrap());
-    assert_eq!(snapshot, Snapshot { generation: 9, records: all.clone() }.loaded());
+    let all = records(&[
+        ("app/shop", "1"),
+        ("role/reader", "2"),
+        ("principal/a", "3"),
+        ("root", "4"),
+    ]);
+    let (snapshot, index) = with_key(1, |key| {
+        RecordIndex::open(key, stored(key, 9, &all)).unwrap()
+    });
+    assert_eq!(
+        snapshot,
+        Snapshot {
+            generation: 9,
+            records: all.clone()
+        }
+        .loaded()
+    );
     assert_eq!(index, RecordIndex::of(&all));
-    for (other, generation, what) in [(2, 9, "its code is not"), (1, 8, "generation 9"), (1, 10, "generation 9")] {
+    for (other, generation, what) in [
+        (2, 9, "its code is not"),
+        (1, 8, "generation 9"),
+        (1, 10, "generation 9"),
+    ] {
         let mut found = with_key(1, |key| stored(key, 9, &all));
         found.generation = generation;
         let error = with_key(other, |key| RecordIndex::open(key, found)).unwrap_err();
@@ -67,17 +117,28 @@ fn the_index_is_written_with_other_records_only() {
     let index = RecordIndex::of(&records(&[("app/shop", "1")]));
     for key in [HEAD, "index/000", "index/zzz", "single-index/000"] {
         let changes = Changes::from([(key.to_owned(), Some(b"{}".to_vec()))]);
-        assert!(matches!(index.changed(&changes), Err(StoreError::Invalid(_))), "{key}");
+        assert!(
+            matches!(index.changed(&changes), Err(StoreError::Invalid(_))),
+            "{key}"
+        );
     }
 }
 
 fn a_key() -> impl Strategy<Value = String> {
-    prop_oneof!["(app|role|collection/a)/[a-c]{1,2}", "principal/[a-d]{1,2}", "[a-z\"\\\\\u{e9}/]{0,6}"]
-        .prop_filter("not of the index", |key| !is_of_index(key))
+    prop_oneof![
+        "(app|role|collection/a)/[a-c]{1,2}",
+        "principal/[a-d]{1,2}",
+        "[a-z\"\\\\\u{e9}/]{0,6}"
+    ]
+    .prop_filter("not of the index", |key| !is_of_index(key))
 }
 
 fn some_records() -> impl Strategy<Value = BTreeMap<String, Vec<u8>>> {
-    proptest::collection::btree_map(a_key(), proptest::collection::vec(any::<u8>(), 0..40), 0..12)
+    proptest::collection::btree_map(
+        a_key(),
+        proptest::collection::vec(any::<u8>(), 0..40),
+        0..12,
+    )
 }
 
 proptest! {

@@ -52,7 +52,10 @@ async fn make(control: &Control, name: &str, change: Change) -> Option<u64> {
     let app = app(name);
     let key = async |at: u8| {
         let found = control.app(&app).await.ok()?;
-        found.keys.get(usize::from(at) % found.keys.len().max(1)).map(|key| Target::Key(key.id))
+        found
+            .keys
+            .get(usize::from(at) % found.keys.len().max(1))
+            .map(|key| Target::Key(key.id))
     };
     let collection = |at: u8| CollectionName::new(&format!("c{}", at % 3)).unwrap();
     let rules = CollectionRules {
@@ -65,7 +68,8 @@ async fn make(control: &Control, name: &str, change: Change) -> Option<u64> {
     let delay = |now| if now { NOW } else { WEEK };
     let pair = |scalar| KeyPair::from_scalar(Curve::P256, &[scalar; 32]).unwrap();
     let of_app = |made: Result<AppChange, StoreError>| made.map(|made| made.generation);
-    let of_collection = |made: Result<CollectionChange, StoreError>| made.map(|made| made.generation);
+    let of_collection =
+        |made: Result<CollectionChange, StoreError>| made.map(|made| made.generation);
     let made = match change {
         Change::Create => of_app(control.create(&app, &[Suite::P256]).await),
         Change::Rotate(suite) => of_app(control.rotate(&app, KeyKind::Suite(suite)).await),
@@ -73,14 +77,25 @@ async fn make(control: &Control, name: &str, change: Change) -> Option<u64> {
         Change::Import(scalar) => of_app(control.import(&app, pair(scalar), scalar % 2 == 0).await),
         Change::Disable(at) => of_app(control.disable(&app, key(at).await?).await),
         Change::Enable(at) => of_app(control.enable(&app, key(at).await?).await),
-        Change::DeleteKey(at, now) => of_app(control.delete(&app, key(at).await?, delay(now)).await),
+        Change::DeleteKey(at, now) => {
+            of_app(control.delete(&app, key(at).await?, delay(now)).await)
+        }
         Change::RestoreKey(at) => of_app(control.restore(&app, key(at).await?).await),
         Change::DeleteApp(now) => of_app(control.delete(&app, Target::App, delay(now)).await),
         Change::RestoreApp => of_app(control.restore(&app, Target::App).await),
-        Change::CreateCollection(at) => of_collection(control.create_collection(&app, &collection(at), rules).await),
-        Change::DeleteCollection(at) => of_collection(control.delete_collection(&app, &collection(at)).await),
+        Change::CreateCollection(at) => of_collection(
+            control
+                .create_collection(&app, &collection(at), rules)
+                .await,
+        ),
+        Change::DeleteCollection(at) => {
+            of_collection(control.delete_collection(&app, &collection(at)).await)
+        }
         Change::CollectionRules(at) => {
-            let change = CollectionRulesChange { expires_s: Some(Some(at.into())), retention_s: None };
+            let change = CollectionRulesChange {
+                expires_s: Some(Some(at.into())),
+                retention_s: None,
+            };
             of_collection(control.change_rules(&app, &collection(at), change).await)
         }
     };
@@ -110,7 +125,12 @@ struct History {
 impl History {
     /// Checks that no id or number has changed its meaning, and that nothing has disappeared except what `may_go`
     /// allows.
-    async fn check(&mut self, control: &Control, may_go: impl Fn(Option<u64>) -> bool, before: &[AppSummary]) {
+    async fn check(
+        &mut self,
+        control: &Control,
+        may_go: impl Fn(Option<u64>) -> bool,
+        before: &[AppSummary],
+    ) {
         let state = control.load().await.unwrap();
         let (_, apps) = control.apps().await.unwrap();
         assert_eq!(state.apps.len(), apps.len());
@@ -121,28 +141,52 @@ impl History {
             };
             for key in &old.keys {
                 let kept = new.keys.iter().any(|it| it.id == key.id);
-                assert!(kept || may_go(key.delete_unix_s), "key {} of {} is lost", key.id, old.app);
+                assert!(
+                    kept || may_go(key.delete_unix_s),
+                    "key {} of {} is lost",
+                    key.id,
+                    old.app
+                );
             }
             assert!(new.token_keys.len() >= old.token_keys.len());
         }
         for (app, served) in apps.iter().zip(&state.apps) {
-            assert_eq!(self.apps.entry(app.number).or_insert_with(|| app.app.clone()), &app.app);
+            assert_eq!(
+                self.apps
+                    .entry(app.number)
+                    .or_insert_with(|| app.app.clone()),
+                &app.app
+            );
             for key in &app.keys {
                 let version = (app.number, key.suite.name(), key.number);
-                assert_eq!(*self.versions.entry(version).or_insert(key.id), key.id, "a number is used twice");
+                assert_eq!(
+                    *self.versions.entry(version).or_insert(key.id),
+                    key.id,
+                    "a number is used twice"
+                );
             }
-            let held = served.keys.versions().iter().map(|version| (version.id, version.number, version.state));
+            let held = served
+                .keys
+                .versions()
+                .iter()
+                .map(|version| (version.id, version.number, version.state));
             assert!(held.eq(app.keys.iter().map(|key| (key.id, key.number, key.state))));
             for (name, collection) in &served.collections {
                 let number = (app.number, collection.number);
-                assert_eq!(self.collections.entry(number).or_insert_with(|| name.clone()), name);
+                assert_eq!(
+                    self.collections
+                        .entry(number)
+                        .or_insert_with(|| name.clone()),
+                    name
+                );
             }
         }
         // Among all maps that ever existed, those of live collections are live and all others are deleted.
         let states = control.map_states().await.unwrap();
         for (app, collection) in self.collections.keys().copied() {
             let found = state.apps.iter().find(|served| served.number == app);
-            let lives = found.is_some_and(|app| app.collections.values().any(|of| of.number == collection));
+            let lives =
+                found.is_some_and(|app| app.collections.values().any(|of| of.number == collection));
             match states.of(MapId { app, collection }) {
                 MapState::Live { .. } => assert!(lives),
                 MapState::Deleted { .. } => assert!(!lives),
@@ -162,8 +206,14 @@ async fn run(steps: Vec<[(&'static str, Change); 2]>) {
         let mut made: Vec<u64> = [made.0, made.1].into_iter().flatten().collect();
         made.sort_unstable();
         let expected = (generation + 1..).take(made.len());
-        assert!(made.iter().copied().eq(expected), "each change has a generation of its own: {made:?}");
-        assert_eq!(one.generation().await.unwrap(), generation + made.len() as u64);
+        assert!(
+            made.iter().copied().eq(expected),
+            "each change has a generation of its own: {made:?}"
+        );
+        assert_eq!(
+            one.generation().await.unwrap(),
+            generation + made.len() as u64
+        );
         history.check(&two, |_| false, &before).await;
         if at % 4 == 3 {
             let (generation, before) = one.apps().await.unwrap();
@@ -172,7 +222,9 @@ async fn run(steps: Vec<[(&'static str, Change); 2]>) {
             let [a, b] = removed.map(|removal| async { removal.await.unwrap() });
             let (a, b) = tokio::join!(a, b);
             assert_eq!(one.generation().await.unwrap(), generation + a + b);
-            history.check(&two, |due| due.is_some_and(|due| due <= now), &before).await;
+            history
+                .check(&two, |due| due.is_some_and(|due| due <= now), &before)
+                .await;
         }
     }
 }

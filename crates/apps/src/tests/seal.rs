@@ -70,7 +70,10 @@ async fn store_with(root: &Arc<RootKey>) -> Arc<dyn ControlStore> {
     let store: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
     let control = Keyring::of(&[root]).control(&store);
     furnish(&control).await;
-    control.create_root(SET, root, vec![slot(1, "local"), slot(2, "hsm")]).await.unwrap();
+    control
+        .create_root(SET, root, vec![slot(1, "local"), slot(2, "hsm")])
+        .await
+        .unwrap();
     store
 }
 
@@ -80,8 +83,14 @@ fn is_sealed<T>(result: Result<T, StoreError>) -> bool {
 
 async fn put_back(store: &Arc<dyn ControlStore>, state: &Snapshot) {
     let base = store.generation().await.unwrap();
-    let state = Snapshot { generation: base + 1, records: state.records.clone() };
-    assert_eq!(store.replace(base, &state).await.unwrap(), Commit::Done(base + 1));
+    let state = Snapshot {
+        generation: base + 1,
+        records: state.records.clone(),
+    };
+    assert_eq!(
+        store.replace(base, &state).await.unwrap(),
+        Commit::Done(base + 1)
+    );
 }
 
 fn keeps_nothing(control: &Control) -> bool {
@@ -96,9 +105,21 @@ async fn a_sealed_store_is_loaded_by_nobody_and_asks_no_provider() {
     let (sealing, other) = (one.control(&store), two.control(&store));
     other.load().await.unwrap();
     let sealed = sealing.seal().await.unwrap();
-    assert!(one.wipes() == 1 && keeps_nothing(&sealing), "the process that seals keeps no key");
+    assert!(
+        one.wipes() == 1 && keeps_nothing(&sealing),
+        "the process that seals keeps no key"
+    );
     assert_eq!(sealing.seal().await.unwrap(), sealed, "idempotent");
-    assert!(sealing.root().await.unwrap().1.unwrap().sealed_unix_s.is_some());
+    assert!(
+        sealing
+            .root()
+            .await
+            .unwrap()
+            .1
+            .unwrap()
+            .sealed_unix_s
+            .is_some()
+    );
 
     let fresh_keys = Watched::of(&root);
     let fresh = fresh_keys.control(&store);
@@ -109,16 +130,32 @@ async fn a_sealed_store_is_loaded_by_nobody_and_asks_no_provider() {
         assert!(is_sealed(control.create(&app("new"), &[Suite::P256]).await));
         assert!(is_sealed(control.rotate(&app("shop"), P256).await));
         assert!(is_sealed(control.maintain(u64::MAX - 1).await));
-        assert!(is_sealed(control.stage_root(&root, vec![slot(3, "local")]).await));
+        assert!(is_sealed(
+            control.stage_root(&root, vec![slot(3, "local")]).await
+        ));
         assert!(is_sealed(control.abandon_root().await));
-        assert!(is_sealed(control.set_slots(root.id(&SET).unwrap(), SlotChange::default()).await));
-        assert!(is_sealed(control.remove_root(Arc::new(Kek::from_hex(KEK).unwrap())).await));
+        assert!(is_sealed(
+            control
+                .set_slots(root.id(&SET).unwrap(), SlotChange::default())
+                .await
+        ));
+        assert!(is_sealed(
+            control
+                .remove_root(Arc::new(Kek::from_hex(KEK).unwrap()))
+                .await
+        ));
         assert!(is_sealed(control.store().read("principal/a").await));
         assert!(is_sealed(control.store().singles(None, 10).await));
-        assert!(is_sealed(control.store().commit(sealed, "role/x", Some(b"{}")).await));
+        assert!(is_sealed(
+            control.store().commit(sealed, "role/x", Some(b"{}")).await
+        ));
         assert!(keeps_nothing(control));
     }
-    assert_eq!([&one, &two, &fresh_keys].map(|keys| keys.finds()), finds, "no provider is asked");
+    assert_eq!(
+        [&one, &two, &fresh_keys].map(|keys| keys.finds()),
+        finds,
+        "no provider is asked"
+    );
     assert!(two.wipes() > 0 && fresh_keys.wipes() > 0);
     assert_eq!(store.generation().await.unwrap(), sealed);
 }
@@ -133,7 +170,10 @@ async fn an_unsealed_store_has_every_key_again() {
     control.seal().await.unwrap();
     let helper = Keyring::of(&[&root]).control(&store);
     let unsealed = helper.unseal().await.unwrap();
-    assert_eq!((helper.unseal().await.unwrap(), unsealed), (unsealed, before.generation + 2));
+    assert_eq!(
+        (helper.unseal().await.unwrap(), unsealed),
+        (unsealed, before.generation + 2)
+    );
     for control in [&control, &helper, &Keyring::of(&[&root]).control(&store)] {
         let state = control.load().await.unwrap();
         assert_eq!(state.apps.len(), first.apps.len());
@@ -142,7 +182,10 @@ async fn an_unsealed_store_has_every_key_again() {
         }
     }
     let after = everything(&*store).await.unwrap();
-    assert_eq!(after.records[ROOT_RECORD], before.records[ROOT_RECORD], "the record is as before");
+    assert_eq!(
+        after.records[ROOT_RECORD], before.records[ROOT_RECORD],
+        "the record is as before"
+    );
     helper.create(&app("new"), &[Suite::P256]).await.unwrap();
 }
 
@@ -150,14 +193,20 @@ async fn an_unsealed_store_has_every_key_again() {
 async fn a_store_without_a_root_key_or_with_another_one_is_not_unsealed() {
     let (control, _) = fresh();
     assert!(matches!(control.seal().await, Err(StoreError::Invalid(_))));
-    assert!(matches!(control.unseal().await, Err(StoreError::Invalid(_))));
+    assert!(matches!(
+        control.unseal().await,
+        Err(StoreError::Invalid(_))
+    ));
     let first = root();
     let store = store_with(&first).await;
     let control = Keyring::of(&[&first]).control(&store);
     control.seal().await.unwrap();
     let stranger = Watched::of(&root());
     let strange = stranger.control(&store);
-    assert!(matches!(strange.unseal().await, Err(StoreError::RootKey(_))));
+    assert!(matches!(
+        strange.unseal().await,
+        Err(StoreError::RootKey(_))
+    ));
     assert!(stranger.wipes() == 1 && is_sealed(control.load().await));
 }
 
@@ -173,28 +222,52 @@ async fn a_mark_that_was_not_made_with_the_root_key_denies_service_and_nothing_m
     record.sealed_unix_s = Some(1);
     // In the same generation, so that the mark alone is wrong.
     let mut marked = good.clone();
-    marked.records.insert(ROOT_RECORD.into(), record.to_bytes().unwrap());
+    marked
+        .records
+        .insert(ROOT_RECORD.into(), record.to_bytes().unwrap());
     let forged: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
     forged.replace(0, &marked).await.unwrap();
     let fresh_keys = Watched::of(&root);
     let error = fresh_keys.control(&forged).unseal().await.unwrap_err();
-    assert!(matches!(&error, StoreError::NotAuthentic { key, .. } if key == ROOT_RECORD), "{error}");
+    assert!(
+        matches!(&error, StoreError::NotAuthentic { key, .. } if key == ROOT_RECORD),
+        "{error}"
+    );
     let error = fresh_keys.control(&forged).seal().await.unwrap_err();
-    assert!(matches!(&error, StoreError::NotAuthentic { key, .. } if key == ROOT_RECORD), "{error}");
-    store.commit(good.generation, ROOT_RECORD, Some(&record.to_bytes().unwrap())).await.unwrap();
+    assert!(
+        matches!(&error, StoreError::NotAuthentic { key, .. } if key == ROOT_RECORD),
+        "{error}"
+    );
+    store
+        .commit(
+            good.generation,
+            ROOT_RECORD,
+            Some(&record.to_bytes().unwrap()),
+        )
+        .await
+        .unwrap();
     for keys in [&running, &fresh] {
         let control = keys.control(&store);
         assert!(is_sealed(control.load().await));
         let wipes = keys.wipes();
         let error = control.unseal().await.unwrap_err();
         assert!(matches!(error, StoreError::NotAuthentic { .. }), "{error}");
-        assert!(keys.wipes() > wipes && keeps_nothing(&control), "the key that verified it is wiped again");
+        assert!(
+            keys.wipes() > wipes && keeps_nothing(&control),
+            "the key that verified it is wiped again"
+        );
     }
     assert!(is_sealed(control.load().await));
-    let state = Snapshot { generation: good.generation, ..good };
+    let state = Snapshot {
+        generation: good.generation,
+        ..good
+    };
     let repaired: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
     repaired.replace(0, &state).await.unwrap();
-    assert!(fresh.control(&repaired).load().await.is_ok(), "the store from before is whole");
+    assert!(
+        fresh.control(&repaired).load().await.is_ok(),
+        "the store from before is whole"
+    );
 }
 
 #[tokio::test]
@@ -212,12 +285,21 @@ async fn a_mark_that_was_removed_without_the_root_key_is_missed() {
     let mut record = RootRecord::of(&sealed).unwrap().unwrap();
     record.sealed_unix_s = None;
     let mut unmarked = sealed.clone();
-    unmarked.records.insert(ROOT_RECORD.into(), record.to_bytes().unwrap());
+    unmarked
+        .records
+        .insert(ROOT_RECORD.into(), record.to_bytes().unwrap());
     // In the same generation, so that the missing mark alone is wrong.
     let forged: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
     forged.replace(0, &unmarked).await.unwrap();
-    let error = Watched::of(&root).control(&forged).load().await.unwrap_err();
-    assert!(matches!(&error, StoreError::NotAuthentic { key, .. } if key == ROOT_RECORD), "{error}");
+    let error = Watched::of(&root)
+        .control(&forged)
+        .load()
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, StoreError::NotAuthentic { key, .. } if key == ROOT_RECORD),
+        "{error}"
+    );
     for state in [&unmarked, &before] {
         // Under a later generation, as a write of somebody without the root key.
         put_back(&store, state).await;
@@ -234,9 +316,15 @@ async fn a_state_from_before_the_seal_is_rejected_by_whoever_saw_the_seal() {
     let path = folder.path().join("state.json");
     let root = root();
     let store: Arc<dyn ControlStore> = Arc::new(FileStore::open(&path).unwrap());
-    let (running, sealing) = (Watched::of(&root).control(&store), Keyring::of(&[&root]).control(&store));
+    let (running, sealing) = (
+        Watched::of(&root).control(&store),
+        Keyring::of(&[&root]).control(&store),
+    );
     sealing.create(&app("shop"), &[Suite::P256]).await.unwrap();
-    sealing.create_root(SET, &root, vec![slot(1, "local")]).await.unwrap();
+    sealing
+        .create_root(SET, &root, vec![slot(1, "local")])
+        .await
+        .unwrap();
     running.load().await.unwrap();
     let before = std::fs::read(&path).unwrap();
     sealing.seal().await.unwrap();
@@ -268,12 +356,28 @@ async fn a_load_that_began_before_the_seal_keeps_no_key() {
 #[test]
 fn a_record_without_the_mark_has_the_form_of_earlier_versions() {
     let root = root();
-    let active = RootEntry { id: root.id(&SET).unwrap(), created_unix_s: 1, slots: vec![slot(1, "local")] };
-    let record =
-        RootRecord { set: SET, active, incoming: None, wrapped_audit: vec![1], next_slot: 2, sealed_unix_s: None };
+    let active = RootEntry {
+        id: root.id(&SET).unwrap(),
+        created_unix_s: 1,
+        slots: vec![slot(1, "local")],
+    };
+    let record = RootRecord {
+        set: SET,
+        active,
+        incoming: None,
+        wrapped_audit: vec![1],
+        next_slot: 2,
+        sealed_unix_s: None,
+    };
     let bytes = record.to_bytes().unwrap();
     assert!(!String::from_utf8(bytes.clone()).unwrap().contains("sealed"));
     assert_eq!(RootRecord::parse(&bytes).unwrap(), record);
-    let sealed = RootRecord { sealed_unix_s: Some(7), ..record };
-    assert_eq!(RootRecord::parse(&sealed.to_bytes().unwrap()).unwrap(), sealed);
+    let sealed = RootRecord {
+        sealed_unix_s: Some(7),
+        ..record
+    };
+    assert_eq!(
+        RootRecord::parse(&sealed.to_bytes().unwrap()).unwrap(),
+        sealed
+    );
 }

@@ -11,8 +11,10 @@ use crate::record_index::HEAD;
 
 const SET: [u8; 16] = [0xb6; 16];
 
-const READER: &[u8] = b"{\"format\":1,\"live\":{\"role\":\"reader\",\"grants\":[\"decrypt on shop\"]}}";
-const WRITER: &[u8] = b"{\"format\":1,\"live\":{\"role\":\"writer\",\"grants\":[\"encrypt on shop\"]}}";
+const READER: &[u8] =
+    b"{\"format\":1,\"live\":{\"role\":\"reader\",\"grants\":[\"decrypt on shop\"]}}";
+const WRITER: &[u8] =
+    b"{\"format\":1,\"live\":{\"role\":\"writer\",\"grants\":[\"encrypt on shop\"]}}";
 const NOBODY: &[u8] = b"{\"format\":1,\"live\":{\"roles\":[\"writer\"]}}";
 const ADMIN: &[u8] = b"{\"format\":1,\"live\":{\"roles\":[\"administrator\"]}}";
 
@@ -32,12 +34,18 @@ impl History {
         let store: Arc<dyn ControlStore> = Arc::new(memory.clone());
         let control = keyring.control(&store);
         furnish(&control).await;
-        control.create_root(set, &root, vec![slot(1, "local"), slot(2, "hsm")]).await.unwrap();
+        control
+            .create_root(set, &root, vec![slot(1, "local"), slot(2, "hsm")])
+            .await
+            .unwrap();
         let mut states = Vec::new();
         let mut note = async || states.push(everything(&memory).await.unwrap());
         for name in ["shop", "bank"] {
             let rules = super::collections::PLAIN;
-            control.create_collection(&app(name), &CollectionName::new("cards").unwrap(), rules).await.unwrap();
+            control
+                .create_collection(&app(name), &CollectionName::new("cards").unwrap(), rules)
+                .await
+                .unwrap();
         }
         for (key, record) in [
             ("role/reader", WRITER),
@@ -57,11 +65,26 @@ impl History {
         for name in ["shop", "bank"] {
             note().await;
             control.rotate(&app(name), P256).await.unwrap();
-            let change = CollectionRulesChange { expires_s: Some(Some(60)), ..CollectionRulesChange::default() };
-            control.change_rules(&app(name), &CollectionName::new("cards").unwrap(), change).await.unwrap();
+            let change = CollectionRulesChange {
+                expires_s: Some(Some(60)),
+                ..CollectionRulesChange::default()
+            };
+            control
+                .change_rules(&app(name), &CollectionName::new("cards").unwrap(), change)
+                .await
+                .unwrap();
         }
         let id = control.root().await.unwrap().1.unwrap().active.id;
-        control.set_slots(id, SlotChange { add: vec![slot(3, "cloud")], ..SlotChange::default() }).await.unwrap();
+        control
+            .set_slots(
+                id,
+                SlotChange {
+                    add: vec![slot(3, "cloud")],
+                    ..SlotChange::default()
+                },
+            )
+            .await
+            .unwrap();
         note().await;
         Self { keyring, states }
     }
@@ -73,7 +96,13 @@ impl History {
     /// Returns the latest earlier form of a record that differs from today's.
     fn earlier(&self, key: &str) -> Option<Vec<u8>> {
         let now = self.now().records.get(key);
-        self.states.iter().rev().map(|state| state.records.get(key)).find(|record| *record != now).flatten().cloned()
+        self.states
+            .iter()
+            .rev()
+            .map(|state| state.records.get(key))
+            .find(|record| *record != now)
+            .flatten()
+            .cloned()
     }
 
     /// Reads everything in a store with this state, as a fresh process would.
@@ -83,7 +112,12 @@ impl History {
         let store: Arc<dyn ControlStore> = Arc::new(store);
         let control = self.keyring.control(&store);
         control.load().await?;
-        for key in ["principal/service", "principal/other", "principal/gone", "principal/stranger"] {
+        for key in [
+            "principal/service",
+            "principal/other",
+            "principal/gone",
+            "principal/stranger",
+        ] {
             self.keyring.control(&store).store().read(key).await?;
         }
         Ok(())
@@ -114,12 +148,21 @@ struct States<'a> {
 }
 
 impl States<'_> {
-    fn add(&mut self, what: impl Into<String>, error: impl Into<String>, edit: impl FnOnce(&mut Snapshot)) {
+    fn add(
+        &mut self,
+        what: impl Into<String>,
+        error: impl Into<String>,
+        edit: impl FnOnce(&mut Snapshot),
+    ) {
         let mut state = self.history.now().clone();
         edit(&mut state);
         let what = what.into();
         assert_ne!(&state, self.history.now(), "{what}");
-        self.all.push(Tampered { what, state, error: error.into() });
+        self.all.push(Tampered {
+            what,
+            state,
+            error: error.into(),
+        });
     }
 
     fn set(&mut self, what: &str, key: &str, record: Option<Vec<u8>>, error: &str) {
@@ -140,15 +183,22 @@ fn edited(record: &[u8], from: &str, to: &str) -> Vec<u8> {
 
 /// Rewrites the rows of the index, as anybody can.
 fn reindex(state: &mut Snapshot) {
-    state.records.retain(|key, _| key == HEAD || !crate::record_index::is_of_index(key));
+    state
+        .records
+        .retain(|key, _| key == HEAD || !crate::record_index::is_of_index(key));
     let mut records = state.records.clone();
     records.remove(HEAD);
-    state.records.extend(crate::record_index::RecordIndex::of(&records).into_rows());
+    state
+        .records
+        .extend(crate::record_index::RecordIndex::of(&records).into_rows());
 }
 
 fn tampered(history: &History, other: &History) -> Vec<Tampered> {
     let now = history.now().clone();
-    let mut states = States { history, all: Vec::new() };
+    let mut states = States {
+        history,
+        all: Vec::new(),
+    };
     let of = |key: &str| format!("record {key} is not authentic");
 
     let fields = [
@@ -165,7 +215,12 @@ fn tampered(history: &History, other: &History) -> Vec<Tampered> {
         ("principal/other", "administrator", "reader"),
     ];
     for (key, from, to) in fields {
-        states.set("field changed", key, Some(edited(&now.records[key], from, to)), &of(key));
+        states.set(
+            "field changed",
+            key,
+            Some(edited(&now.records[key], from, to)),
+            &of(key),
+        );
         states.set("deleted", key, None, &of(key));
         if let Some(earlier) = history.earlier(key) {
             states.set("rolled back", key, Some(earlier), &of(key));
@@ -178,27 +233,41 @@ fn tampered(history: &History, other: &History) -> Vec<Tampered> {
         ("principal/service", "principal/other"),
     ] {
         // Some of them do not even parse under the other's key, but the index is verified first.
-        states.add(format!("swapped: {one} and {two}"), "is not authentic", |state| {
-            let first = state.records[one].clone();
-            let second = state.records.insert(two.into(), first).unwrap();
-            state.records.insert(one.into(), second);
-        });
+        states.add(
+            format!("swapped: {one} and {two}"),
+            "is not authentic",
+            |state| {
+                let first = state.records[one].clone();
+                let second = state.records.insert(two.into(), first).unwrap();
+                state.records.insert(one.into(), second);
+            },
+        );
     }
     for (key, record) in [
         ("role/thief", READER),
         ("principal/stranger", ADMIN),
         ("principal/gone", ADMIN),
         ("app/mine", &now.records["app/shop"]),
-        ("collection/shop/stolen", &now.records["collection/shop/cards"]),
+        (
+            "collection/shop/stolen",
+            &now.records["collection/shop/cards"],
+        ),
         ("unknown", b"{}"),
     ] {
         states.set("added", key, Some(record.to_vec()), &of(key));
     }
 
     // Whoever changes a record can also rewrite the index, but not the head.
-    for (key, record) in [("role/writer", Some(READER)), ("principal/stranger", Some(ADMIN)), ("role/writer", None)] {
+    for (key, record) in [
+        ("role/writer", Some(READER)),
+        ("principal/stranger", Some(ADMIN)),
+        ("role/writer", None),
+    ] {
         states.add(
-            format!("index rewritten for {key}, which {}", if record.is_some() { "changed" } else { "went" }),
+            format!(
+                "index rewritten for {key}, which {}",
+                if record.is_some() { "changed" } else { "went" }
+            ),
             of(HEAD),
             |state| {
                 match record {
@@ -209,49 +278,130 @@ fn tampered(history: &History, other: &History) -> Vec<Tampered> {
             },
         );
     }
-    let rows: Vec<String> = now.records.keys().filter(|key| key.contains("index/")).cloned().collect();
+    let rows: Vec<String> = now
+        .records
+        .keys()
+        .filter(|key| key.contains("index/"))
+        .cloned()
+        .collect();
     states.set("index row deleted", &rows[0], None, &of(HEAD));
-    states.set("index row of another", &rows[0], Some(now.records[&rows[1]].clone()), &of(HEAD));
-    states.set("index row added", "index/fff", Some(now.records[&rows[0]].clone()), &of(HEAD));
-    let old_row = rows.iter().find_map(|row| Some((row, history.earlier(row)?))).unwrap();
-    states.set("index row rolled back", old_row.0, Some(old_row.1), &of(HEAD));
-    states.add("index and records rolled back, but not the head", of(HEAD), |state| {
-        let head = state.records[HEAD].clone();
-        *state = history.states[2].clone();
-        state.records.insert(HEAD.into(), head);
+    states.set(
+        "index row of another",
+        &rows[0],
+        Some(now.records[&rows[1]].clone()),
+        &of(HEAD),
+    );
+    states.set(
+        "index row added",
+        "index/fff",
+        Some(now.records[&rows[0]].clone()),
+        &of(HEAD),
+    );
+    let old_row = rows
+        .iter()
+        .find_map(|row| Some((row, history.earlier(row)?)))
+        .unwrap();
+    states.set(
+        "index row rolled back",
+        old_row.0,
+        Some(old_row.1),
+        &of(HEAD),
+    );
+    states.add(
+        "index and records rolled back, but not the head",
+        of(HEAD),
+        |state| {
+            let head = state.records[HEAD].clone();
+            *state = history.states[2].clone();
+            state.records.insert(HEAD.into(), head);
+        },
+    );
+    states.add("index removed", of(HEAD), |state| {
+        state.records.retain(|key, _| !key.contains("index/"))
     });
-    states.add("index removed", of(HEAD), |state| state.records.retain(|key, _| !key.contains("index/")));
     states.set("head removed", HEAD, None, &of(HEAD));
     states.set("head rolled back", HEAD, history.earlier(HEAD), &of(HEAD));
-    states.set("head of another store", HEAD, Some(other.now().records[HEAD].clone()), &of(HEAD));
+    states.set(
+        "head of another store",
+        HEAD,
+        Some(other.now().records[HEAD].clone()),
+        &of(HEAD),
+    );
     let head = &now.records[HEAD];
     let generation = now.generation;
     let number = format!("\"generation\":{generation}");
     let later = edited(head, &number, &format!("\"generation\":{}", generation + 1));
-    states.set("head of a later generation", HEAD, Some(later.clone()), &of(HEAD));
+    states.set(
+        "head of a later generation",
+        HEAD,
+        Some(later.clone()),
+        &of(HEAD),
+    );
     states.add("head and store of a later generation", of(HEAD), |state| {
         state.records.insert(HEAD.into(), later);
         state.generation += 1;
     });
-    let code = str::from_utf8(head).unwrap().split("\"code\":\"").nth(1).unwrap()[..43].to_owned();
-    for (what, to) in [("no", ""), ("a short", &code[..20]), ("a zero", &"A".repeat(43)), ("a wrong", "no base64!")] {
-        states.set(&format!("head with {what} code"), HEAD, Some(edited(head, &code, to)), &of(HEAD));
+    let code = str::from_utf8(head)
+        .unwrap()
+        .split("\"code\":\"")
+        .nth(1)
+        .unwrap()[..43]
+        .to_owned();
+    for (what, to) in [
+        ("no", ""),
+        ("a short", &code[..20]),
+        ("a zero", &"A".repeat(43)),
+        ("a wrong", "no base64!"),
+    ] {
+        states.set(
+            &format!("head with {what} code"),
+            HEAD,
+            Some(edited(head, &code, to)),
+            &of(HEAD),
+        );
     }
-    states.set("head without a code", HEAD, Some(b"{\"format\":1,\"live\":{\"generation\":9}}".to_vec()), "head");
-    states.set("head that is a tombstone", HEAD, Some(b"{\"format\":1,\"deleted\":null}".to_vec()), "head");
+    states.set(
+        "head without a code",
+        HEAD,
+        Some(b"{\"format\":1,\"live\":{\"generation\":9}}".to_vec()),
+        "head",
+    );
+    states.set(
+        "head that is a tombstone",
+        HEAD,
+        Some(b"{\"format\":1,\"deleted\":null}".to_vec()),
+        "head",
+    );
 
     states.add("head and index removed", of("app/"), |state| {
-        state.records.retain(|key, _| !crate::record_index::is_of_index(key));
+        state
+            .records
+            .retain(|key, _| !crate::record_index::is_of_index(key));
     });
     states.all.last_mut().unwrap().error = of(HEAD);
-    states.add("root, head and index removed", "the key-encryption key does not open the keys of app", |state| {
-        state.records.retain(|key, _| !crate::record_index::is_of_index(key) && key != ROOT_RECORD);
-    });
+    states.add(
+        "root, head and index removed",
+        "the key-encryption key does not open the keys of app",
+        |state| {
+            state
+                .records
+                .retain(|key, _| !crate::record_index::is_of_index(key) && key != ROOT_RECORD);
+        },
+    );
     states.set("root removed", ROOT_RECORD, None, &of(ROOT_RECORD));
-    states.set("root of another store", ROOT_RECORD, Some(other.now().records[ROOT_RECORD].clone()), "root key");
+    states.set(
+        "root of another store",
+        ROOT_RECORD,
+        Some(other.now().records[ROOT_RECORD].clone()),
+        "root key",
+    );
     let slots: [(&str, RootEdit); 9] = [
-        ("slot replaced", |root| root.active.slots[0].wrapped = vec![9; 60]),
-        ("slot of another provider", |root| root.active.slots[0].provider = "mine".into()),
+        ("slot replaced", |root| {
+            root.active.slots[0].wrapped = vec![9; 60]
+        }),
+        ("slot of another provider", |root| {
+            root.active.slots[0].provider = "mine".into()
+        }),
         ("slots exchanged", |root| {
             let first = root.active.slots[0].wrapped.clone();
             root.active.slots[1].wrapped = first;
@@ -262,25 +412,54 @@ fn tampered(history: &History, other: &History) -> Vec<Tampered> {
             root.active.slots.push(slot(4, "mine"));
             root.next_slot = 5;
         }),
-        ("slot fields changed", |root| drop(root.active.slots[1].fields.insert("path".into(), "/tmp/mine".into()))),
-        ("slot said to be verified", |root| root.active.slots[1].verified_unix_s = 1 << 40),
+        ("slot fields changed", |root| {
+            drop(
+                root.active.slots[1]
+                    .fields
+                    .insert("path".into(), "/tmp/mine".into()),
+            )
+        }),
+        ("slot said to be verified", |root| {
+            root.active.slots[1].verified_unix_s = 1 << 40
+        }),
         ("incoming root added", |root| {
-            let entry = RootEntry { id: [1; 16], created_unix_s: 1, slots: vec![slot(4, "mine")] };
-            root.incoming = Some(IncomingRoot { entry, generation: 3 });
+            let entry = RootEntry {
+                id: [1; 16],
+                created_unix_s: 1,
+                slots: vec![slot(4, "mine")],
+            };
+            root.incoming = Some(IncomingRoot {
+                entry,
+                generation: 3,
+            });
             root.next_slot = 5;
         }),
-        ("creation time changed", |root| root.active.created_unix_s += 1),
+        ("creation time changed", |root| {
+            root.active.created_unix_s += 1
+        }),
     ];
     for (what, edit) in slots {
         let mut root = RootRecord::parse(&now.records[ROOT_RECORD]).unwrap();
         edit(&mut root);
-        states.set(what, ROOT_RECORD, Some(root.to_bytes().unwrap()), &of(ROOT_RECORD));
+        states.set(
+            what,
+            ROOT_RECORD,
+            Some(root.to_bytes().unwrap()),
+            &of(ROOT_RECORD),
+        );
     }
     let mut root = RootRecord::parse(&now.records[ROOT_RECORD]).unwrap();
     root.wrapped_audit[20] ^= 1;
-    states.set("audit secret changed", ROOT_RECORD, Some(root.to_bytes().unwrap()), "wrapped key does not open");
+    states.set(
+        "audit secret changed",
+        ROOT_RECORD,
+        Some(root.to_bytes().unwrap()),
+        "wrapped key does not open",
+    );
 
-    states.add("generation lowered", of(HEAD), |state| state.generation -= 1);
+    states.add("generation lowered", of(HEAD), |state| {
+        state.generation -= 1
+    });
     states.add("generation raised", of(HEAD), |state| state.generation += 1);
     states.all
 }
@@ -291,10 +470,22 @@ async fn no_tampered_state_is_accepted() {
     history.read(history.now()).await.unwrap();
     let all = tampered(&history, &other);
     let distinct: BTreeSet<&str> = all.iter().map(|state| &*state.what).collect();
-    assert!(distinct.len() == all.len() && all.len() >= 60, "{} of {}", distinct.len(), all.len());
+    assert!(
+        distinct.len() == all.len() && all.len() >= 60,
+        "{} of {}",
+        distinct.len(),
+        all.len()
+    );
     for Tampered { what, state, error } in all {
-        let found = history.read(&state).await.err().unwrap_or_else(|| panic!("{what}: accepted"));
-        assert!(found.to_string().contains(&error), "{what}: {found}, not {error}");
+        let found = history
+            .read(&state)
+            .await
+            .err()
+            .unwrap_or_else(|| panic!("{what}: accepted"));
+        assert!(
+            found.to_string().contains(&error),
+            "{what}: {found}, not {error}"
+        );
     }
 }
 
@@ -324,13 +515,25 @@ async fn principals_are_listed_completely_or_not_at_all() {
                     }
                 }
             };
-            let error = pages.await.err().unwrap_or_else(|| panic!("{what}, {limit}: accepted"));
-            assert!(matches!(&error, StoreError::NotAuthentic { key: of, .. } if of == key), "{what}: {error}");
+            let error = pages
+                .await
+                .err()
+                .unwrap_or_else(|| panic!("{what}, {limit}: accepted"));
+            assert!(
+                matches!(&error, StoreError::NotAuthentic { key: of, .. } if of == key),
+                "{what}: {error}"
+            );
         }
         // A change of other records does not make it true.
-        control.stage_root(&root(), vec![slot(4, "next")]).await.unwrap();
+        control
+            .stage_root(&root(), vec![slot(4, "next")])
+            .await
+            .unwrap();
         let error = control.store().read(key).await.unwrap_err();
-        assert!(matches!(&error, StoreError::NotAuthentic { key: of, .. } if of == key), "{what}: {error}");
+        assert!(
+            matches!(&error, StoreError::NotAuthentic { key: of, .. } if of == key),
+            "{what}: {error}"
+        );
     }
 }
 
@@ -343,7 +546,10 @@ async fn an_older_state_is_rejected_by_whoever_saw_a_later_one() {
     let store: Arc<dyn ControlStore> = Arc::new(FileStore::open(&path).unwrap());
     let control = keyring.control(&store);
     control.create(&app("shop"), &[Suite::P256]).await.unwrap();
-    control.create_root(SET, &first, vec![slot(1, "local")]).await.unwrap();
+    control
+        .create_root(SET, &first, vec![slot(1, "local")])
+        .await
+        .unwrap();
     let old = std::fs::read(&path).unwrap();
     put(&control, "role/reader", Some(READER)).await;
     let seen = put(&control, "role/reader", None).await;
@@ -352,7 +558,9 @@ async fn an_older_state_is_rejected_by_whoever_saw_a_later_one() {
     std::fs::write(&path, &old).unwrap();
     for _ in 0..2 {
         let error = control.load().await.unwrap_err();
-        assert!(matches!(error, StoreError::RolledBack { generation, seen: of } if of == seen && generation < of));
+        assert!(
+            matches!(error, StoreError::RolledBack { generation, seen: of } if of == seen && generation < of)
+        );
         assert!(control.store().read("principal/a").await.is_err());
         assert!(control.create(&app("other"), &[Suite::P256]).await.is_err());
     }
@@ -370,24 +578,45 @@ async fn plain_records_do_not_make_a_reader() {
     for bump in [0, 1] {
         let mut state = history.now().clone();
         state.records.insert("role/thief".into(), READER.to_vec());
-        state.records.insert("principal/stranger".into(), edited(ADMIN, "administrator", "thief"));
+        state.records.insert(
+            "principal/stranger".into(),
+            edited(ADMIN, "administrator", "thief"),
+        );
         state.generation += bump;
         let store: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
         store.replace(0, &state).await.unwrap();
         let control = history.keyring.control(&store);
-        assert!(control.load().await.unwrap_err().to_string().contains("not authentic"));
+        assert!(
+            control
+                .load()
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("not authentic")
+        );
         assert!(control.store().read("principal/stranger").await.is_err());
         assert!(control.store().singles(None, 10).await.is_err());
     }
     // The principal alone, with a role that others have.
     let mut state = history.now().clone();
-    state.records.insert("principal/stranger".into(), ADMIN.to_vec());
+    state
+        .records
+        .insert("principal/stranger".into(), ADMIN.to_vec());
     let store: Arc<dyn ControlStore> = Arc::new(MemoryStore::default());
     store.replace(0, &state).await.unwrap();
     let control = history.keyring.control(&store);
     control.load().await.unwrap();
-    let error = control.store().read("principal/stranger").await.unwrap_err();
-    assert!(error.to_string().contains("principal/stranger is not authentic: it was added"), "{error}");
+    let error = control
+        .store()
+        .read("principal/stranger")
+        .await
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("principal/stranger is not authentic: it was added"),
+        "{error}"
+    );
 }
 
 /// A file whose state anyone can replace, also by an older one.
@@ -400,7 +629,10 @@ impl Rewritten {
     async fn with(state: &Snapshot) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
-        let file = Self { _folder: folder, path };
+        let file = Self {
+            _folder: folder,
+            path,
+        };
         file.write(state.generation, state).await;
         file
     }
@@ -411,7 +643,10 @@ impl Rewritten {
 
     async fn write(&self, generation: u64, state: &Snapshot) {
         let _ = std::fs::remove_file(&self.path);
-        let state = Snapshot { generation, records: state.records.clone() };
+        let state = Snapshot {
+            generation,
+            records: state.records.clone(),
+        };
         self.store().replace(0, &state).await.unwrap();
     }
 }
@@ -419,8 +654,12 @@ impl Rewritten {
 /// Removes everything that tells of a root key, and makes a stranger an administrator.
 fn stripped(state: &Snapshot) -> Snapshot {
     let mut state = state.clone();
-    state.records.retain(|key, _| !crate::record_index::is_of_index(key) && key != ROOT_RECORD);
-    state.records.insert("principal/stranger".into(), ADMIN.to_vec());
+    state
+        .records
+        .retain(|key, _| !crate::record_index::is_of_index(key) && key != ROOT_RECORD);
+    state
+        .records
+        .insert("principal/stranger".into(), ADMIN.to_vec());
     state
 }
 
@@ -441,15 +680,24 @@ async fn a_running_process_accepts_no_store_that_lost_its_root_key() {
             control.apps().await.err(),
         ];
         for error in refused {
-            assert!(matches!(error, Some(StoreError::NotAuthentic { .. })), "{generation}: {error:?}");
+            assert!(
+                matches!(error, Some(StoreError::NotAuthentic { .. })),
+                "{generation}: {error:?}"
+            );
         }
-        let changed = control.store().commit(generation, "role/mine", Some(READER)).await;
+        let changed = control
+            .store()
+            .commit(generation, "role/mine", Some(READER))
+            .await;
         assert!(!matches!(changed, Ok(Commit::Done(_))), "{generation}");
     }
     file.write(served, history.now()).await;
     control.load().await.unwrap();
     let changed = put(&control, "principal/service", Some(ADMIN)).await;
-    assert_eq!(control.store().read("principal/stranger").await.unwrap(), (changed, None));
+    assert_eq!(
+        control.store().read("principal/stranger").await.unwrap(),
+        (changed, None)
+    );
     history.keyring.control(&file.store()).load().await.unwrap();
 }
 
@@ -461,16 +709,30 @@ async fn a_running_process_accepts_no_other_set_and_no_state_from_before_the_roo
     let maker = keyring.control(&file.store());
     maker.create(&app("shop"), &[Suite::P256]).await.unwrap();
     let plain = std::fs::read(&file.path).unwrap();
-    maker.create_root(SET, &first, vec![slot(1, "local")]).await.unwrap();
+    maker
+        .create_root(SET, &first, vec![slot(1, "local")])
+        .await
+        .unwrap();
     let earlier_set = std::fs::read(&file.path).unwrap();
-    maker.remove_root(Arc::new(Kek::from_hex(KEK).unwrap())).await.unwrap();
-    maker.create_root([0xcc; 16], &second, vec![slot(1, "local")]).await.unwrap();
+    maker
+        .remove_root(Arc::new(Kek::from_hex(KEK).unwrap()))
+        .await
+        .unwrap();
+    maker
+        .create_root([0xcc; 16], &second, vec![slot(1, "local")])
+        .await
+        .unwrap();
     let control = keyring.control(&file.store());
     control.load().await.unwrap();
     for state in [earlier_set, plain] {
         std::fs::write(&file.path, state).unwrap();
         let error = control.load().await.unwrap_err();
-        assert!(error.to_string().contains("record root is not authentic: it was removed"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("record root is not authentic: it was removed"),
+            "{error}"
+        );
     }
 }
 
@@ -486,17 +748,40 @@ async fn two_histories_of_one_generation_are_not_mixed() {
     let other = history.keyring.control(&file.store());
     assert_eq!(put(&other, "role/other", Some(WRITER)).await, lost);
     // The engine has an index of this generation, and it is not that of the store.
-    assert_eq!(engine.store().commit(lost, "role/third", Some(READER)).await.unwrap(), Commit::Moved);
+    assert_eq!(
+        engine
+            .store()
+            .commit(lost, "role/third", Some(READER))
+            .await
+            .unwrap(),
+        Commit::Moved
+    );
     let error = engine.load().await.unwrap_err();
-    assert!(matches!(error, StoreError::RolledBack { generation, seen } if generation == lost && seen == lost));
+    assert!(
+        matches!(error, StoreError::RolledBack { generation, seen } if generation == lost && seen == lost)
+    );
     assert!(error.to_string().contains("with other records"), "{error}");
-    assert!(engine.store().commit(lost, "role/third", Some(READER)).await.is_err());
+    assert!(
+        engine
+            .store()
+            .commit(lost, "role/third", Some(READER))
+            .await
+            .is_err()
+    );
     // Accepted, it goes on from the state that the store has.
     let accepted = other.skip_generations(lost).await.unwrap();
     assert_eq!(accepted, lost + 1);
     engine.load().await.unwrap();
     put(&engine, "role/third", Some(READER)).await;
     let fresh = history.keyring.control(&file.store()).load().await.unwrap();
-    let roles: Vec<&str> = fresh.access.keys().map(String::as_str).filter(|key| key.starts_with("role/")).collect();
-    assert_eq!(roles, ["role/other", "role/reader", "role/third", "role/writer"]);
+    let roles: Vec<&str> = fresh
+        .access
+        .keys()
+        .map(String::as_str)
+        .filter(|key| key.starts_with("role/"))
+        .collect();
+    assert_eq!(
+        roles,
+        ["role/other", "role/reader", "role/third", "role/writer"]
+    );
 }

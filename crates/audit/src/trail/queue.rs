@@ -39,7 +39,9 @@ impl Batch {
 
     pub(super) fn records(&self) -> impl Iterator<Item = &[u8]> {
         let begins = [0].into_iter().chain(self.ends.iter().copied());
-        begins.zip(&self.ends).map(|(begin, end)| &self.bytes[begin..*end])
+        begins
+            .zip(&self.ends)
+            .map(|(begin, end)| &self.bytes[begin..*end])
     }
 
     /// Removes the records but keeps the buffers.
@@ -63,7 +65,10 @@ impl Lost {
     /// Adds `more` lost records to a count.
     pub(super) fn and(this: Option<Self>, more: u64, now: Timestamp) -> Option<Self> {
         let records = this.map_or(0, |lost| lost.records).saturating_add(more);
-        (records > 0).then(|| Self { records, since: this.map_or(now, |lost| lost.since) })
+        (records > 0).then(|| Self {
+            records,
+            since: this.map_or(now, |lost| lost.since),
+        })
     }
 }
 
@@ -110,14 +115,20 @@ struct Inner {
 impl Inner {
     /// Returns true if the thread of the record that has just arrived is to write it.
     fn lends(&mut self, now: Instant) -> bool {
-        let since = now.saturating_duration_since(self.last).min(Duration::from_millis(1));
+        let since = now
+            .saturating_duration_since(self.last)
+            .min(Duration::from_millis(1));
         self.last = now;
         self.interval = self.interval - self.interval / INTERVAL_WEIGHT + since / INTERVAL_WEIGHT;
         if self.own_until.is_some_and(|until| now >= until) {
             self.own_until = None;
         }
         let is_free = self.sleep == Sleep::Idle && self.loan == Loan::None;
-        is_free && !self.fails && !self.closing && self.own_until.is_none() && self.interval > GROUP_INTERVAL
+        is_free
+            && !self.fails
+            && !self.closing
+            && self.own_until.is_none()
+            && self.interval > GROUP_INTERVAL
     }
 
     /// Returns true while the queued records are not the writer thread's to write.
@@ -160,7 +171,12 @@ pub(super) struct TakenRecords {
 impl Queue {
     /// Creates an empty queue. With `shares_writing`, threads of requests write records while the writer thread
     /// sleeps.
-    pub(super) fn new(on_failure: OnFailure, shares_writing: bool, records_max: usize, bytes_max: usize) -> Self {
+    pub(super) fn new(
+        on_failure: OnFailure,
+        shares_writing: bool,
+        records_max: usize,
+        bytes_max: usize,
+    ) -> Self {
         let inner = Inner {
             batch: Batch::default(),
             lost: None,
@@ -176,7 +192,14 @@ impl Queue {
             closing: false,
         };
         let shares_writing = shares_writing && on_failure == OnFailure::Reject;
-        Self { inner: Mutex::new(inner), wakes: Condvar::new(), on_failure, shares_writing, records_max, bytes_max }
+        Self {
+            inner: Mutex::new(inner),
+            wakes: Condvar::new(),
+            on_failure,
+            shares_writing,
+            records_max,
+            bytes_max,
+        }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -276,9 +299,14 @@ impl Queue {
     pub(super) fn take(&self, batch: &mut Batch, gather: Duration) -> TakenRecords {
         let mut inner = self.inner();
         let mut unkept = None;
-        while inner.is_lent() || (inner.batch.len() == 0 && inner.lost.is_none() && !inner.retry && !inner.closing) {
+        while inner.is_lent()
+            || (inner.batch.len() == 0 && inner.lost.is_none() && !inner.retry && !inner.closing)
+        {
             inner.sleep = Sleep::Idle;
-            let (awake, waited) = self.wakes.wait_timeout(inner, PROMISE_CHECK).unwrap_or_else(PoisonError::into_inner);
+            let (awake, waited) = self
+                .wakes
+                .wait_timeout(inner, PROMISE_CHECK)
+                .unwrap_or_else(PoisonError::into_inner);
             inner = awake;
             if waited.timed_out()
                 && inner.loan == Loan::Promised
@@ -287,22 +315,38 @@ impl Queue {
                 inner.loan = Loan::None;
             }
         }
-        let gather = if self.shares_writing && inner.interval <= GROUP_INTERVAL { GROUP_GATHER } else { gather };
+        let gather = if self.shares_writing && inner.interval <= GROUP_INTERVAL {
+            GROUP_GATHER
+        } else {
+            gather
+        };
         if !gather.is_zero() && !inner.closing {
             inner.sleep = Sleep::Gathers;
             let gathers = |inner: &mut Inner| inner.sleep == Sleep::Gathers && !inner.closing;
-            inner = self.wakes.wait_timeout_while(inner, gather, gathers).unwrap_or_else(PoisonError::into_inner).0;
+            inner = self
+                .wakes
+                .wait_timeout_while(inner, gather, gathers)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
         (inner.sleep, inner.loan, inner.retry) = (Sleep::Not, Loan::None, false);
         std::mem::swap(&mut inner.batch, batch);
-        TakenRecords { lost: inner.lost.take(), closing: inner.closing }
+        TakenRecords {
+            lost: inner.lost.take(),
+            closing: inner.closing,
+        }
     }
 
     /// Waits for a time or until the queue is closed. Returns the records lost since the last call.
     pub(super) fn pause(&self, time: Duration) -> TakenRecords {
         let inner = self.inner();
-        let (mut inner, _) =
-            self.wakes.wait_timeout_while(inner, time, |inner| !inner.closing).unwrap_or_else(PoisonError::into_inner);
-        TakenRecords { lost: inner.lost.take(), closing: inner.closing }
+        let (mut inner, _) = self
+            .wakes
+            .wait_timeout_while(inner, time, |inner| !inner.closing)
+            .unwrap_or_else(PoisonError::into_inner);
+        TakenRecords {
+            lost: inner.lost.take(),
+            closing: inner.closing,
+        }
     }
 }

@@ -53,48 +53,87 @@ struct Count {
 
 impl Principal {
     fn new(kind: &str, now: Instant) -> Self {
-        Self { kind: kind.into(), left: SINGLE_MAX, refilled: now, counts: Vec::new() }
+        Self {
+            kind: kind.into(),
+            left: SINGLE_MAX,
+            refilled: now,
+            counts: Vec::new(),
+        }
     }
 
     fn refill(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.refilled).as_nanos() / SINGLE_EVERY.as_nanos();
-        let more = u32::try_from(passed).unwrap_or(u32::MAX).min(SINGLE_MAX - self.left);
+        let passed =
+            now.saturating_duration_since(self.refilled).as_nanos() / SINGLE_EVERY.as_nanos();
+        let more = u32::try_from(passed)
+            .unwrap_or(u32::MAX)
+            .min(SINGLE_MAX - self.left);
         self.left += more;
         // Time spent with a full allowance earns no extra allowance.
-        self.refilled = if self.left == SINGLE_MAX { now } else { self.refilled + SINGLE_EVERY * more };
+        self.refilled = if self.left == SINGLE_MAX {
+            now
+        } else {
+            self.refilled + SINGLE_EVERY * more
+        };
     }
 
     fn count(&mut self, record: &Record<'_>, at: Timestamp) {
-        let is = |count: &Count, method: &str, outcome: &str| *count.method == *method && *count.outcome == *outcome;
-        let known = self.counts.iter().position(|count| is(count, record.method, record.outcome));
+        let is = |count: &Count, method: &str, outcome: &str| {
+            *count.method == *method && *count.outcome == *outcome
+        };
+        let known = self
+            .counts
+            .iter()
+            .position(|count| is(count, record.method, record.outcome));
         let (method, outcome) = match known {
             None if self.counts.len() >= COUNTS_MAX => (SEVERAL, SEVERAL),
             _ => (record.method, record.outcome),
         };
-        if let Some(count) = self.counts.iter_mut().find(|count| is(count, method, outcome)) {
+        if let Some(count) = self
+            .counts
+            .iter_mut()
+            .find(|count| is(count, method, outcome))
+        {
             count.count += 1;
             count.last = at;
             count.bytes_in = count.bytes_in.saturating_add(record.bytes_in);
             return;
         }
         let (method, outcome) = (method.into(), outcome.into());
-        self.counts.push(Count { method, outcome, count: 1, first: at, last: at, bytes_in: record.bytes_in });
+        self.counts.push(Count {
+            method,
+            outcome,
+            count: 1,
+            first: at,
+            last: at,
+            bytes_in: record.bytes_in,
+        });
     }
 }
 
 impl Refusals {
     /// Handles a rejected request. Returns true if it should be recorded individually; otherwise the request is
     /// counted. While space is `short`, all requests are counted.
-    pub(super) fn take(&mut self, record: &Record<'_>, short: bool, now: Instant, at: Timestamp) -> bool {
-        let (name, kind) = if self.principals.len() < PRINCIPALS_MAX || self.principals.contains_key(record.principal) {
+    pub(super) fn take(
+        &mut self,
+        record: &Record<'_>,
+        short: bool,
+        now: Instant,
+        at: Timestamp,
+    ) -> bool {
+        let (name, kind) = if self.principals.len() < PRINCIPALS_MAX
+            || self.principals.contains_key(record.principal)
+        {
             (record.principal, record.kind)
         } else {
             (SEVERAL, SEVERAL)
         };
         if !self.principals.contains_key(name) {
-            self.principals.insert(name.into(), Principal::new(kind, now));
+            self.principals
+                .insert(name.into(), Principal::new(kind, now));
         }
-        let Some(principal) = self.principals.get_mut(name) else { return true };
+        let Some(principal) = self.principals.get_mut(name) else {
+            return true;
+        };
         principal.refill(now);
         if principal.left > 0 && !short {
             principal.left -= 1;
@@ -114,10 +153,27 @@ impl Refusals {
         }
         self.begun = None;
         self.principals.retain(|name, principal| {
-            for Count { method, outcome, count, first, last, bytes_in } in principal.counts.drain(..) {
+            for Count {
+                method,
+                outcome,
+                count,
+                first,
+                last,
+                bytes_in,
+            } in principal.counts.drain(..)
+            {
                 let (count, first, last, kind) = (count, first, last, &*principal.kind);
                 let (method, outcome) = (&*method, &*outcome);
-                each(&Event::Refused { principal: name, kind, method, outcome, count, first, last, bytes_in });
+                each(&Event::Refused {
+                    principal: name,
+                    kind,
+                    method,
+                    outcome,
+                    count,
+                    first,
+                    last,
+                    bytes_in,
+                });
             }
             principal.refill(now);
             principal.left < SINGLE_MAX
@@ -130,16 +186,42 @@ mod tests {
     use super::*;
 
     fn refusal<'a>(principal: &'a str, method: &'a str, outcome: &'a str) -> Record<'a> {
-        Record { principal, kind: "dns", method, outcome, bytes_in: 10, ..Record::default() }
+        Record {
+            principal,
+            kind: "dns",
+            method,
+            outcome,
+            bytes_in: 10,
+            ..Record::default()
+        }
     }
 
     /// Returns all counts, as principal, method, outcome and count.
-    fn settled(refusals: &mut Refusals, end: bool, now: Instant) -> Vec<(String, String, String, u64)> {
+    fn settled(
+        refusals: &mut Refusals,
+        end: bool,
+        now: Instant,
+    ) -> Vec<(String, String, String, u64)> {
         let mut all = Vec::new();
         refusals.settle(end, now, |event| {
-            let Event::Refused { principal, method, outcome, count, bytes_in, .. } = event else { panic!("{event:?}") };
+            let Event::Refused {
+                principal,
+                method,
+                outcome,
+                count,
+                bytes_in,
+                ..
+            } = event
+            else {
+                panic!("{event:?}")
+            };
             assert_eq!(*bytes_in, 10 * count);
-            all.push((String::from(*principal), String::from(*method), String::from(*outcome), *count));
+            all.push((
+                String::from(*principal),
+                String::from(*method),
+                String::from(*outcome),
+                *count,
+            ));
         });
         all.sort();
         all
@@ -154,14 +236,22 @@ mod tests {
         for ms in 0..600_000_u64 {
             now = begun + Duration::from_millis(ms);
             let method = if ms % 2 == 0 { "unknown" } else { "decrypt" };
-            singles += u64::from(refusals.take(&refusal("a", method, "forbidden"), false, now, Timestamp::now()));
+            singles += u64::from(refusals.take(
+                &refusal("a", method, "forbidden"),
+                false,
+                now,
+                Timestamp::now(),
+            ));
             if ms % 1_000 == 999 {
                 for (_, _, _, count) in settled(&mut refusals, false, now) {
                     (counts, counted) = (counts + 1, counted + count);
                 }
             }
         }
-        counted += settled(&mut refusals, true, now).iter().map(|(_, _, _, count)| count).sum::<u64>();
+        counted += settled(&mut refusals, true, now)
+            .iter()
+            .map(|(_, _, _, count)| count)
+            .sum::<u64>();
         assert_eq!(singles + counted, 600_000);
         assert_eq!(singles, 20 + 59);
         assert!((16..=20).contains(&counts), "{counts}");
@@ -172,16 +262,36 @@ mod tests {
         let (mut refusals, now) = (Refusals::default(), Instant::now());
         let methods: Vec<_> = (0..100).map(|number| format!("m{number}")).collect();
         for method in &methods {
-            refusals.take(&refusal("a", method, "forbidden"), true, now, Timestamp::now());
+            refusals.take(
+                &refusal("a", method, "forbidden"),
+                true,
+                now,
+                Timestamp::now(),
+            );
         }
         let all = settled(&mut refusals, true, now);
         assert_eq!(all.len(), COUNTS_MAX + 1);
-        assert_eq!(all[0], ("a".into(), "*".into(), "*".into(), (100 - COUNTS_MAX) as u64));
+        assert_eq!(
+            all[0],
+            (
+                "a".into(),
+                "*".into(),
+                "*".into(),
+                (100 - COUNTS_MAX) as u64
+            )
+        );
 
-        let names: Vec<_> = (0..2 * PRINCIPALS_MAX).map(|number| format!("p{number}")).collect();
+        let names: Vec<_> = (0..2 * PRINCIPALS_MAX)
+            .map(|number| format!("p{number}"))
+            .collect();
         for name in &names {
             for _ in 0..=SINGLE_MAX {
-                refusals.take(&refusal(name, "m", "forbidden"), false, now, Timestamp::now());
+                refusals.take(
+                    &refusal(name, "m", "forbidden"),
+                    false,
+                    now,
+                    Timestamp::now(),
+                );
             }
         }
         assert_eq!(refusals.principals.len(), PRINCIPALS_MAX + 1);
@@ -195,14 +305,36 @@ mod tests {
     fn a_principal_that_rests_is_forgotten_and_begins_anew() {
         let (mut refusals, begun) = (Refusals::default(), Instant::now());
         let take = |refusals: &mut Refusals, short, now| {
-            refusals.take(&refusal("a", "m", "forbidden"), short, now, Timestamp::now())
+            refusals.take(
+                &refusal("a", "m", "forbidden"),
+                short,
+                now,
+                Timestamp::now(),
+            )
         };
-        assert!((0..30).filter(|_| take(&mut refusals, false, begun)).count() == SINGLE_MAX as usize);
-        assert!(settled(&mut refusals, false, begun + WINDOW - Duration::from_millis(1)).is_empty());
+        assert!(
+            (0..30)
+                .filter(|_| take(&mut refusals, false, begun))
+                .count()
+                == SINGLE_MAX as usize
+        );
+        assert!(
+            settled(
+                &mut refusals,
+                false,
+                begun + WINDOW - Duration::from_millis(1)
+            )
+            .is_empty()
+        );
         assert_eq!(settled(&mut refusals, false, begun + WINDOW).len(), 1);
         assert_eq!(refusals.principals.len(), 1);
         // Six more individual records after a minute, all twenty after 200 s.
-        assert_eq!((0..30).filter(|_| take(&mut refusals, false, begun + WINDOW)).count(), 6);
+        assert_eq!(
+            (0..30)
+                .filter(|_| take(&mut refusals, false, begun + WINDOW))
+                .count(),
+            6
+        );
         let later = begun + WINDOW + SINGLE_EVERY * SINGLE_MAX;
         assert_eq!(settled(&mut refusals, false, later).len(), 1);
         assert!(refusals.principals.is_empty());

@@ -42,7 +42,17 @@ impl Writer {
         on_failure: OnFailure,
     ) -> Self {
         let (error, gap, batch) = (String::new(), Vec::new(), Batch::default());
-        Self { journal, shared, observer, on_failure, lost: None, fails: false, error, gap, batch }
+        Self {
+            journal,
+            shared,
+            observer,
+            on_failure,
+            lost: None,
+            fails: false,
+            error,
+            gap,
+            batch,
+        }
     }
 
     /// Runs the writer thread until the audit log is closed and all records are written, or until writing fails after
@@ -53,8 +63,11 @@ impl Writer {
         let mut fails = false;
         loop {
             // The writer is not locked during a pause, because requests that promised to write lock it, too.
-            let TakenRecords { lost, closing } =
-                if fails { shared.queue.pause(RETRY) } else { shared.queue.take(&mut batch, gather) };
+            let TakenRecords { lost, closing } = if fails {
+                shared.queue.pause(RETRY)
+            } else {
+                shared.queue.take(&mut batch, gather)
+            };
             let mut place = lock(writer);
             let Some(this) = place.as_mut() else { return };
             this.lose(lost);
@@ -79,7 +92,9 @@ impl Writer {
         self.lose(lost);
         let is_written = self.write(&mut batch, false);
         self.batch = batch;
-        self.shared.queue.give_back(!is_written, begun.elapsed() >= SLOW);
+        self.shared
+            .queue
+            .give_back(!is_written, begun.elapsed() >= SLOW);
     }
 
     fn stop(&mut self, mut batch: Batch) {
@@ -93,10 +108,16 @@ impl Writer {
         if lost == 0 {
             // After this sync, a machine failure loses no record of a closed audit log.
             if let Err(error) = self.journal.sync() {
-                self.observer.notice(&FileEvent::Failing { error: &error, lost: 0 });
+                self.observer.notice(&FileEvent::Failing {
+                    error: &error,
+                    lost: 0,
+                });
             }
         }
-        self.observer.notice(&FileEvent::Stopped { head: &shown(self.journal.last()), lost });
+        self.observer.notice(&FileEvent::Stopped {
+            head: &shown(self.journal.last()),
+            lost,
+        });
     }
 
     /// Tries once to write a batch. Returns true if it is written. Otherwise it is lost, or stays for another attempt.
@@ -118,17 +139,35 @@ impl Writer {
         let (now, begun) = (Timestamp::now(), Instant::now());
         self.gap.clear();
         if let Some(Lost { records, since }) = self.lost {
-            let error = if self.error.is_empty() { "the queue was full" } else { &self.error };
-            Event::Gap { lost: records, since, error }.encode(&mut self.gap, now, &self.shared.instance);
+            let error = if self.error.is_empty() {
+                "the queue was full"
+            } else {
+                &self.error
+            };
+            Event::Gap {
+                lost: records,
+                since,
+                error,
+            }
+            .encode(&mut self.gap, now, &self.shared.instance);
         }
         let gap = Some(&self.gap[..]).filter(|gap| !gap.is_empty());
         let records = (batch.len() + usize::from(gap.is_some())) as u64;
         let before = self.journal.last();
-        let begins = self.journal.append(now, gap.into_iter().chain(batch.records()))?;
-        *self.shared.last.lock().unwrap_or_else(PoisonError::into_inner) = self.journal.last();
+        let begins = self
+            .journal
+            .append(now, gap.into_iter().chain(batch.records()))?;
+        *self
+            .shared
+            .last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = self.journal.last();
         if begins {
             let file = self.journal.segment().unwrap_or_default();
-            self.observer.notice(&FileEvent::Began { file, head: &shown(before) });
+            self.observer.notice(&FileEvent::Began {
+                file,
+                head: &shown(before),
+            });
         }
         let lost = self.lost.take().map_or(0, |lost| lost.records);
         if self.fails || lost > 0 {
@@ -136,7 +175,10 @@ impl Writer {
             self.error.clear();
             self.observer.notice(&FileEvent::Recovered { lost });
         }
-        self.observer.notice(&FileEvent::Wrote { records, took: begun.elapsed() });
+        self.observer.notice(&FileEvent::Wrote {
+            records,
+            took: begun.elapsed(),
+        });
         Ok(())
     }
 
@@ -148,7 +190,10 @@ impl Writer {
         if self.on_failure == OnFailure::Reject || closing {
             self.give_up(batch);
         }
-        self.observer.notice(&FileEvent::Failing { error, lost: self.lost.map_or(0, |lost| lost.records) });
+        self.observer.notice(&FileEvent::Failing {
+            error,
+            lost: self.lost.map_or(0, |lost| lost.records),
+        });
     }
 
     fn give_up(&mut self, batch: &mut Batch) {

@@ -46,8 +46,14 @@ pub struct WriteAck(AckState);
 
 enum AckState {
     Over(Result<(), RecordLost>),
-    For { group: Arc<WrittenGroup>, at: Option<usize> },
-    Writes { group: Arc<WrittenGroup>, writer: Arc<Mutex<Option<Writer>>> },
+    For {
+        group: Arc<WrittenGroup>,
+        at: Option<usize>,
+    },
+    Writes {
+        group: Arc<WrittenGroup>,
+        writer: Arc<Mutex<Option<Writer>>>,
+    },
 }
 
 impl WriteAck {
@@ -98,7 +104,10 @@ impl WriteAck {
         if let AckState::Writes { group, writer } = &self.0 {
             // Nothing is lent after the close, so either the writer is there or the group is over.
             writer::lock(writer).as_mut().map(Writer::write_now);
-            self.0 = AckState::For { group: Arc::clone(group), at: None };
+            self.0 = AckState::For {
+                group: Arc::clone(group),
+                at: None,
+            };
         }
     }
 }

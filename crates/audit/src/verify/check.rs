@@ -155,7 +155,12 @@ impl<'a> Check<'a> {
             Ok(archived) => check.apply_archive_statement(archived),
             Err(NoteError::Missing) => (),
             Err(error) => {
-                check.add_finding_in(ARCHIVED_FILE.into(), 0, None, Problem::Archived(error.to_string()));
+                check.add_finding_in(
+                    ARCHIVED_FILE.into(),
+                    0,
+                    None,
+                    Problem::Archived(error.to_string()),
+                );
             }
         }
         check
@@ -168,9 +173,17 @@ impl<'a> Check<'a> {
             let problem = Problem::ArchivedFindings(archived.findings);
             self.add_finding_in(ARCHIVED_FILE.into(), 0, Some(last.seq), problem);
         }
-        for (anchor, found) in self.anchors.iter_mut().filter(|(anchor, _)| anchor.seq == last.seq) {
+        for (anchor, found) in self
+            .anchors
+            .iter_mut()
+            .filter(|(anchor, _)| anchor.seq == last.seq)
+        {
             let is_same = anchor.hash == last.hash;
-            *found = Some(FoundRecord { file: ARCHIVED_FILE.into(), line: 0, is_same });
+            *found = Some(FoundRecord {
+                file: ARCHIVED_FILE.into(),
+                line: 0,
+                is_same,
+            });
         }
         self.expected = last.seq + 1;
         self.archived = Some(archived);
@@ -204,7 +217,11 @@ impl<'a> Check<'a> {
         let mut bytes = std::mem::take(&mut self.spare_buffer);
         bytes.clear();
         bytes.extend_from_slice(raw.bytes());
-        self.pending = Some(PendingLine { bytes, is_line: line.is_some(), line_number: self.line_number });
+        self.pending = Some(PendingLine {
+            bytes,
+            is_line: line.is_some(),
+            line_number: self.line_number,
+        });
     }
 
     /// Finishes a segment file. Only the last file can end with an incomplete line.
@@ -259,7 +276,8 @@ impl<'a> Check<'a> {
             None => (1, false),
             Some(archived) => {
                 let last = archived.link();
-                let is_other = archived.last.chain != header.chain || (before.seq == last.seq && before != last);
+                let is_other = archived.last.chain != header.chain
+                    || (before.seq == last.seq && before != last);
                 (last.seq + 1, is_other)
             }
         };
@@ -267,13 +285,22 @@ impl<'a> Check<'a> {
             self.add_finding(1, Some(before.seq + 1), Problem::Spliced);
         }
         if self.range.from.is_none() && before.seq >= from {
-            self.add_finding(0, None, Problem::BeginningMissing { from, to: before.seq });
+            self.add_finding(
+                0,
+                None,
+                Problem::BeginningMissing {
+                    from,
+                    to: before.seq,
+                },
+            );
         }
     }
 
     /// Judges the pending line, if there is one. `next` is the line after it, if that line is readable.
     fn judge_pending(&mut self, next: Option<&Line<'_>>) {
-        let Some(pending) = self.pending.take() else { return };
+        let Some(pending) = self.pending.take() else {
+            return;
+        };
         match Line::parse(&pending.bytes).filter(|_| pending.is_line) {
             Some(line) => self.judge(&line, pending.line_number, next),
             None => {
@@ -297,20 +324,30 @@ impl<'a> Check<'a> {
         let is_successor = |this: &Self, line: &Line<'_>, seq, predecessors: &[Digest]| {
             line.seq == seq && this.verdict(line, predecessors).is_proven()
         };
-        let inserted = next.is_some_and(|next| is_successor(self, next, self.expected, &self.predecessors));
+        let inserted =
+            next.is_some_and(|next| is_successor(self, next, self.expected, &self.predecessors));
         if inserted {
             return self.handle_inserted(line, line_number, &verdict);
         }
         let changed = next.is_some_and(|next| {
             // The stored hash, and the hash recomputed from the text of the line.
-            let recomputed = self.predecessors.first().map(|before| before.with(line.sealed));
-            let hashes: Vec<_> = [Some(line.hash), recomputed].into_iter().flatten().collect();
+            let recomputed = self
+                .predecessors
+                .first()
+                .map(|before| before.with(line.sealed));
+            let hashes: Vec<_> = [Some(line.hash), recomputed]
+                .into_iter()
+                .flatten()
+                .collect();
             is_successor(self, next, self.expected + 1, &hashes)
         });
         if line.seq == self.expected || changed {
             let problem = self.classify(line, &verdict, line.seq == self.expected);
             self.add_finding(line_number, Some(self.expected), problem);
-            let recomputed = self.predecessors.iter().map(|before| before.with(line.sealed));
+            let recomputed = self
+                .predecessors
+                .iter()
+                .map(|before| before.with(line.sealed));
             self.predecessors = recomputed.chain([line.hash]).collect();
             return self.advance(self.expected, line.hash);
         }
@@ -331,7 +368,9 @@ impl<'a> Check<'a> {
 
     /// Checks if the line follows from one of the hashes, and if its MAC is valid.
     fn verdict(&self, line: &Line<'_>, predecessors: &[Digest]) -> LineVerdict {
-        let follows = predecessors.iter().any(|before| before.with(line.sealed) == line.hash);
+        let follows = predecessors
+            .iter()
+            .any(|before| before.with(line.sealed) == line.hash);
         let key = self.key.filter(|_| !self.has_other_key);
         LineVerdict {
             follows: (!predecessors.is_empty()).then_some(follows),
@@ -340,10 +379,19 @@ impl<'a> Check<'a> {
     }
 
     /// Returns the problem of an invalid line at its expected position.
-    fn classify(&self, line: &Line<'_>, verdict: &LineVerdict, has_expected_number: bool) -> Problem {
+    fn classify(
+        &self,
+        line: &Line<'_>,
+        verdict: &LineVerdict,
+        has_expected_number: bool,
+    ) -> Problem {
         let key = self.key.filter(|_| !self.has_other_key);
-        let has_valid_mac = |hash: &Digest| key.is_none_or(|key| same(&key.line_mac(hash), &line.mac));
-        let is_text_original = self.predecessors.iter().any(|before| has_valid_mac(&before.with(line.sealed)));
+        let has_valid_mac =
+            |hash: &Digest| key.is_none_or(|key| same(&key.line_mac(hash), &line.mac));
+        let is_text_original = self
+            .predecessors
+            .iter()
+            .any(|before| has_valid_mac(&before.with(line.sealed)));
         let is_mac_valid = verdict.is_mac_valid != Some(false);
         match verdict.follows {
             Some(true) if has_expected_number => Problem::Forged,
@@ -358,10 +406,17 @@ impl<'a> Check<'a> {
         for (anchor, found) in &mut self.anchors {
             if anchor.seq == line.seq {
                 let is_same = anchor.hash == line.hash;
-                *found = Some(FoundRecord { file: self.file.clone(), line: line_number, is_same });
+                *found = Some(FoundRecord {
+                    file: self.file.clone(),
+                    line: line_number,
+                    is_same,
+                });
             }
         }
-        if let Some(checkpoint) = self.checkpoint.filter(|checkpoint| checkpoint.seq == line.seq) {
+        if let Some(checkpoint) = self
+            .checkpoint
+            .filter(|checkpoint| checkpoint.seq == line.seq)
+        {
             self.checkpoint_matches = Some(checkpoint.hash == line.hash);
         }
         if matches!(line.event(), Some("start" | "gap")) {
@@ -390,12 +445,18 @@ impl<'a> Check<'a> {
         }
         let mut object = line.sealed.to_vec();
         object.push(b'}');
-        let Ok(event) = serde_json::from_slice::<LogEvent>(&object) else { return };
+        let Ok(event) = serde_json::from_slice::<LogEvent>(&object) else {
+            return;
+        };
         self.lost = self.lost.saturating_add(event.lost);
         if line.event() == Some("start") {
             self.starts += 1;
             if !matches!(&*event.found, "new" | "clean" | "ahead") {
-                self.add_finding(line_number, Some(line.seq), Problem::FoundAtStart(event.found));
+                self.add_finding(
+                    line_number,
+                    Some(line.seq),
+                    Problem::FoundAtStart(event.found),
+                );
             }
         }
     }
@@ -403,7 +464,11 @@ impl<'a> Check<'a> {
     /// Reports all records before `seq` as missing, except lines that came too early. Returns the hash of the record
     /// directly before `seq`, if known.
     fn report_missing(&mut self, seq: u64, line_number: u64) -> Option<Digest> {
-        let early: Vec<_> = self.early.range(self.expected..seq).map(|(seq, early)| (*seq, *early)).collect();
+        let early: Vec<_> = self
+            .early
+            .range(self.expected..seq)
+            .map(|(seq, early)| (*seq, *early))
+            .collect();
         let mut from = self.expected;
         for (moved, (finding, _)) in &early {
             self.early.remove(moved);
@@ -415,7 +480,10 @@ impl<'a> Check<'a> {
         }
         self.report_missing_range(from, seq, seq, line_number);
         self.expected = seq;
-        early.last().filter(|(last, _)| last + 1 == seq).map(|(_, (_, hash))| *hash)
+        early
+            .last()
+            .filter(|(last, _)| last + 1 == seq)
+            .map(|(_, (_, hash))| *hash)
     }
 
     /// Reports the records from `from` to before `until` as missing before a line.
@@ -435,7 +503,8 @@ impl<'a> Check<'a> {
             return self.handle_late(line, line_number, verdict);
         }
         let finding = self.add_finding(line_number, Some(line.seq), Problem::Inserted);
-        if let Some(finding) = finding.filter(|_| line.seq > self.expected && verdict.is_mac_valid != Some(false))
+        if let Some(finding) =
+            finding.filter(|_| line.seq > self.expected && verdict.is_mac_valid != Some(false))
             && self.early.len() < UNMATCHED_MAX
         {
             self.early.insert(line.seq, (finding, line.hash));
@@ -444,17 +513,24 @@ impl<'a> Check<'a> {
 
     /// Handles a line with a record number lower than the expected one.
     fn handle_late(&mut self, line: &Line<'_>, line_number: u64, verdict: &LineVerdict) {
-        let index = self.missing.iter().position(|(from, to, _)| (*from..=*to).contains(&line.seq));
+        let index = self
+            .missing
+            .iter()
+            .position(|(from, to, _)| (*from..=*to).contains(&line.seq));
         let Some(index) = index.filter(|_| verdict.is_mac_valid != Some(false)) else {
             self.add_finding(line_number, Some(line.seq), Problem::Inserted);
             return;
         };
         self.add_finding(line_number, Some(line.seq), Problem::Moved);
         let (from, to, finding) = self.missing.swap_remove(index);
-        let rest = [(from, line.seq - 1), (line.seq + 1, to)].into_iter().filter(|(from, to)| from <= to);
+        let rest = [(from, line.seq - 1), (line.seq + 1, to)]
+            .into_iter()
+            .filter(|(from, to)| from <= to);
         let whole = self.findings[finding].take();
         for (from, to) in rest {
-            let Some(mut part) = whole.clone() else { continue };
+            let Some(mut part) = whole.clone() else {
+                continue;
+            };
             part.problem = Problem::Missing { from, to };
             self.missing.push((from, to, self.findings.len()));
             self.findings.push(Some(part));
@@ -467,32 +543,66 @@ impl<'a> Check<'a> {
     }
 
     /// Adds a finding in a file, like [`Self::add_finding`].
-    fn add_finding_in(&mut self, file: String, line: u64, seq: Option<u64>, problem: Problem) -> Option<usize> {
+    fn add_finding_in(
+        &mut self,
+        file: String,
+        line: u64,
+        seq: Option<u64>,
+        problem: Problem,
+    ) -> Option<usize> {
         if self.findings.len() >= FINDINGS_MAX {
             self.findings_omitted += 1;
             return None;
         }
-        self.findings.push(Some(Finding { file, line, seq, problem }));
+        self.findings.push(Some(Finding {
+            file,
+            line,
+            seq,
+            problem,
+        }));
         Some(self.findings.len() - 1)
     }
 
     /// Compares the state with the checkpoint, the anchors and the range, and returns the report.
-    pub(super) fn into_report(mut self, head: Result<Checkpoint, NoteError>, segments: usize) -> Report {
+    pub(super) fn into_report(
+        mut self,
+        head: Result<Checkpoint, NoteError>,
+        segments: usize,
+    ) -> Report {
         let range = self.range;
         let checkpoint_result = self.check_checkpoint(head);
         for (anchor, found) in std::mem::take(&mut self.anchors) {
             match found {
                 Some(found) if found.is_same => None,
-                Some(found) => self.add_finding_in(found.file, found.line, Some(anchor.seq), Problem::AnchorDiffers),
+                Some(found) => self.add_finding_in(
+                    found.file,
+                    found.line,
+                    Some(anchor.seq),
+                    Problem::AnchorDiffers,
+                ),
                 None => self.add_finding(0, Some(anchor.seq), Problem::AnchorAbsent),
             };
         }
         let first = self.first.unwrap_or(self.expected);
         if let Some(from) = range.from.filter(|from| *from < first) {
-            self.add_finding(0, None, Problem::NotHere { from, to: first - 1 });
+            self.add_finding(
+                0,
+                None,
+                Problem::NotHere {
+                    from,
+                    to: first - 1,
+                },
+            );
         }
         if let Some(to) = range.to.filter(|to| *to > self.last) {
-            self.add_finding(0, None, Problem::NotHere { from: self.last + 1, to });
+            self.add_finding(
+                0,
+                None,
+                Problem::NotHere {
+                    from: self.last + 1,
+                    to,
+                },
+            );
         }
         Report {
             keyed: self.key.is_some(),
@@ -521,20 +631,42 @@ impl<'a> Check<'a> {
         let head = match head {
             Ok(head) => head,
             Err(error) => {
-                self.add_finding_in(CHECKPOINT_FILE.into(), 0, None, Problem::Checkpoint(error.to_string()));
+                self.add_finding_in(
+                    CHECKPOINT_FILE.into(),
+                    0,
+                    None,
+                    Problem::Checkpoint(error.to_string()),
+                );
                 return CheckpointResult::Invalid;
             }
         };
         let is_empty = self.first.is_none();
         if head.seq > self.last && !(is_empty && head.seq == 0) {
-            let from = if is_empty { self.expected.max(1) } else { self.last + 1 };
-            self.add_finding(self.line_number, None, Problem::CutTail { from, to: head.seq });
+            let from = if is_empty {
+                self.expected.max(1)
+            } else {
+                self.last + 1
+            };
+            self.add_finding(
+                self.line_number,
+                None,
+                Problem::CutTail { from, to: head.seq },
+            );
             return CheckpointResult::Invalid;
         }
-        if self.checkpoint_matches == Some(false) || self.chain.is_some_and(|chain| chain != head.chain) {
-            self.add_finding_in(CHECKPOINT_FILE.into(), 0, Some(head.seq), Problem::HeadDiffers);
+        if self.checkpoint_matches == Some(false)
+            || self.chain.is_some_and(|chain| chain != head.chain)
+        {
+            self.add_finding_in(
+                CHECKPOINT_FILE.into(),
+                0,
+                Some(head.seq),
+                Problem::HeadDiffers,
+            );
             return CheckpointResult::Invalid;
         }
-        CheckpointResult::Found { behind: self.last - head.seq }
+        CheckpointResult::Found {
+            behind: self.last - head.seq,
+        }
     }
 }

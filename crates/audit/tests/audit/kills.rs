@@ -17,8 +17,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use sealwire_audit::{
-    AuditKey, CheckpointResult, FileEvent, Filter, Follow, Observer, OnFailure, Options, Range, Record, Report, Trail,
-    TrailOptions, verify,
+    AuditKey, CheckpointResult, FileEvent, Filter, Follow, Observer, OnFailure, Options, Range,
+    Record, Report, Trail, TrailOptions, verify,
 };
 use zeroize::Zeroizing;
 
@@ -92,31 +92,51 @@ fn check_kills(role: &str) {
             line.clear();
             // Counted from the first acknowledgement, so that every round does some work.
             if Instant::now()
-                >= *kill_at.get_or_insert_with(|| Instant::now() + Duration::from_millis(random_below(60)))
+                >= *kill_at
+                    .get_or_insert_with(|| Instant::now() + Duration::from_millis(random_below(60)))
             {
                 child.kill().expect("it can be killed");
             }
         }
         let status = child.wait().expect("it ends");
-        assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "round {round}: {status}");
+        assert_eq!(
+            status.signal(),
+            Some(Signal::KILL.as_raw()),
+            "round {round}: {status}"
+        );
         let report = verified(folder.path());
         assert!(report.is_sound(), "round {round}: {:?}", report.findings);
-        assert!(report.from_beginning && report.starts == round + 1, "round {round}: {report:?}");
+        assert!(
+            report.from_beginning && report.starts == round + 1,
+            "round {round}: {report:?}"
+        );
         // With "continue", a request does not wait for its record, which can be lost with the process.
         if role == "reject" {
             let found = methods(folder.path());
             let missing: Vec<_> = acknowledged.difference(&found).collect();
-            assert!(missing.is_empty(), "round {round}: acknowledged and lost: {missing:?}");
+            assert!(
+                missing.is_empty(),
+                "round {round}: acknowledged and lost: {missing:?}"
+            );
         }
         if round % 10 == 9 {
-            let Report { segments, lines, torn_bytes, .. } = report;
-            println!("{role}, {} kills: {lines} records in {segments} segments, {torn_bytes} torn bytes", round + 1);
+            let Report {
+                segments,
+                lines,
+                torn_bytes,
+                ..
+            } = report;
+            println!(
+                "{role}, {} kills: {lines} records in {segments} segments, {torn_bytes} torn bytes",
+                round + 1
+            );
         }
     }
 }
 
 fn verified(folder: &Path) -> Report {
-    let report = verify(folder, Some(&key()), Range::default(), &[], &mut |_, _| ()).expect("reads");
+    let report =
+        verify(folder, Some(&key()), Range::default(), &[], &mut |_, _| ()).expect("reads");
     assert!(!matches!(report.head, CheckpointResult::NotChecked));
     report
 }
@@ -128,7 +148,9 @@ fn methods(folder: &Path) -> HashSet<String> {
         found.extend(filter.take(line).and_then(|shown| shown.method));
         Ok(())
     };
-    Follow::new(folder.to_owned()).poll(&mut take).expect("reads");
+    Follow::new(folder.to_owned())
+        .poll(&mut take)
+        .expect("reads");
     found
 }
 
@@ -138,8 +160,17 @@ fn methods(folder: &Path) -> HashSet<String> {
 /// error shows panics of the child.
 fn start(mut command: Command, role: &str, folder: &Path) -> (Child, PipeReader) {
     let (reader, writer) = io::pipe().expect("a pipe");
-    command.args(["--exact", "kills::child_process", "--nocapture", "--test-threads=1"]);
-    command.env(CHILD, role).env(FOLDER, folder).stdin(writer).stdout(Stdio::null());
+    command.args([
+        "--exact",
+        "kills::child_process",
+        "--nocapture",
+        "--test-threads=1",
+    ]);
+    command
+        .env(CHILD, role)
+        .env(FOLDER, folder)
+        .stdin(writer)
+        .stdout(Stdio::null());
     // Dropping the command closes this process's copy of the writing end, so the reports end with the child.
     (command.spawn().expect("the child starts"), reader)
 }
@@ -149,7 +180,9 @@ fn executable() -> PathBuf {
 }
 
 fn random_below(bound: u64) -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .expect("after 1970");
     u64::from(since.subsec_nanos()) / 64 % bound
 }
 
@@ -167,14 +200,19 @@ fn check_full_disk(role: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     // The shell ignores `SIGXFSZ`, so a write beyond the limit on file sizes returns an error.
     let mut shell = Command::new("sh");
-    shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(executable());
+    shell
+        .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+        .arg(executable());
     let (mut child, _reports) = start(shell, role, folder.path());
     let status = child.wait().expect("it ends");
     assert!(status.success(), "{role}: {status}");
     let report = verified(folder.path());
     assert!(report.is_sound(), "{role}: {:?}", report.findings);
     assert!(report.lost > 0, "{role}: {report:?}");
-    println!("{role}: {} records, {} recorded as lost", report.lines, report.lost);
+    println!(
+        "{role}: {} records, {} recorded as lost",
+        report.lines, report.lost
+    );
 }
 
 // The child.
@@ -182,11 +220,17 @@ fn check_full_disk(role: &str) {
 /// Reports one line to the parent. Panics if the parent is gone, so no child outlives its test.
 fn report(line: &str) {
     static PIPE: LazyLock<Mutex<File>> = LazyLock::new(|| {
-        let pipe = io::stdin().as_fd().try_clone_to_owned().expect("standard input is open");
+        let pipe = io::stdin()
+            .as_fd()
+            .try_clone_to_owned()
+            .expect("standard input is open");
         Mutex::new(pipe.into())
     });
     let line = format!("{line}\n");
-    PIPE.lock().expect("an earlier report succeeded").write_all(line.as_bytes()).expect("the parent reads");
+    PIPE.lock()
+        .expect("an earlier report succeeded")
+        .write_all(line.as_bytes())
+        .expect("the parent reads");
 }
 
 struct Unobserved;
@@ -197,7 +241,9 @@ impl Observer for Unobserved {
 
 /// Writes records from several threads without end, and reports each that is written.
 fn load(folder: &Path, on_failure: OnFailure) {
-    let trail = Arc::new(Trail::open(options(folder, on_failure), key(), Arc::new(Unobserved)).expect("opens"));
+    let trail = Arc::new(
+        Trail::open(options(folder, on_failure), key(), Arc::new(Unobserved)).expect("opens"),
+    );
     assert!(trail.found().is_sound(), "{:?}", trail.found());
     let threads: Vec<_> = (0..THREADS)
         .map(|number| {
@@ -211,7 +257,9 @@ fn load(folder: &Path, on_failure: OnFailure) {
             })
         })
         .collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("does not panic"));
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().expect("does not panic"));
 }
 
 fn record(name: &str) -> Record<'_> {
@@ -231,7 +279,14 @@ fn full_disk(folder: &Path, on_failure: OnFailure) {
     options.journal.segment_bytes = 1 << 30;
     let trail = Trail::open(options, key(), Arc::new(Unobserved)).expect("opens");
     let old = getrlimit(Resource::Fsize);
-    setrlimit(Resource::Fsize, Rlimit { current: Some(20_000), maximum: old.maximum }).expect("may be lowered");
+    setrlimit(
+        Resource::Fsize,
+        Rlimit {
+            current: Some(20_000),
+            maximum: old.maximum,
+        },
+    )
+    .expect("may be lowered");
     let (mut request, mut lost) = (0, 0);
     let mut next = || {
         request += 1;
@@ -248,7 +303,10 @@ fn full_disk(folder: &Path, on_failure: OnFailure) {
                     break;
                 }
             }
-            assert!(trail.rejects(), "the next request is rejected before its work");
+            assert!(
+                trail.rejects(),
+                "the next request is rejected before its work"
+            );
             for _ in 0..10 {
                 assert!(next().is_err());
                 lost += 1;
@@ -275,5 +333,8 @@ fn full_disk(folder: &Path, on_failure: OnFailure) {
     assert!(next().is_ok());
     drop(trail);
     let report = verified(folder);
-    assert_eq!(report.lost, lost, "the log records how many records were lost");
+    assert_eq!(
+        report.lost, lost,
+        "the log records how many records were lost"
+    );
 }

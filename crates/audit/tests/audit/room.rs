@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sealwire_audit::{
-    AuditKey, FileEvent, Move, Observer, OnFailure, Options, Range, Record, Trail, TrailOptions, archive, verify,
+    AuditKey, FileEvent, Move, Observer, OnFailure, Options, Range, Record, Trail, TrailOptions,
+    archive, verify,
 };
 use zeroize::Zeroizing;
 
@@ -44,35 +45,67 @@ fn open(folder: &Path, folder_bytes_max: Option<u64>, reserve_bytes: u64) -> Tra
 }
 
 fn record(outcome: &str) -> Record<'_> {
-    Record { principal: "relay.internal", kind: "dns", method: "encrypt", outcome, ..Record::default() }
+    Record {
+        principal: "relay.internal",
+        kind: "dns",
+        method: "encrypt",
+        outcome,
+        ..Record::default()
+    }
 }
 
 fn segments(folder: &Path) -> Vec<std::path::PathBuf> {
-    let mut all: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    all.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
+    let mut all: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    all.retain(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "jsonl")
+    });
     all.sort();
     all
 }
 
 fn events(folder: &Path, event: &str) -> usize {
     let holds = |line: &&str| line.contains(&format!("\"event\":\"{event}\""));
-    segments(folder).iter().map(|path| fs::read_to_string(path).unwrap().lines().filter(holds).count()).sum()
+    segments(folder)
+        .iter()
+        .map(|path| {
+            fs::read_to_string(path)
+                .unwrap()
+                .lines()
+                .filter(holds)
+                .count()
+        })
+        .sum()
 }
 
 #[test]
 fn a_folder_has_a_largest_size_and_goes_on_when_segments_are_moved_away() {
     let folder = tempfile::tempdir().unwrap();
     let trail = open(folder.path(), Some(FOLDER_BYTES_MAX), 0);
-    let kept = (0..1_000).take_while(|_| trail.record(&record("ok")).wait().is_ok()).count();
+    let kept = (0..1_000)
+        .take_while(|_| trail.record(&record("ok")).wait().is_ok())
+        .count();
     assert!((50..300).contains(&kept), "{kept}");
     assert!(trail.rejects());
-    let bytes =
-        || fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum::<u64>();
+    let bytes = || {
+        fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().metadata().unwrap().len())
+            .sum::<u64>()
+    };
     assert!(bytes() <= FOLDER_BYTES_MAX, "{}", bytes());
 
     let elsewhere = tempfile::tempdir().unwrap();
     let (from, to) = (folder.path().to_owned(), elsewhere.path().to_owned());
-    let this = Move { folder: from, to, before: None, despite_findings: false };
+    let this = Move {
+        folder: from,
+        to,
+        before: None,
+        despite_findings: false,
+    };
     assert!(archive(&this, &key(), &mut |_, _| ()).unwrap().segments >= 3);
     // The writer retries once per second.
     while trail.rejects() {
@@ -81,8 +114,19 @@ fn a_folder_has_a_largest_size_and_goes_on_when_segments_are_moved_away() {
     assert!(trail.record(&record("ok")).wait().is_ok());
     drop(trail);
     assert!(bytes() <= FOLDER_BYTES_MAX);
-    let report = verify(folder.path(), Some(&key()), Range::default(), &[], &mut |_, _| ()).unwrap();
-    assert!(report.findings.is_empty() && !report.from_beginning, "{:?}", report.findings);
+    let report = verify(
+        folder.path(),
+        Some(&key()),
+        Range::default(),
+        &[],
+        &mut |_, _| (),
+    )
+    .unwrap();
+    assert!(
+        report.findings.is_empty() && !report.from_beginning,
+        "{:?}",
+        report.findings
+    );
     assert_eq!(events(folder.path(), "gap"), 1);
 }
 

@@ -6,7 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use sealwire_audit::{
-    AuditKey, FileEvent, Observer, OnFailure, Options, Range, Record, Trail, TrailOptions, WriteAck, verify,
+    AuditKey, FileEvent, Observer, OnFailure, Options, Range, Record, Trail, TrailOptions,
+    WriteAck, verify,
 };
 use zeroize::Zeroizing;
 
@@ -35,7 +36,10 @@ struct Writes(Mutex<Vec<(Option<String>, u64)>>);
 impl Observer for Writes {
     fn notice(&self, notice: &FileEvent<'_>) {
         if let FileEvent::Wrote { records, .. } = notice {
-            self.0.lock().unwrap().push((thread::current().name().map(str::to_owned), *records));
+            self.0
+                .lock()
+                .unwrap()
+                .push((thread::current().name().map(str::to_owned), *records));
         }
     }
 }
@@ -43,7 +47,11 @@ impl Observer for Writes {
 impl Writes {
     fn of(&self, name: &str) -> u64 {
         let writes = self.0.lock().unwrap();
-        writes.iter().filter(|(thread, _)| thread.as_deref() == Some(name)).map(|(_, records)| records).sum()
+        writes
+            .iter()
+            .filter(|(thread, _)| thread.as_deref() == Some(name))
+            .map(|(_, records)| records)
+            .sum()
     }
 }
 
@@ -66,7 +74,10 @@ fn open(folder: &Path, on_failure: OnFailure, sync: bool) -> (Trail, Arc<Writes>
         version: "0.0.0",
     };
     let writes = Arc::new(Writes::default());
-    (Trail::open(options, key(), Arc::clone(&writes) as _).unwrap(), writes)
+    (
+        Trail::open(options, key(), Arc::clone(&writes) as _).unwrap(),
+        writes,
+    )
 }
 
 fn key() -> AuditKey {
@@ -80,21 +91,31 @@ fn wait(written: WriteAck) {
 /// Runs `work` on a thread called `request`.
 fn on_request_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
-        thread::Builder::new().name("request".into()).spawn_scoped(scope, work).unwrap().join().unwrap()
+        thread::Builder::new()
+            .name("request".into())
+            .spawn_scoped(scope, work)
+            .unwrap()
+            .join()
+            .unwrap()
     })
 }
 
 fn check(folder: &Path, records: u64) {
     let report = verify(folder, Some(&key()), Range::default(), &[], &mut |_, _| ()).unwrap();
     // The segment's header and the records of the start and of the stop are lines, too.
-    assert_eq!((report.findings.as_slice(), report.lines, report.lost), (&[][..], records + 3, 0));
+    assert_eq!(
+        (report.findings.as_slice(), report.lines, report.lost),
+        (&[][..], records + 3, 0)
+    );
 }
 
 #[test]
 fn a_rare_record_is_written_when_its_request_has_it() {
-    for (on_failure, sync, by_request) in
-        [(OnFailure::Reject, false, true), (OnFailure::Reject, true, false), (OnFailure::Continue, false, false)]
-    {
+    for (on_failure, sync, by_request) in [
+        (OnFailure::Reject, false, true),
+        (OnFailure::Reject, true, false),
+        (OnFailure::Continue, false, false),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let (trail, writes) = open(folder.path(), on_failure, sync);
         let mut records = 0;
@@ -107,7 +128,11 @@ fn a_rare_record_is_written_when_its_request_has_it() {
             }
         });
         trail.close();
-        assert_eq!(writes.of("request") > 0, by_request, "{on_failure:?} {sync}");
+        assert_eq!(
+            writes.of("request") > 0,
+            by_request,
+            "{on_failure:?} {sync}"
+        );
         check(folder.path(), records);
     }
 }
@@ -117,7 +142,12 @@ fn records_of_many_threads_are_written_once_each_and_in_one_chain() {
     let folder = tempfile::tempdir().unwrap();
     let (trail, writes) = open(folder.path(), OnFailure::Reject, false);
     thread::scope(|scope| {
-        for pause in [None, None, Some(Duration::from_micros(200)), Some(Duration::from_millis(1))] {
+        for pause in [
+            None,
+            None,
+            Some(Duration::from_micros(200)),
+            Some(Duration::from_millis(1)),
+        ] {
             let trail = &trail;
             let request = move || {
                 for _ in 0..500 {
@@ -125,13 +155,25 @@ fn records_of_many_threads_are_written_once_each_and_in_one_chain() {
                     wait(trail.record(&RECORD));
                 }
             };
-            thread::Builder::new().name("request".into()).spawn_scoped(scope, request).unwrap();
+            thread::Builder::new()
+                .name("request".into())
+                .spawn_scoped(scope, request)
+                .unwrap();
         }
     });
     trail.close();
     check(folder.path(), 2_000);
     // With the record of the stop, whichever thread wrote it.
-    assert_eq!(writes.0.lock().unwrap().iter().map(|(_, records)| records).sum::<u64>(), 2_001);
+    assert_eq!(
+        writes
+            .0
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(_, records)| records)
+            .sum::<u64>(),
+        2_001
+    );
 }
 
 /// Records until this thread is to write a group. On a slow machine, the writer thread may not sleep yet.
@@ -201,6 +243,9 @@ fn a_closed_trail_leaves_its_folder_to_the_next() {
     let (first, _) = open(folder.path(), OnFailure::Reject, false);
     first.close();
     let (second, _) = open(folder.path(), OnFailure::Reject, false);
-    assert_eq!(first.record(&RECORD).now(), Some(Err(sealwire_audit::RecordLost)));
+    assert_eq!(
+        first.record(&RECORD).now(),
+        Some(Err(sealwire_audit::RecordLost))
+    );
     wait(second.record(&RECORD));
 }

@@ -161,30 +161,65 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     super::serve::no_core_dumps();
     match &args.command {
         AppsCommand::Create { name, target } => {
-            let change = target.run(async |control| control.change_app(name, AppOperation::Create).await)?;
+            let change =
+                target.run(async |control| control.change_app(name, AppOperation::Create).await)?;
             print(target.engine.json, change.app.as_slice())
         }
-        AppsCommand::Rotate { name, outside: true, suite, target, .. } => {
-            rotate(name, &[outside_kind(suite.unwrap_or(Suite::P256))?], target)
-        }
-        AppsCommand::Rotate { name, token: true, target, .. } => rotate(name, &[RotateKind::Token], target),
-        AppsCommand::Rotate { name, suite: Some(suite), target, .. } => rotate(name, &[rotate_kind(*suite)], target),
+        AppsCommand::Rotate {
+            name,
+            outside: true,
+            suite,
+            target,
+            ..
+        } => rotate(name, &[outside_kind(suite.unwrap_or(Suite::P256))?], target),
+        AppsCommand::Rotate {
+            name,
+            token: true,
+            target,
+            ..
+        } => rotate(name, &[RotateKind::Token], target),
+        AppsCommand::Rotate {
+            name,
+            suite: Some(suite),
+            target,
+            ..
+        } => rotate(name, &[rotate_kind(*suite)], target),
         AppsCommand::Rotate { name, target, .. } => rotate(name, &[], target),
-        AppsCommand::PublicKeys { name, engine } => super::public_keys::run_as_operator(name, engine),
+        AppsCommand::PublicKeys { name, engine } => {
+            super::public_keys::run_as_operator(name, engine)
+        }
         AppsCommand::Import(args) => import(args),
         AppsCommand::Disable(args) => args.change(|key| AppOperation::Disable { key }),
         AppsCommand::Enable(args) => args.change(|key| AppOperation::Enable { key }),
-        AppsCommand::Delete { args, delay_s } => {
-            args.change(|key| AppOperation::Delete { key, delay_s: Some(*delay_s) })
-        }
+        AppsCommand::Delete { args, delay_s } => args.change(|key| AppOperation::Delete {
+            key,
+            delay_s: Some(*delay_s),
+        }),
         AppsCommand::Restore(args) => args.change(|key| AppOperation::Restore { key }),
-        AppsCommand::Set { name, settings, target } => {
-            let SettingArgs { epoch_ms, format, write_suite, read_suites } = settings.clone();
-            let ask = AppOperation::Set { format, epoch_ms, write_suite, read_suites };
+        AppsCommand::Set {
+            name,
+            settings,
+            target,
+        } => {
+            let SettingArgs {
+                epoch_ms,
+                format,
+                write_suite,
+                read_suites,
+            } = settings.clone();
+            let ask = AppOperation::Set {
+                format,
+                epoch_ms,
+                write_suite,
+                read_suites,
+            };
             let change = target.run(async |control| control.change_app(name, ask).await)?;
             print(target.engine.json, change.app.as_slice())
         }
-        AppsCommand::List { target } => print(target.engine.json, &target.run(async |control| control.apps().await)?),
+        AppsCommand::List { target } => print(
+            target.engine.json,
+            &target.run(async |control| control.apps().await)?,
+        ),
         AppsCommand::Export { file, engine } => write_export(file, engine),
     }
 }
@@ -195,19 +230,27 @@ fn format(name: &str) -> Result<Format, String> {
 }
 
 fn suite(name: &str) -> Result<Suite, String> {
-    Suite::from_name(name)
-        .ok_or_else(|| "the suites are p256-psk, p256, xaes, secp256k1-psk, secp256k1 and p256-mlkem768".into())
+    Suite::from_name(name).ok_or_else(|| {
+        "the suites are p256-psk, p256, xaes, secp256k1-psk, secp256k1 and p256-mlkem768".into()
+    })
 }
 
 fn suite_of_key_pairs(name: &str) -> Result<Suite, String> {
-    let found = Suite::from_name(name).filter(|suite| matches!(suite, Suite::P256 | Suite::Secp256k1));
+    let found =
+        Suite::from_name(name).filter(|suite| matches!(suite, Suite::P256 | Suite::Secp256k1));
     found.ok_or_else(|| "the suites of key pairs are p256 and secp256k1".into())
 }
 
 fn key_id(id: &str) -> Result<String, String> {
-    let is_token_key = id.strip_prefix("token-").is_some_and(|number| number.parse::<u32>().is_ok());
+    let is_token_key = id
+        .strip_prefix("token-")
+        .is_some_and(|number| number.parse::<u32>().is_ok());
     let is_valid = is_token_key || id.parse::<KeyId>().is_ok();
-    if is_valid { Ok(id.to_owned()) } else { Err("a key's id is 10 hexadecimal digits, or token-N".into()) }
+    if is_valid {
+        Ok(id.to_owned())
+    } else {
+        Err("a key's id is 10 hexadecimal digits, or token-N".into())
+    }
 }
 
 /// Rotates these kinds of key, or without any the key of each suite of the app. Prints the new keys.
@@ -216,7 +259,11 @@ fn rotate(name: &str, kinds: &[RotateKind], target: &TargetArgs) -> Result<(), F
         let changes = target.run(async |control| {
             let mut changes = Vec::new();
             for &kind in kinds {
-                changes.push(control.change_app(name, AppOperation::Rotate { kind }).await?);
+                changes.push(
+                    control
+                        .change_app(name, AppOperation::Rotate { kind })
+                        .await?,
+                );
             }
             Ok(changes)
         })?;
@@ -225,14 +272,26 @@ fn rotate(name: &str, kinds: &[RotateKind], target: &TargetArgs) -> Result<(), F
     let (changes, failed) = target.run(async |control| {
         let (suites, mut changes) = (suites(&control, name).await?, Vec::new());
         for (done, &suite) in suites.iter().enumerate() {
-            match control.change_app(name, AppOperation::Rotate { kind: rotate_kind(suite) }).await {
+            match control
+                .change_app(
+                    name,
+                    AppOperation::Rotate {
+                        kind: rotate_kind(suite),
+                    },
+                )
+                .await
+            {
                 Ok(change) => changes.push(change),
-                Err(failure) => return Ok((changes, Some((failure, suite, suites[done + 1..].to_vec())))),
+                Err(failure) => {
+                    return Ok((changes, Some((failure, suite, suites[done + 1..].to_vec()))));
+                }
             }
         }
         Ok((changes, None))
     })?;
-    let Some((failure, suite, left)) = failed else { return print_keys(target.engine.json, &changes) };
+    let Some((failure, suite, left)) = failed else {
+        return print_keys(target.engine.json, &changes);
+    };
     // What was made is shown, because a repetition would rotate it again.
     if !changes.is_empty() {
         print_keys(target.engine.json, &changes)?;
@@ -246,7 +305,11 @@ fn rotation_ended(error: &str, suite: Suite, left: &[Suite]) -> String {
     if left.is_empty() {
         return format!("suite {name}: {error}");
     }
-    let left = left.iter().map(|suite| suite.name()).collect::<Vec<_>>().join(", ");
+    let left = left
+        .iter()
+        .map(|suite| suite.name())
+        .collect::<Vec<_>>()
+        .join(", ");
     format!(
         "suite {name}: {error}. Not rotated: {left}. Do not repeat the whole command; rotate each of these with --suite"
     )
@@ -255,8 +318,15 @@ fn rotation_ended(error: &str, suite: Suite, left: &[Suite]) -> String {
 /// Returns the suites that an app has keys of.
 async fn suites(control: &ControlTarget, name: &str) -> Result<Vec<Suite>, Failure> {
     let apps = control.apps().await?;
-    let app = apps.iter().find(|app| app.app == name).ok_or_else(|| format!("there is no app {name}"))?;
-    let has = |suite: &&Suite| app.keys.iter().any(|key| key.suite == suite.name() && !key.outside);
+    let app = apps
+        .iter()
+        .find(|app| app.app == name)
+        .ok_or_else(|| format!("there is no app {name}"))?;
+    let has = |suite: &&Suite| {
+        app.keys
+            .iter()
+            .any(|key| key.suite == suite.name() && !key.outside)
+    };
     Ok(Suite::ALL.iter().filter(has).copied().collect())
 }
 
@@ -275,9 +345,11 @@ fn outside_kind(suite: Suite) -> Result<RotateKind, Failure> {
     match suite {
         Suite::P256 => Ok(RotateKind::P256Outside),
         Suite::P256MlKem768 => Ok(RotateKind::P256MlKem768Outside),
-        Suite::Secp256k1 | Suite::Xaes | Suite::P256Psk | Suite::Secp256k1Psk => {
-            Err(format!("no public keys of suite {} are published; p256 and p256-mlkem768 are", suite.name()).into())
-        }
+        Suite::Secp256k1 | Suite::Xaes | Suite::P256Psk | Suite::Secp256k1Psk => Err(format!(
+            "no public keys of suite {} are published; p256 and p256-mlkem768 are",
+            suite.name()
+        )
+        .into()),
     }
 }
 
@@ -287,11 +359,18 @@ fn import(args: &ImportArgs) -> Result<(), Failure> {
             "the private key must be in a file or come from standard input (-): other users can read arguments".into(),
         );
     }
-    let with_file_name = |error: Failure| -> Failure { format!("{}: {error}", args.key_file.display()).into() };
+    let with_file_name =
+        |error: Failure| -> Failure { format!("{}: {error}", args.key_file.display()).into() };
     let key = read_key(&args.key_file).map_err(with_file_name)?;
     let text = std::str::from_utf8(&key).map_err(|_| with_file_name("not a private key".into()))?;
-    let ask = AppOperation::Import { suite: args.suite, private_key: Secret(text), seals: args.seals };
-    let change = args.target.run(async |control| control.change_app(&args.name, ask).await)?;
+    let ask = AppOperation::Import {
+        suite: args.suite,
+        private_key: Secret(text),
+        seals: args.seals,
+    };
+    let change = args
+        .target
+        .run(async |control| control.change_app(&args.name, ask).await)?;
     print_keys(args.target.engine.json, &[change])
 }
 
@@ -308,15 +387,26 @@ fn read_key(file: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
     let mut text = Zeroizing::new(Vec::with_capacity(KEY_FILE_BYTES_MAX + 1));
     // Does not use `Stdin`, because its buffer is never wiped.
     let source = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    source.take(KEY_FILE_BYTES_MAX as u64 + 1).read_to_end(&mut text)?;
-    if text.len() > KEY_FILE_BYTES_MAX { Err("too long for a private key".into()) } else { Ok(text) }
+    source
+        .take(KEY_FILE_BYTES_MAX as u64 + 1)
+        .read_to_end(&mut text)?;
+    if text.len() > KEY_FILE_BYTES_MAX {
+        Err("too long for a private key".into())
+    } else {
+        Ok(text)
+    }
 }
 
 impl AppOrKeyArgs {
     /// Changes the app or the key, and prints it.
-    fn change<'a>(&'a self, ask: impl FnOnce(Option<&'a str>) -> AppOperation<'a>) -> Result<(), Failure> {
+    fn change<'a>(
+        &'a self,
+        ask: impl FnOnce(Option<&'a str>) -> AppOperation<'a>,
+    ) -> Result<(), Failure> {
         let ask = ask(self.key_id.as_deref());
-        let change = self.target.run(async |control| control.change_app(&self.name, ask).await)?;
+        let change = self
+            .target
+            .run(async |control| control.change_app(&self.name, ask).await)?;
         if self.key_id.is_some() {
             return print_keys(self.target.engine.json, &[change]);
         }
@@ -349,10 +439,17 @@ const ACTIVE_KEYS_WITHOUT_WARNING: usize = 4;
 /// Warns if the suite of the changed key has too many active key pairs, or no active key that seals. An Evervault value does
 /// not name its key, so all active keys may be tried.
 fn warn_about_active_keys(app: &App, changed_key: &str) {
-    let Some(key) = app.keys.iter().find(|key| key.id == changed_key) else { return };
+    let Some(key) = app.keys.iter().find(|key| key.id == changed_key) else {
+        return;
+    };
     let (app_name, suite) = (&app.app, &key.suite);
     let is_alike = |other: &&Key| other.suite == *suite && other.outside == key.outside;
-    let of_suite = || app.keys.iter().filter(is_alike).filter(|other| other.state == "active");
+    let of_suite = || {
+        app.keys
+            .iter()
+            .filter(is_alike)
+            .filter(|other| other.state == "active")
+    };
     let active = of_suite().count();
     if key.outside {
         if of_suite().next().is_none() {
@@ -362,7 +459,10 @@ fn warn_about_active_keys(app: &App, changed_key: &str) {
         }
         return;
     }
-    if key.state == "active" && suite_of_key_pairs(suite).is_ok() && active > ACTIVE_KEYS_WITHOUT_WARNING {
+    if key.state == "active"
+        && suite_of_key_pairs(suite).is_ok()
+        && active > ACTIVE_KEYS_WITHOUT_WARNING
+    {
         errln!(
             "{app_name} has {active} active keys of suite {suite}: each new ephemeral key in Evervault values may be tried \
              with all of them; disable the keys that no data needs"
@@ -378,13 +478,21 @@ fn warn_about_active_keys(app: &App, changed_key: &str) {
 
 /// Prints the changed app, with only its changed keys.
 fn print_keys(as_json: bool, changes: &[AppChanged]) -> Result<(), Failure> {
-    let is_changed = |id: &str| changes.iter().any(|change| change.key.as_deref() == Some(id));
+    let is_changed = |id: &str| {
+        changes
+            .iter()
+            .any(|change| change.key.as_deref() == Some(id))
+    };
     let Some(mut app) = changes.last().and_then(|change| change.app.clone()) else {
         return print(as_json, &[]);
     };
-    changes.iter().filter_map(|change| change.key.as_deref()).for_each(|key| warn_about_active_keys(&app, key));
+    changes
+        .iter()
+        .filter_map(|change| change.key.as_deref())
+        .for_each(|key| warn_about_active_keys(&app, key));
     app.keys.retain(|key| is_changed(&key.id));
-    app.token_keys.retain(|key| is_changed(&token_key_id(key.version)));
+    app.token_keys
+        .retain(|key| is_changed(&token_key_id(key.version)));
     print(as_json, &[app])
 }
 
@@ -408,9 +516,19 @@ fn print(as_json: bool, apps: &[App]) -> Result<(), Failure> {
         "KEY"
     );
     for app in apps {
-        let app_state = if app.state == "active" { String::new() } else { format!(", app {}", app.state) };
+        let app_state = if app.state == "active" {
+            String::new()
+        } else {
+            format!(", app {}", app.state)
+        };
         let print_key = |key_of: &str, version: u32, id: &str, state: &str| {
-            let App { app: name, format, write_suite, epoch_ms, .. } = app;
+            let App {
+                app: name,
+                format,
+                write_suite,
+                epoch_ms,
+                ..
+            } = app;
             outln!(
                 "{name:<24} {format:<10} {write_suite:<13} {epoch_ms:<8} {key_of:<13} {version:<8} {id:<11} \
                  {state}{app_state}"
@@ -422,8 +540,17 @@ fn print(as_json: bool, apps: &[App]) -> Result<(), Failure> {
                 Key { seals: false, .. } => ", opens only",
                 _ => "",
             };
-            let suite_off = if app.read_suites.contains(&key.suite) { "" } else { ", suite off" };
-            print_key(&key.suite, key.version, &key.id, &format!("{}{opens_only}{suite_off}", key.state));
+            let suite_off = if app.read_suites.contains(&key.suite) {
+                ""
+            } else {
+                ", suite off"
+            };
+            print_key(
+                &key.suite,
+                key.version,
+                &key.id,
+                &format!("{}{opens_only}{suite_off}", key.state),
+            );
         }
         for key in &app.token_keys {
             print_key("token", key.version, &token_key_id(key.version), &key.state);
@@ -438,9 +565,22 @@ mod tests {
 
     #[test]
     fn rotation_that_ended_early_names_what_is_left() {
-        let said = rotation_ended("the change was made; do not repeat it", Suite::P256, &[Suite::Xaes, Suite::P256Psk]);
-        assert!(said.starts_with("suite p256: the change was made"), "{said}");
-        assert!(said.contains("Not rotated: xaes, p256-psk.") && said.contains("--suite"), "{said}");
-        assert_eq!(rotation_ended("denied", Suite::Xaes, &[]), "suite xaes: denied");
+        let said = rotation_ended(
+            "the change was made; do not repeat it",
+            Suite::P256,
+            &[Suite::Xaes, Suite::P256Psk],
+        );
+        assert!(
+            said.starts_with("suite p256: the change was made"),
+            "{said}"
+        );
+        assert!(
+            said.contains("Not rotated: xaes, p256-psk.") && said.contains("--suite"),
+            "{said}"
+        );
+        assert_eq!(
+            rotation_ended("denied", Suite::Xaes, &[]),
+            "suite xaes: denied"
+        );
     }
 }

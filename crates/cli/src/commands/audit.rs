@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_audit::{
-    Anchor, AuditKey, CHECKPOINT_FILE, Checkpoint, CheckpointResult, Filter, Follow, Move, Moved, Range, RecordView,
-    Report, Timestamp, archive, verify,
+    Anchor, AuditKey, CHECKPOINT_FILE, Checkpoint, CheckpointResult, Filter, Follow, Move, Moved,
+    Range, RecordView, Report, Timestamp, archive, verify,
 };
 use sealwire_output::outln;
 use serde_json::json;
@@ -152,25 +152,66 @@ struct Wanted {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        AuditCommand::Verify { place, from, to, expect, plain, json } => {
+        AuditCommand::Verify {
+            place,
+            from,
+            to,
+            expect,
+            plain,
+            json,
+        } => {
             let (folder, key) = place.find(!plain)?;
-            let report = verified(&folder, key.as_ref(), Range { from: *from, to: *to }, expect)?;
+            let report = verified(
+                &folder,
+                key.as_ref(),
+                Range {
+                    from: *from,
+                    to: *to,
+                },
+                expect,
+            )?;
             if *json {
                 outln!("{}", of_report(&folder, &report));
             } else {
                 say(&folder, &report);
             }
-            if report.is_sound() { Ok(()) } else { Err(summary(&report).into()) }
+            if report.is_sound() {
+                Ok(())
+            } else {
+                Err(summary(&report).into())
+            }
         }
-        AuditCommand::Show { place, wanted, tail, follow, json } => {
+        AuditCommand::Show {
+            place,
+            wanted,
+            tail,
+            follow,
+            json,
+        } => {
             let (folder, _) = place.find(false)?;
             Ok(show(folder, &wanted.filter(), *tail, *follow, *json)?)
         }
-        AuditCommand::Archive { place, to, before, despite_findings, json } => {
+        AuditCommand::Archive {
+            place,
+            to,
+            before,
+            despite_findings,
+            json,
+        } => {
             let (folder, key) = place.find(true)?;
-            let key = key.ok_or("the key is needed: --config names the configuration that has it")?;
+            let key =
+                key.ok_or("the key is needed: --config names the configuration that has it")?;
             let (to, despite_findings) = (to.clone(), *despite_findings);
-            archived(&Move { folder, to, before: *before, despite_findings }, &key, *json)
+            archived(
+                &Move {
+                    folder,
+                    to,
+                    before: *before,
+                    despite_findings,
+                },
+                &key,
+                *json,
+            )
         }
         AuditCommand::Checkpoint { place, json } => {
             let (folder, key) = place.find(true)?;
@@ -196,12 +237,22 @@ impl AuditSource {
                 Some(Config::load(&file, &Environment::of_process())?)
             }
         };
-        let folder = self.folder.clone().or_else(|| config.as_ref()?.audit.folder.clone());
-        let folder = folder.ok_or("audit.folder is empty in this configuration: there is no audit trail")?;
+        let folder = self
+            .folder
+            .clone()
+            .or_else(|| config.as_ref()?.audit.folder.clone());
+        let folder =
+            folder.ok_or("audit.folder is empty in this configuration: there is no audit trail")?;
         let key = match config.filter(|_| keyed) {
             Some(config) => {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-                Some(AuditKey::new(runtime.block_on(audit_kek(&config, Some(&folder)))?.audit_secret()))
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()?;
+                Some(AuditKey::new(
+                    runtime
+                        .block_on(audit_kek(&config, Some(&folder)))?
+                        .audit_secret(),
+                ))
             }
             None => None,
         };
@@ -210,11 +261,17 @@ impl AuditSource {
 }
 
 /// Prints the records of a trail that a filter selects, and returns their number.
-pub(super) fn print_selected(source: &AuditSource, filter: &Filter, json: bool) -> Result<usize, Failure> {
+pub(super) fn print_selected(
+    source: &AuditSource,
+    filter: &Filter,
+    json: bool,
+) -> Result<usize, Failure> {
     let (folder, _) = source.find(false)?;
     let (mut out, mut count) = (BufWriter::new(sealwire_output::Output), 0);
     Follow::new(folder).poll(&mut |line| {
-        let Some(shown) = filter.take(line) else { return Ok(()) };
+        let Some(shown) = filter.take(line) else {
+            return Ok(());
+        };
         count += 1;
         print(&mut out, line, &shown, json)
     })?;
@@ -254,7 +311,8 @@ fn moment(text: &str) -> Result<Timestamp, String> {
     if let Ok(time) = OffsetDateTime::parse(text, &Rfc3339) {
         return Ok(Timestamp::of(time.into()));
     }
-    let wrong = || "must be such as 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d for so long ago".to_owned();
+    let wrong =
+        || "must be such as 2026-11-22T00:34:24Z, or 90s, 15m, 2h, 7d for so long ago".to_owned();
     let unit = match text.as_bytes().last() {
         Some(b's') => 1,
         Some(b'm') => 60,
@@ -264,12 +322,22 @@ fn moment(text: &str) -> Result<Timestamp, String> {
     };
     let count: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
     let ago = Duration::from_secs(count.checked_mul(unit).ok_or_else(wrong)?);
-    SystemTime::now().checked_sub(ago).map(Timestamp::of).ok_or_else(wrong)
+    SystemTime::now()
+        .checked_sub(ago)
+        .map(Timestamp::of)
+        .ok_or_else(wrong)
 }
 
-fn verified(folder: &Path, key: Option<&AuditKey>, range: Range, expect: &[Anchor]) -> Result<Report, Failure> {
+fn verified(
+    folder: &Path,
+    key: Option<&AuditKey>,
+    range: Range,
+    expect: &[Anchor],
+) -> Result<Report, Failure> {
     let bar = bar("verified");
-    let report = verify(folder, key, range, expect, &mut |done, all| show_progress(&bar, done, all));
+    let report = verify(folder, key, range, expect, &mut |done, all| {
+        show_progress(&bar, done, all)
+    });
     bar.finish_and_clear();
     Ok(report?)
 }
@@ -278,7 +346,12 @@ fn archived(this: &Move, key: &AuditKey, json: bool) -> Result<(), Failure> {
     let bar = bar("verified and moved");
     let moved = archive(this, key, &mut |done, all| show_progress(&bar, done, all));
     bar.finish_and_clear();
-    let Moved { segments, bytes, records, findings } = moved?;
+    let Moved {
+        segments,
+        bytes,
+        records,
+        findings,
+    } = moved?;
     let (from, to) = (this.folder.display(), this.to.display());
     if json {
         let said = json!({
@@ -287,7 +360,9 @@ fn archived(this: &Move, key: &AuditKey, json: bool) -> Result<(), Failure> {
         });
         outln!("{said}");
     } else if let Some((first, last)) = records {
-        outln!("{from}: records {first} to {last}, {segments} files, {bytes} bytes, are in {to} now");
+        outln!(
+            "{from}: records {first} to {last}, {segments} files, {bytes} bytes, are in {to} now"
+        );
         if findings > 0 {
             outln!("{findings} findings in them; `sealwire audit verify` says so from now on");
         }
@@ -298,8 +373,14 @@ fn archived(this: &Move, key: &AuditKey, json: bool) -> Result<(), Failure> {
 }
 
 fn bar(done: &str) -> ProgressBar {
-    let bar = if io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
-    if let Ok(style) = ProgressStyle::with_template(&format!("{{bar:40}} {{bytes}}/{{total_bytes}} {done} ({{eta}})")) {
+    let bar = if io::stderr().is_terminal() {
+        ProgressBar::new(0)
+    } else {
+        ProgressBar::hidden()
+    };
+    if let Ok(style) = ProgressStyle::with_template(&format!(
+        "{{bar:40}} {{bytes}}/{{total_bytes}} {done} ({{eta}})"
+    )) {
         bar.set_style(style);
     }
     bar
@@ -311,14 +392,23 @@ fn show_progress(bar: &ProgressBar, done: u64, all: u64) {
 }
 
 fn say(folder: &Path, report: &Report) {
-    let Report { first, last, lines, segments, .. } = report;
+    let Report {
+        first,
+        last,
+        lines,
+        segments,
+        ..
+    } = report;
     for finding in &report.findings {
         outln!("{finding}");
     }
     if report.findings_omitted > 0 {
         outln!("and {} more", report.findings_omitted);
     }
-    outln!("{}: {lines} lines in {segments} files, records {first} to {last}", folder.display());
+    outln!(
+        "{}: {lines} lines in {segments} files, records {first} to {last}",
+        folder.display()
+    );
     match report.archived {
         Some(Anchor { seq, hash }) => outln!("archived: records up to {seq}:{hash}"),
         None if !report.from_beginning => outln!("what came before record {first} is not here"),
@@ -335,10 +425,16 @@ fn say(folder: &Path, report: &Report) {
         CheckpointResult::Found { .. } | CheckpointResult::Invalid => (),
     }
     if report.torn_bytes > 0 {
-        outln!("{} bytes at the end are no whole line: written now, or torn by a kill", report.torn_bytes);
+        outln!(
+            "{} bytes at the end are no whole line: written now, or torn by a kill",
+            report.torn_bytes
+        );
     }
     if report.lost > 0 {
-        outln!("{} records were lost when the files could not be written, and their gaps are recorded", report.lost);
+        outln!(
+            "{} records were lost when the files could not be written, and their gaps are recorded",
+            report.lost
+        );
     }
     outln!("last: {}:{}", report.last, report.hash);
 }
@@ -363,13 +459,23 @@ fn of_report(folder: &Path, report: &Report) -> serde_json::Value {
     })
 }
 
-fn show(folder: PathBuf, filter: &Filter, tail: Option<u64>, follow: bool, json: bool) -> io::Result<()> {
+fn show(
+    folder: PathBuf,
+    filter: &Filter,
+    tail: Option<u64>,
+    follow: bool,
+    json: bool,
+) -> io::Result<()> {
     let mut out = BufWriter::new(sealwire_output::Output);
     let mut last: VecDeque<Vec<u8>> = VecDeque::new();
     let mut trail = Follow::new(folder);
     trail.poll(&mut |line| {
-        let Some(shown) = filter.take(line) else { return Ok(()) };
-        let Some(most) = tail else { return print(&mut out, line, &shown, json) };
+        let Some(shown) = filter.take(line) else {
+            return Ok(());
+        };
+        let Some(most) = tail else {
+            return print(&mut out, line, &shown, json);
+        };
         if last.len() as u64 == most {
             last.pop_front();
         }
@@ -411,12 +517,23 @@ fn print(out: &mut impl Write, line: &[u8], shown: &RecordView, json: bool) -> i
             write!(out, ", {lost} records lost: {}", text(&shown.error))?;
         }
         if let Some(count) = shown.count {
-            let (principal, method, outcome) = (text(&shown.principal), text(&shown.method), text(&shown.outcome));
+            let (principal, method, outcome) = (
+                text(&shown.principal),
+                text(&shown.method),
+                text(&shown.outcome),
+            );
             let (first, last) = (text(&shown.first), text(&shown.last));
-            write!(out, ", {count} more requests of {principal} for {method}: {outcome}, from {first} to {last}")?;
+            write!(
+                out,
+                ", {count} more requests of {principal} for {method}: {outcome}, from {first} to {last}"
+            )?;
         }
         if let (Some(provider), Some(slot)) = (&shown.provider, shown.slot) {
-            let (operation, kind, outcome) = (text(&shown.operation), text(&shown.provider_kind), text(&shown.outcome));
+            let (operation, kind, outcome) = (
+                text(&shown.operation),
+                text(&shown.provider_kind),
+                text(&shown.outcome),
+            );
             write!(
                 out,
                 ", {operation} of slot {slot} by provider {provider} ({kind}): {outcome}, {} us",
@@ -428,14 +545,25 @@ fn print(out: &mut impl Write, line: &[u8], shown: &RecordView, json: bool) -> i
         }
         return writeln!(out);
     }
-    write!(out, "{} {} {}", text(&shown.outcome), text(&shown.principal), text(&shown.method))?;
+    write!(
+        out,
+        "{} {} {}",
+        text(&shown.outcome),
+        text(&shown.principal),
+        text(&shown.method)
+    )?;
     if let Some(app) = &shown.app {
         write!(out, " {app}")?;
     }
     if let Some(collection) = &shown.collection {
         write!(out, "/{collection}")?;
     }
-    write!(out, ", {} field{}", shown.fields, if shown.fields == 1 { "" } else { "s" })?;
+    write!(
+        out,
+        ", {} field{}",
+        shown.fields,
+        if shown.fields == 1 { "" } else { "s" }
+    )?;
     if shown.errors > 0 {
         write!(out, ", {} refused", shown.errors)?;
     }
@@ -452,8 +580,8 @@ fn print(out: &mut impl Write, line: &[u8], shown: &RecordView, json: bool) -> i
 }
 
 fn head(folder: &Path, key: Option<&AuditKey>, json: bool) -> Result<(), Failure> {
-    let head =
-        Checkpoint::read(folder, key).map_err(|error| format!("{} {error}", folder.join(CHECKPOINT_FILE).display()))?;
+    let head = Checkpoint::read(folder, key)
+        .map_err(|error| format!("{} {error}", folder.join(CHECKPOINT_FILE).display()))?;
     if json {
         let said = json!({
             "seq": head.seq, "hash": head.hash.to_string(), "file": head.file, "key": head.key, "sealed": key.is_some(),
@@ -471,13 +599,30 @@ mod tests {
 
     #[test]
     fn times_are_read_as_people_write_them() {
-        assert_eq!(moment("2026-11-22T00:34:24Z"), Ok(Timestamp::parse(b"2026-11-22T00:34:24.000Z").unwrap()));
-        assert_eq!(moment("2026-11-22T01:34:24.5+01:00"), Ok(Timestamp::parse(b"2026-11-22T00:34:24.500Z").unwrap()));
+        assert_eq!(
+            moment("2026-11-22T00:34:24Z"),
+            Ok(Timestamp::parse(b"2026-11-22T00:34:24.000Z").unwrap())
+        );
+        assert_eq!(
+            moment("2026-11-22T01:34:24.5+01:00"),
+            Ok(Timestamp::parse(b"2026-11-22T00:34:24.500Z").unwrap())
+        );
         let hour = moment("1h").unwrap();
-        assert!(Timestamp::now().since(hour) >= Duration::from_secs(3_600) && hour > moment("2h").unwrap());
-        for wrong in
-            ["", "yesterday", "h", "-1h", "1w", "2026-11-22", "99999999999999999999d", "9999999999999999d", "é"]
-        {
+        assert!(
+            Timestamp::now().since(hour) >= Duration::from_secs(3_600)
+                && hour > moment("2h").unwrap()
+        );
+        for wrong in [
+            "",
+            "yesterday",
+            "h",
+            "-1h",
+            "1w",
+            "2026-11-22",
+            "99999999999999999999d",
+            "9999999999999999d",
+            "é",
+        ] {
             assert!(moment(wrong).is_err(), "{wrong}");
         }
     }

@@ -33,7 +33,14 @@ pub(super) struct PlainArgs {
 
 pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
     let envelope = Envelope::Text(args.envelope.trim());
-    let said = args.connect.run(async { Ok(args.connect.client().await?.inspect(Inspect { envelope }).await?) })?;
+    let said = args.connect.run(async {
+        Ok(args
+            .connect
+            .client()
+            .await?
+            .inspect(Inspect { envelope })
+            .await?)
+    })?;
     let mut said = json!({
         "format": said.format.name(),
         "version": said.version,
@@ -62,12 +69,21 @@ pub(super) fn health(args: &PlainArgs) -> Result<(), Failure> {
         Ok(start.elapsed())
     })?;
     let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
-    print(args.json, &json!({ "status": "ok", "round_trip_us": elapsed_us }))
+    print(
+        args.json,
+        &json!({ "status": "ok", "round_trip_us": elapsed_us }),
+    )
 }
 
 pub(super) fn info(args: &PlainArgs) -> Result<(), Failure> {
-    let info = args.connect.run(async { Ok(args.connect.client().await?.info().await?) })?;
-    let limits: Map<String, Value> = info.limits.into_iter().map(|(name, limit)| (name, limit.into())).collect();
+    let info = args
+        .connect
+        .run(async { Ok(args.connect.client().await?.info().await?) })?;
+    let limits: Map<String, Value> = info
+        .limits
+        .into_iter()
+        .map(|(name, limit)| (name, limit.into()))
+        .collect();
     print(
         args.json,
         &json!({
@@ -95,7 +111,13 @@ fn print(as_json: bool, object: &Value) -> Result<(), Failure> {
         match value {
             Value::String(text) => outln!("{key:<18}{text}"),
             Value::Array(list) => {
-                outln!("{key:<18}{}", list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "));
+                outln!(
+                    "{key:<18}{}",
+                    list.iter()
+                        .filter_map(Value::as_str)
+                        .collect::<Vec<_>>()
+                        .join(" ")
+                );
             }
             Value::Object(limits) => {
                 for (name, limit) in limits {

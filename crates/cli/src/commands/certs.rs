@@ -86,7 +86,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         CertsCommand::Authority { common, name, days } => {
             let authority = Authority::create(name, Validity::days(*days))?;
-            let (cert, key) = write_pair(&common.folder, CA, authority.cert_pem(), authority.key_pem())?;
+            let (cert, key) = write_pair(
+                &common.folder,
+                CA,
+                authority.cert_pem(),
+                authority.key_pem(),
+            )?;
             common.tell(&cert, &key);
         }
         CertsCommand::Server { common, leaf } => common.issue(leaf, Usage::Server)?,
@@ -106,8 +111,18 @@ impl Common {
         }
         names.extend(args.ip.iter().copied().map(Name::Ip));
         names.extend(args.uri.iter().cloned().map(Name::Uri));
-        let leaf = Leaf { common_name: args.name.clone(), names, usage, validity: Validity::days(args.days) };
-        let (cert, key) = issue(&self.folder, &args.name, &load_authority(&self.folder)?, &leaf)?;
+        let leaf = Leaf {
+            common_name: args.name.clone(),
+            names,
+            usage,
+            validity: Validity::days(args.days),
+        };
+        let (cert, key) = issue(
+            &self.folder,
+            &args.name,
+            &load_authority(&self.folder)?,
+            &leaf,
+        )?;
         self.tell(&cert, &key);
         Ok(())
     }
@@ -126,10 +141,17 @@ impl Common {
 pub(super) fn load_authority(folder: &Path) -> Result<Authority, Failure> {
     let read = |name: &str| {
         let path = folder.join(name);
-        std::fs::read_to_string(&path)
-            .map_err(|error| format!("{}: {error}; `sealwire certs authority` makes one", path.display()))
+        std::fs::read_to_string(&path).map_err(|error| {
+            format!(
+                "{}: {error}; `sealwire certs authority` makes one",
+                path.display()
+            )
+        })
     };
-    Ok(Authority::load(&read("ca.pem")?, SecretPem::new(read("ca-key.pem")?))?)
+    Ok(Authority::load(
+        &read("ca.pem")?,
+        SecretPem::new(read("ca-key.pem")?),
+    )?)
 }
 
 /// Issues a certificate and writes it to the authority's folder.
@@ -150,9 +172,22 @@ pub(super) fn write_pair(
     cert: &str,
     key: &SecretPem,
 ) -> Result<(PathBuf, PathBuf), Failure> {
-    let (cert_path, key_path) = (folder.join(format!("{name}.pem")), folder.join(format!("{name}-key.pem")));
+    let (cert_path, key_path) = (
+        folder.join(format!("{name}.pem")),
+        folder.join(format!("{name}-key.pem")),
+    );
     // Writes the key first: a certificate without its key would look complete.
-    sealwire_dev_ca::write(&key_path, key.expose().as_bytes(), Access::Owner, Existing::Keep)?;
-    sealwire_dev_ca::write(&cert_path, cert.as_bytes(), Access::Everyone, Existing::Keep)?;
+    sealwire_dev_ca::write(
+        &key_path,
+        key.expose().as_bytes(),
+        Access::Owner,
+        Existing::Keep,
+    )?;
+    sealwire_dev_ca::write(
+        &cert_path,
+        cert.as_bytes(),
+        Access::Everyone,
+        Existing::Keep,
+    )?;
     Ok((cert_path, key_path))
 }

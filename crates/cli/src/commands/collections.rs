@@ -9,7 +9,9 @@ pub(super) use schema::repeated_safely;
 use clap::{Subcommand, ValueEnum};
 use sealwire_output::outln;
 use sealwire_wire::EXPIRES_S_MAX;
-use sealwire_wire::control::{Collection, CollectionCall, CollectionOperation, Kind, Scope, TokenFormat};
+use sealwire_wire::control::{
+    Collection, CollectionCall, CollectionOperation, Kind, Scope, TokenFormat,
+};
 
 use super::operator::{EngineArgs, TargetArgs};
 use super::{Failure, properties};
@@ -172,7 +174,10 @@ impl Times {
     fn ask(&self) -> CollectionOperation<'_> {
         CollectionOperation::Set {
             expires_s: self.expires_s.map(Some).or(self.never.then_some(None)),
-            retention_s: self.retention_s.map(Some).or(self.keep_archived.then_some(None)),
+            retention_s: self
+                .retention_s
+                .map(Some)
+                .or(self.keep_archived.then_some(None)),
         }
     }
 }
@@ -229,35 +234,93 @@ impl Rules {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     super::serve::no_core_dumps();
     match &args.command {
-        CollectionsCommand::Create { app, name, rules, objects, target } => match rules.kind {
+        CollectionsCommand::Create {
+            app,
+            name,
+            rules,
+            objects,
+            target,
+        } => match rules.kind {
             Some(kind) => change(app, name, rules.ask(kind), target),
             None => {
                 let properties = objects.properties()?;
-                change(app, name, objects.ask(&properties, rules.expires_s, rules.retention_s), target)
+                change(
+                    app,
+                    name,
+                    objects.ask(&properties, rules.expires_s, rules.retention_s),
+                    target,
+                )
             }
         },
-        CollectionsCommand::Alter { app, name, changes, wait, target } => {
-            let call = CollectionCall { app, collection: name, ask: changes.ask() };
+        CollectionsCommand::Alter {
+            app,
+            name,
+            changes,
+            wait,
+            target,
+        } => {
+            let call = CollectionCall {
+                app,
+                collection: name,
+                ask: changes.ask(),
+            };
             let changed = target.run(async |control| schema::alter(&control, call, *wait).await)?;
             print(target.engine.json, changed.collection.as_slice())
         }
-        CollectionsCommand::Migrate { app, name, accept_unauthenticated, dry_run, engine } => {
+        CollectionsCommand::Migrate {
+            app,
+            name,
+            accept_unauthenticated,
+            dry_run,
+            engine,
+        } => {
             let (accept_unauthenticated, dry_run) = (*accept_unauthenticated, *dry_run);
-            migrate::run(&migrate::Migration { app, collection: name, accept_unauthenticated, dry_run }, engine)
+            migrate::run(
+                &migrate::Migration {
+                    app,
+                    collection: name,
+                    accept_unauthenticated,
+                    dry_run,
+                },
+                engine,
+            )
         }
-        CollectionsCommand::List { app, target } => {
-            print(target.engine.json, &target.run(async |control| control.collections(app).await)?)
-        }
-        CollectionsCommand::Set { app, name, times, target } => change(app, name, times.ask(), target),
-        CollectionsCommand::Delete { app, name, yes, target } => {
-            super::confirmed(*yes, "all tokens or objects of the collection are lost, for good")?;
+        CollectionsCommand::List { app, target } => print(
+            target.engine.json,
+            &target.run(async |control| control.collections(app).await)?,
+        ),
+        CollectionsCommand::Set {
+            app,
+            name,
+            times,
+            target,
+        } => change(app, name, times.ask(), target),
+        CollectionsCommand::Delete {
+            app,
+            name,
+            yes,
+            target,
+        } => {
+            super::confirmed(
+                *yes,
+                "all tokens or objects of the collection are lost, for good",
+            )?;
             change(app, name, CollectionOperation::Delete, target)
         }
     }
 }
 
-fn change(app: &str, collection: &str, ask: CollectionOperation, target: &TargetArgs) -> Result<(), Failure> {
-    let call = CollectionCall { app, collection, ask };
+fn change(
+    app: &str,
+    collection: &str,
+    ask: CollectionOperation,
+    target: &TargetArgs,
+) -> Result<(), Failure> {
+    let call = CollectionCall {
+        app,
+        collection,
+        ask,
+    };
     let changed = target.run(async |control| control.change_collection(call).await)?;
     print(target.engine.json, changed.collection.as_slice())
 }
@@ -280,20 +343,40 @@ fn print(as_json: bool, collections: &[Collection]) -> Result<(), Failure> {
         "EXPIRES_S"
     );
     for found in collections {
-        let Collection { app, collection, kind, scope, .. } = found;
-        let given = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+        let Collection {
+            app,
+            collection,
+            kind,
+            scope,
+            ..
+        } = found;
+        let given = |text: &str| {
+            if text.is_empty() {
+                "-".to_owned()
+            } else {
+                text.to_owned()
+            }
+        };
         let format = match (found.first, found.last) {
             (Some(first), Some(last)) => format!("{} {first}/{last}", found.format),
             _ => given(&found.format),
         };
         let scope = given(scope);
-        let time = |seconds: Option<u64>| seconds.map_or("never".to_owned(), |seconds| seconds.to_string());
+        let time = |seconds: Option<u64>| {
+            seconds.map_or("never".to_owned(), |seconds| seconds.to_string())
+        };
         let (expires_s, retention_s) = (time(found.expires_s), time(found.retention_s));
-        outln!("{app:<24} {collection:<24} {kind:<14} {format:<10} {scope:<11} {expires_s:<10} {retention_s}");
+        outln!(
+            "{app:<24} {collection:<24} {kind:<14} {format:<10} {scope:<11} {expires_s:<10} {retention_s}"
+        );
         match found.records.as_str() {
             "" | "authenticated" => {}
-            "migrating" => outln!("  being migrated; old records are still read: repeat `collections migrate`"),
-            _ => outln!("  reads old records, which do not prove who sealed them: run `collections migrate`"),
+            "migrating" => {
+                outln!("  being migrated; old records are still read: repeat `collections migrate`")
+            }
+            _ => outln!(
+                "  reads old records, which do not prove who sealed them: run `collections migrate`"
+            ),
         }
         for property in &found.properties {
             outln!("  {}", properties::text_of(property));

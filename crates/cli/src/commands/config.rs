@@ -33,8 +33,12 @@ struct TemplateArgs {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         ConfigCommand::Check(args) => serve::check(args)?,
-        ConfigCommand::Template(TemplateArgs { metrics: true, .. }) => out!("{}", metrics::reference()),
-        ConfigCommand::Template(TemplateArgs { markdown: true, .. }) => out!("{}", Config::reference_markdown()),
+        ConfigCommand::Template(TemplateArgs { metrics: true, .. }) => {
+            out!("{}", metrics::reference())
+        }
+        ConfigCommand::Template(TemplateArgs { markdown: true, .. }) => {
+            out!("{}", Config::reference_markdown())
+        }
         ConfigCommand::Template(_) => out!("{}", Config::reference()),
     }
     Ok(())

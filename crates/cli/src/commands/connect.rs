@@ -52,10 +52,15 @@ impl ConnectArgs {
 
     /// Returns the files that a connection reads, of a client or an operator. Some of them can be missing.
     pub(super) fn files(&self) -> Vec<PathBuf> {
-        let given = [&self.ca, &self.cert, &self.key].into_iter().flatten().cloned();
+        let given = [&self.ca, &self.cert, &self.key]
+            .into_iter()
+            .flatten()
+            .cloned();
         let names = [dev_folder::CLIENT_CERT, dev_folder::OPERATOR_CERT].into_iter();
         let names = names.flat_map(|name| [format!("{name}.pem"), format!("{name}-key.pem")]);
-        let of_folder = names.chain(["ca.pem".to_owned()]).map(|name| self.folder.join(name));
+        let of_folder = names
+            .chain(["ca.pem".to_owned()])
+            .map(|name| self.folder.join(name));
         given.chain(of_folder).collect()
     }
 
@@ -64,9 +69,14 @@ impl ConnectArgs {
         self.check_folder()?;
         let addresses = self.addresses(|config| config.listen.address, "--connect")?;
         let with_addresses = |error: Error| -> Failure {
-            RequestFailure::failure(format!("{}: {}", addresses.join(", "), super::chain(&error)), error)
+            RequestFailure::failure(
+                format!("{}: {}", addresses.join(", "), super::chain(&error)),
+                error,
+            )
         };
-        Client::connect(self.config(&addresses, dev_folder::CLIENT_CERT)).await.map_err(with_addresses)
+        Client::connect(self.config(&addresses, dev_folder::CLIENT_CERT))
+            .await
+            .map_err(with_addresses)
     }
 
     /// Connects to the control listener as an operator.
@@ -75,10 +85,17 @@ impl ConnectArgs {
     }
 
     /// Connects to the control listener as an operator, with a changed configuration of the client.
-    pub(super) async fn operator_with(&self, change: impl FnOnce(&mut ClientConfig)) -> Result<Client, Failure> {
+    pub(super) async fn operator_with(
+        &self,
+        change: impl FnOnce(&mut ClientConfig),
+    ) -> Result<Client, Failure> {
         self.check_folder()?;
-        let control_address = |config: &Config| config.control.as_ref().map(|control| control.address);
-        let addresses = self.addresses(control_address, "--connect, or change a file of apps with --file")?;
+        let control_address =
+            |config: &Config| config.control.as_ref().map(|control| control.address);
+        let addresses = self.addresses(
+            control_address,
+            "--connect, or change a file of apps with --file",
+        )?;
         let mut config = self.config(&addresses, dev_folder::OPERATOR_CERT);
         change(&mut config);
         Client::connect(config).await.map_err(|error| {
@@ -95,23 +112,41 @@ impl ConnectArgs {
 
     /// Checks the folder's owner and mode, but only if a value comes from the folder.
     fn check_folder(&self) -> Result<(), Failure> {
-        let is_folder_used =
-            self.connect.is_empty() || [&self.ca, &self.cert, &self.key].iter().any(|given| given.is_none());
-        if is_folder_used { dev_folder::reject_untrusted(&self.folder) } else { Ok(()) }
+        let is_folder_used = self.connect.is_empty()
+            || [&self.ca, &self.cert, &self.key]
+                .iter()
+                .any(|given| given.is_none());
+        if is_folder_used {
+            dev_folder::reject_untrusted(&self.folder)
+        } else {
+            Ok(())
+        }
     }
 
     /// Creates the client configuration for these addresses. Uses the certificate `cert_name` of the folder unless the
     /// arguments give a certificate.
     fn config(&self, addresses: &[String], cert_name: &str) -> ClientConfig {
         let endpoint = |address: &String| {
-            let host = address.rsplit_once(':').map_or(&**address, |(host, _)| host).trim_matches(['[', ']']);
+            let host = address
+                .rsplit_once(':')
+                .map_or(&**address, |(host, _)| host)
+                .trim_matches(['[', ']']);
             Endpoint::new(address, self.server_name.as_deref().unwrap_or(host))
         };
         let file = |given: &Option<PathBuf>, default: &str| {
             Pem::File(given.clone().unwrap_or_else(|| self.folder.join(default)))
         };
-        let (ca, cert) = (file(&self.ca, "ca.pem"), file(&self.cert, &format!("{cert_name}.pem")));
-        let mut config = ClientConfig::new("", "", ca, cert, file(&self.key, &format!("{cert_name}-key.pem")));
+        let (ca, cert) = (
+            file(&self.ca, "ca.pem"),
+            file(&self.cert, &format!("{cert_name}.pem")),
+        );
+        let mut config = ClientConfig::new(
+            "",
+            "",
+            ca,
+            cert,
+            file(&self.key, &format!("{cert_name}-key.pem")),
+        );
         config.endpoints = addresses.iter().map(endpoint).collect();
         config.connections = 1;
         config.deadline = Duration::from_secs(self.timeout);
@@ -145,8 +180,14 @@ impl ConnectArgs {
     }
 
     /// Runs the requests of a command on a new runtime.
-    pub(super) fn run<T>(&self, requests: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(requests)
+    pub(super) fn run<T>(
+        &self,
+        requests: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(requests)
     }
 }
 
@@ -154,9 +195,11 @@ impl ConnectArgs {
 pub(super) fn retry_pause(error: &Error) -> Option<Duration> {
     match error {
         Error::Rpc(error) => match error.code {
-            ErrorCode::Overloaded | ErrorCode::Unavailable => {
-                Some(error.retry_after_ms.map_or(RETRY_PAUSE, |ms| Duration::from_millis(ms.into())))
-            }
+            ErrorCode::Overloaded | ErrorCode::Unavailable => Some(
+                error
+                    .retry_after_ms
+                    .map_or(RETRY_PAUSE, |ms| Duration::from_millis(ms.into())),
+            ),
             _ => None,
         },
         Error::Connect(_) | Error::Disconnected { .. } => Some(RETRY_PAUSE),
@@ -181,8 +224,16 @@ mod tests {
             (Error::Rpc(soon), Some(Duration::from_millis(20))),
             (rpc(ErrorCode::Overloaded), Some(RETRY_PAUSE)),
             (rpc(ErrorCode::Unavailable), Some(RETRY_PAUSE)),
-            (Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into())), Some(RETRY_PAUSE)),
-            (Error::Disconnected { why: "reset".into() }, Some(RETRY_PAUSE)),
+            (
+                Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into())),
+                Some(RETRY_PAUSE),
+            ),
+            (
+                Error::Disconnected {
+                    why: "reset".into(),
+                },
+                Some(RETRY_PAUSE),
+            ),
             (rpc(ErrorCode::BadRequest), None),
             (rpc(ErrorCode::Forbidden), None),
             (rpc(ErrorCode::Cancelled), None),

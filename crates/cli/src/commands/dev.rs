@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use sealwire_access::Principal;
 use sealwire_client::control::{
-    AppCall, AppOperation, CollectionCall, CollectionOperation, Kind, Page, PrincipalCall, PrincipalOperation,
-    RoleCall, RoleOperation, Scope, TokenFormat,
+    AppCall, AppOperation, CollectionCall, CollectionOperation, Kind, Page, PrincipalCall,
+    PrincipalOperation, RoleCall, RoleOperation, Scope, TokenFormat,
 };
 use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Pem};
 use sealwire_output::{out, outln};
@@ -27,8 +27,10 @@ const SAMPLE: &str = include_str!("sample.json");
 const SELECT: [&str; 3] = ["$.customer", "$.card.number", "$.card.cvc"];
 
 /// Collections of the app.
-const COLLECTIONS: [(&str, Kind, TokenFormat); 2] =
-    [("people", Kind::Random, TokenFormat::Opaque), ("cards", Kind::Deterministic, TokenFormat::Card)];
+const COLLECTIONS: [(&str, Kind, TokenFormat); 2] = [
+    ("people", Kind::Random, TokenFormat::Opaque),
+    ("cards", Kind::Deterministic, TokenFormat::Card),
+];
 
 /// Arguments of `dev`.
 #[derive(Debug, clap::Args)]
@@ -54,11 +56,18 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let at = dev_folder::ListenAddresses { listen: args.listen, admin: args.admin, control: args.control };
+    let at = dev_folder::ListenAddresses {
+        listen: args.listen,
+        admin: args.admin,
+        control: args.control,
+    };
     let mut config = dev_folder::create_and_load(&args.folder, &at)?;
     if config.access.administrators.is_empty() {
         // The folder can be older than roles.
-        config.access.administrators.extend(Principal::from_text(dev_folder::OPERATOR_PRINCIPAL));
+        config
+            .access
+            .administrators
+            .extend(Principal::from_text(dev_folder::OPERATOR_PRINCIPAL));
     }
     drop(serve::log(&config)?);
     core_dumps::forbid_files();
@@ -70,7 +79,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         server.open();
         demonstrate(&args.folder, &server).await?;
         let relay = match (args.relay, server.address()) {
-            (Some(listen), Some(engine)) => Some(DevRelay::start(&args.folder, engine, listen).await?),
+            (Some(listen), Some(engine)) => {
+                Some(DevRelay::start(&args.folder, engine, listen).await?)
+            }
             _ => None,
         };
         if let Some(relay) = &relay {
@@ -106,12 +117,23 @@ async fn shutdown(server: Server, relay: Option<DevRelay>) {
 /// Connects to the folder's engine with the certificate `name`.
 async fn client(folder: &Path, address: SocketAddr, name: &str) -> Result<Client, Failure> {
     let file = |name: &str| Pem::File(folder.join(name));
-    let (cert, key) = (file(&format!("{name}.pem")), file(&format!("{name}-key.pem")));
-    Ok(Client::connect(ClientConfig::new(address.to_string(), "localhost", file("ca.pem"), cert, key)).await?)
+    let (cert, key) = (
+        file(&format!("{name}.pem")),
+        file(&format!("{name}-key.pem")),
+    );
+    Ok(Client::connect(ClientConfig::new(
+        address.to_string(),
+        "localhost",
+        file("ca.pem"),
+        cert,
+        key,
+    ))
+    .await?)
 }
 
 /// Permissions of the client's role.
-const CLIENT_GRANT: &str = "encrypt,decrypt,rewrap,tokenize,detokenize,mask,tokens.*,apps.public_keys apps=*";
+const CLIENT_GRANT: &str =
+    "encrypt,decrypt,rewrap,tokenize,detokenize,mask,tokens.*,apps.public_keys apps=*";
 
 /// Creates the app, its collections and the client's role over the engine's control listener. Existing ones are kept.
 async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
@@ -123,18 +145,65 @@ async fn furnish(folder: &Path, server: &Server) -> Result<(), Failure> {
         .into());
     };
     let operator = client(folder, control, dev_folder::OPERATOR_CERT).await?;
-    there(operator.change_app(AppCall { app: dev_folder::DEMO_APP, ask: AppOperation::Create }).await)?;
+    there(
+        operator
+            .change_app(AppCall {
+                app: dev_folder::DEMO_APP,
+                ask: AppOperation::Create,
+            })
+            .await,
+    )?;
     for (collection, kind, format) in COLLECTIONS {
-        let (first, last, scope, expires_s, retention_s) = (None, None, Scope::Collection, None, None);
-        let ask = CollectionOperation::Create { kind, format, first, last, scope, expires_s, retention_s };
-        there(operator.change_collection(CollectionCall { app: dev_folder::DEMO_APP, collection, ask }).await)?;
+        let (first, last, scope, expires_s, retention_s) =
+            (None, None, Scope::Collection, None, None);
+        let ask = CollectionOperation::Create {
+            kind,
+            format,
+            first,
+            last,
+            scope,
+            expires_s,
+            retention_s,
+        };
+        there(
+            operator
+                .change_collection(CollectionCall {
+                    app: dev_folder::DEMO_APP,
+                    collection,
+                    ask,
+                })
+                .await,
+        )?;
     }
-    let roles = operator.roles(Page { after: None, limit: Some(1_000) }).await?.roles;
-    if roles.iter().all(|role| role.role != dev_folder::CLIENT_ROLE) {
-        let ask = RoleOperation::Set { grants: vec![CLIENT_GRANT] };
-        operator.change_role(RoleCall { role: dev_folder::CLIENT_ROLE, ask }).await?;
-        let ask = PrincipalOperation::Grant { role: dev_folder::CLIENT_ROLE };
-        operator.change_principal(PrincipalCall { principal: dev_folder::CLIENT_PRINCIPAL, ask }).await?;
+    let roles = operator
+        .roles(Page {
+            after: None,
+            limit: Some(1_000),
+        })
+        .await?
+        .roles;
+    if roles
+        .iter()
+        .all(|role| role.role != dev_folder::CLIENT_ROLE)
+    {
+        let ask = RoleOperation::Set {
+            grants: vec![CLIENT_GRANT],
+        };
+        operator
+            .change_role(RoleCall {
+                role: dev_folder::CLIENT_ROLE,
+                ask,
+            })
+            .await?;
+        let ask = PrincipalOperation::Grant {
+            role: dev_folder::CLIENT_ROLE,
+        };
+        operator
+            .change_principal(PrincipalCall {
+                principal: dev_folder::CLIENT_PRINCIPAL,
+                ask,
+            })
+            .await?;
     }
     Ok(())
 }
@@ -150,7 +219,9 @@ fn there<T>(made: Result<T, Error>) -> Result<(), Failure> {
 
 /// Encrypts and decrypts the sample through the engine's own port, and prints the steps.
 async fn demonstrate(folder: &Path, server: &Server) -> Result<(), Failure> {
-    let address = server.address().ok_or("listen.address is empty: the demonstration needs a data listener")?;
+    let address = server
+        .address()
+        .ok_or("listen.address is empty: the demonstration needs a data listener")?;
     let client = client(folder, address, dev_folder::CLIENT_CERT).await?;
     let limits = WalkLimits::default();
     let payload = json::to_msgpack(SAMPLE.as_bytes(), limits)?;
@@ -161,18 +232,33 @@ async fn demonstrate(folder: &Path, server: &Server) -> Result<(), Failure> {
     outln!(". A document:\n");
     outln!("{}", SAMPLE.trim_end());
 
-    let call = Encrypt { select: Some(SELECT.to_vec()), ..Encrypt::new(dev_folder::DEMO_APP, &payload) };
+    let call = Encrypt {
+        select: Some(SELECT.to_vec()),
+        ..Encrypt::new(dev_folder::DEMO_APP, &payload)
+    };
     let (sealed, sealing) = timed(client.encrypt(call)).await?;
-    outln!("\nThe same, with {} encrypted for app `{}`:\n", SELECT.join(", "), dev_folder::DEMO_APP);
+    outln!(
+        "\nThe same, with {} encrypted for app `{}`:\n",
+        SELECT.join(", "),
+        dev_folder::DEMO_APP
+    );
     outln!("{}", shortened(&text_of(&sealed.payload, limits)?));
 
-    let (opened, opening) = timed(client.decrypt(Decrypt::new(dev_folder::DEMO_APP, &sealed.payload))).await?;
+    let (opened, opening) =
+        timed(client.decrypt(Decrypt::new(dev_folder::DEMO_APP, &sealed.payload))).await?;
     if opened.payload != payload {
         return Err("the document that came back is not the one that went in".into());
     }
     outln!("\nDecrypted again: identical, byte for byte.");
-    outln!("Encrypting took {} us, decrypting {} us, round trip included.", sealing.as_micros(), opening.as_micros());
-    outln!("Everything is in {}: delete it and nothing is left.", folder.display());
+    outln!(
+        "Encrypting took {} us, decrypting {} us, round trip included.",
+        sealing.as_micros(),
+        opening.as_micros()
+    );
+    outln!(
+        "Everything is in {}: delete it and nothing is left.",
+        folder.display()
+    );
     Ok(())
 }
 
@@ -191,7 +277,12 @@ fn text_of(payload: &[u8], limits: WalkLimits) -> Result<String, Failure> {
 pub(super) fn shortened(text: &str) -> String {
     let shorten = |part: &str| match part.strip_prefix("sw1:") {
         Some(rest) if rest.len() > 40 && rest.is_ascii() => {
-            format!("sw1:{}...{} ({} characters)", &rest[..20], &rest[rest.len() - 12..], part.len())
+            format!(
+                "sw1:{}...{} ({} characters)",
+                &rest[..20],
+                &rest[rest.len() - 12..],
+                part.len()
+            )
         }
         _ => part.to_owned(),
     };

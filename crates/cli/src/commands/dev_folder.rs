@@ -44,8 +44,13 @@ pub(super) struct ListenAddresses {
 
 impl ListenAddresses {
     fn or_default(&self) -> [SocketAddr; 3] {
-        let or_port = |given: Option<SocketAddr>, port| given.unwrap_or((Ipv4Addr::LOCALHOST, port).into());
-        [or_port(self.listen, 7_443), or_port(self.admin, 7_444), or_port(self.control, 7_445)]
+        let or_port =
+            |given: Option<SocketAddr>, port| given.unwrap_or((Ipv4Addr::LOCALHOST, port).into());
+        [
+            or_port(self.listen, 7_443),
+            or_port(self.admin, 7_444),
+            or_port(self.control, 7_445),
+        ]
     }
 }
 
@@ -57,11 +62,16 @@ pub(super) fn reject_untrusted(folder: &Path) -> Result<(), Failure> {
 }
 
 fn reject_untrusted_for(folder: &Path, user: u32) -> Result<(), Failure> {
-    let (Ok(link), Ok(target)) = (std::fs::symlink_metadata(folder), std::fs::metadata(folder)) else { return Ok(()) };
+    let (Ok(link), Ok(target)) = (std::fs::symlink_metadata(folder), std::fs::metadata(folder))
+    else {
+        return Ok(());
+    };
     let mode = target.mode();
     // Accepts group write if the gid equals the uid, which is the user's private group on many systems.
     let others_can_write = mode & 0o002 != 0 || (mode & 0o020 != 0 && target.gid() != target.uid());
-    let is_owner_trusted = [&link, &target].iter().all(|metadata| [user, 0].contains(&metadata.uid()));
+    let is_owner_trusted = [&link, &target]
+        .iter()
+        .all(|metadata| [user, 0].contains(&metadata.uid()));
     if !is_owner_trusted || others_can_write {
         let folder = folder.display();
         let message = format!(
@@ -73,14 +83,26 @@ fn reject_untrusted_for(folder: &Path, user: u32) -> Result<(), Failure> {
 }
 
 /// Creates the missing files of the folder and loads its configuration. Existing files, such as keys, are kept.
-pub(super) fn create_and_load(folder: &Path, addresses: &ListenAddresses) -> Result<Config, Failure> {
+pub(super) fn create_and_load(
+    folder: &Path,
+    addresses: &ListenAddresses,
+) -> Result<Config, Failure> {
     reject_untrusted(folder)?;
-    DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(|e| format!("{}: {e}", folder.display()))?;
     // Checks again, because another user can have created the folder since the first check.
     reject_untrusted(folder)?;
     let missing = |name: &str| !folder.join(name).exists();
     if missing(KEK_FILE) {
-        sealwire_dev_ca::write(&folder.join(KEK_FILE), Kek::generate_hex()?.as_bytes(), Access::Owner, Existing::Keep)?;
+        sealwire_dev_ca::write(
+            &folder.join(KEK_FILE),
+            Kek::generate_hex()?.as_bytes(),
+            Access::Owner,
+            Existing::Keep,
+        )?;
     }
     if missing("ca.pem") {
         let authority = Authority::create("Sealwire development", Validity::days(CA_DAYS))?;
@@ -88,15 +110,33 @@ pub(super) fn create_and_load(folder: &Path, addresses: &ListenAddresses) -> Res
     }
     let loopback = Name::Ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
     let [listen, admin, control] = addresses.or_default();
-    let server_names = vec![Name::Dns("localhost".into()), loopback, Name::Ip(listen.ip()), Name::Ip(control.ip())];
+    let server_names = vec![
+        Name::Dns("localhost".into()),
+        loopback,
+        Name::Ip(listen.ip()),
+        Name::Ip(control.ip()),
+    ];
     let certificates = [
         (SERVER_CERT, Usage::Server, server_names),
-        (CLIENT_CERT, Usage::Client, vec![Name::Dns(CLIENT_PRINCIPAL.into())]),
-        (OPERATOR_CERT, Usage::Client, vec![Name::Dns(OPERATOR_PRINCIPAL.into())]),
+        (
+            CLIENT_CERT,
+            Usage::Client,
+            vec![Name::Dns(CLIENT_PRINCIPAL.into())],
+        ),
+        (
+            OPERATOR_CERT,
+            Usage::Client,
+            vec![Name::Dns(OPERATOR_PRINCIPAL.into())],
+        ),
     ];
     for (name, usage, names) in certificates {
         if missing(&format!("{name}.pem")) {
-            let leaf = Leaf { common_name: name.into(), names, usage, validity: Validity::days(LEAF_DAYS) };
+            let leaf = Leaf {
+                common_name: name.into(),
+                names,
+                usage,
+                validity: Validity::days(LEAF_DAYS),
+            };
             issue(folder, name, &load_authority(folder)?, &leaf)?;
         }
     }
@@ -109,7 +149,12 @@ pub(super) fn create_and_load(folder: &Path, addresses: &ListenAddresses) -> Res
              [tls]\ncertificate = \"server.pem\"\nkey = \"server-key.pem\"\nclient_ca = \"ca.pem\"\n\n\
              [state]\nfolder = \"state\"\n\n[kek]\nprovider = \"file\"\nfile = \"{KEK_FILE}\"\n\n[audit]\nfolder = \"audit\"\n"
         );
-        sealwire_dev_ca::write(&folder.join(CONFIG_FILE), text.as_bytes(), Access::Owner, Existing::Keep)?;
+        sealwire_dev_ca::write(
+            &folder.join(CONFIG_FILE),
+            text.as_bytes(),
+            Access::Owner,
+            Existing::Keep,
+        )?;
     }
     let mut config = Config::load(&folder.join(CONFIG_FILE), &Environment::of_process())?;
     config.listen.address = addresses.listen.or(config.listen.address);
@@ -144,12 +189,23 @@ mod tests {
         reject_untrusted_for(folder.path(), owner).unwrap();
         reject_untrusted_for(&folder.path().join("nowhere"), owner + 1).unwrap();
         // Folders of root are always trusted.
-        assert_eq!(reject_untrusted_for(folder.path(), owner + 1).is_ok(), owner == 0);
-        for (mode, is_trusted) in
-            [(0o700, true), (0o755, true), (0o775, has_private_group), (0o777, false), (0o702, false)]
-        {
+        assert_eq!(
+            reject_untrusted_for(folder.path(), owner + 1).is_ok(),
+            owner == 0
+        );
+        for (mode, is_trusted) in [
+            (0o700, true),
+            (0o755, true),
+            (0o775, has_private_group),
+            (0o777, false),
+            (0o702, false),
+        ] {
             set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
-            assert_eq!(reject_untrusted_for(folder.path(), owner).is_ok(), is_trusted, "{mode:o}");
+            assert_eq!(
+                reject_untrusted_for(folder.path(), owner).is_ok(),
+                is_trusted,
+                "{mode:o}"
+            );
         }
     }
 }

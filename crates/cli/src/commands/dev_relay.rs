@@ -43,30 +43,51 @@ struct Upstream {
 
 impl DevRelay {
     /// Starts the upstream on a free port and the relay in front of it. The relay's configuration stays in the folder.
-    pub(super) async fn start(folder: &Path, engine: SocketAddr, listen: SocketAddr) -> Result<Self, Failure> {
+    pub(super) async fn start(
+        folder: &Path,
+        engine: SocketAddr,
+        listen: SocketAddr,
+    ) -> Result<Self, Failure> {
         let upstream = Upstream::default();
         let socket = TcpListener::bind(("127.0.0.1", 0)).await?;
         let text = config_text(folder, engine, listen, socket.local_addr()?);
         tokio::spawn(upstream.clone().serve(socket));
         std::fs::write(folder.join(CONFIG_FILE), &text)?;
         let config = parse(&text, [])?;
-        let compiled =
-            compile(&config).map_err(|errors| errors.iter().map(|error| format!("{error}\n")).collect::<String>())?;
+        let compiled = compile(&config).map_err(|errors| {
+            errors
+                .iter()
+                .map(|error| format!("{error}\n"))
+                .collect::<String>()
+        })?;
         let server = Server::start(&config, compiled).await?;
-        let address = server.addresses().first().map_or(listen, |(_, address)| *address);
-        Ok(Self { server, address, upstream })
+        let address = server
+            .addresses()
+            .first()
+            .map_or(listen, |(_, address)| *address);
+        Ok(Self {
+            server,
+            address,
+            upstream,
+        })
     }
 
     /// Sends a document through the relay, and prints what each side sees.
     pub(super) async fn demonstrate(&self) -> Result<(), Failure> {
-        outln!("\nA relay listens on {} in front of a small upstream. A client posts:\n\n  {DOCUMENT}\n", self.address);
+        outln!(
+            "\nA relay listens on {} in front of a small upstream. A client posts:\n\n  {DOCUMENT}\n",
+            self.address
+        );
         let back = self.request(Method::POST, DOCUMENT).await?;
         let sealed = self.upstream.last();
         let sealed = String::from_utf8_lossy(&sealed).into_owned();
         if sealed.contains("4242424242424242") || !sealed.contains("sw1:") {
             return Err("the upstream saw the card number".into());
         }
-        outln!("The upstream receives:\n\n  {}\n", super::dev::shortened(&sealed));
+        outln!(
+            "The upstream receives:\n\n  {}\n",
+            super::dev::shortened(&sealed)
+        );
         outln!("The client asks for it and gets:\n\n  {back}");
         if back != DOCUMENT {
             return Err("the document that came back is not the one that went in".into());
@@ -76,11 +97,22 @@ impl DevRelay {
 
     /// Prints requests to try, and lets the upstream print what it receives.
     pub(super) fn invite(&self, folder: &Path) {
-        self.upstream.prints.store(true, std::sync::atomic::Ordering::Relaxed);
-        outln!("Through the relay, whose configuration is {}:\n", folder.join(CONFIG_FILE).display());
-        outln!("  curl -d '{DOCUMENT}' -H 'content-type: application/json' http://{}/orders", self.address);
+        self.upstream
+            .prints
+            .store(true, std::sync::atomic::Ordering::Relaxed);
+        outln!(
+            "Through the relay, whose configuration is {}:\n",
+            folder.join(CONFIG_FILE).display()
+        );
+        outln!(
+            "  curl -d '{DOCUMENT}' -H 'content-type: application/json' http://{}/orders",
+            self.address
+        );
         outln!("  curl http://{}/orders", self.address);
-        outln!("  curl http://{}/upstream/orders      # as the upstream keeps it\n", self.address);
+        outln!(
+            "  curl http://{}/upstream/orders      # as the upstream keeps it\n",
+            self.address
+        );
     }
 
     pub(super) async fn shutdown(self) {
@@ -92,10 +124,14 @@ impl DevRelay {
         let mut last = String::new();
         for method in [method, Method::GET] {
             let stream = TcpStream::connect(self.address).await?;
-            let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+            let (mut sender, connection) =
+                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
             let connection = tokio::spawn(connection);
             let body = if method == Method::GET { "" } else { body };
-            let request = Request::builder().method(method).uri("/orders").header(HOST, self.address.to_string());
+            let request = Request::builder()
+                .method(method)
+                .uri("/orders")
+                .header(HOST, self.address.to_string());
             let request = request
                 .header(CONTENT_TYPE, "application/json")
                 .body(Full::new(Bytes::from_static(body.as_bytes())))?;
@@ -114,7 +150,10 @@ impl DevRelay {
 
 impl Upstream {
     fn last(&self) -> Bytes {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     async fn serve(self, socket: TcpListener) {
@@ -124,7 +163,10 @@ impl Upstream {
                 let upstream = upstream.clone();
                 async move { Ok::<_, Infallible>(upstream.answer(request).await) }
             });
-            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+            tokio::spawn(
+                hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service),
+            );
         }
     }
 
@@ -138,14 +180,31 @@ impl Upstream {
             *self.last.lock().unwrap_or_else(PoisonError::into_inner) = body;
         }
         let mut response = Response::new(Full::new(self.last()));
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         response
     }
 }
 
-fn config_text(folder: &Path, engine: SocketAddr, listen: SocketAddr, upstream: SocketAddr) -> String {
-    let file = |name: &str| folder.join(name).display().to_string().replace('\\', "\\\\").replace('"', "\\\"");
-    let (ca, certificate) = (file("ca.pem"), file(&format!("{}.pem", dev_folder::CLIENT_CERT)));
+fn config_text(
+    folder: &Path,
+    engine: SocketAddr,
+    listen: SocketAddr,
+    upstream: SocketAddr,
+) -> String {
+    let file = |name: &str| {
+        folder
+            .join(name)
+            .display()
+            .to_string()
+            .replace('\\', "\\\\")
+            .replace('"', "\\\"")
+    };
+    let (ca, certificate) = (
+        file("ca.pem"),
+        file(&format!("{}.pem", dev_folder::CLIENT_CERT)),
+    );
     let key = file(&format!("{}-key.pem", dev_folder::CLIENT_CERT));
     let app = dev_folder::DEMO_APP;
     format!(

@@ -24,29 +24,49 @@ pub(super) struct Args {
 
 /// Returns exit status 1 if there is an error. Warnings alone give 0.
 pub(super) fn run(args: &Args) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             errln!("sealwire: {error}");
             return ExitCode::FAILURE;
         }
     };
-    let report = runtime.block_on(doctor::examine(&args.config.config, &Environment::of_process()));
+    let report = runtime.block_on(doctor::examine(
+        &args.config.config,
+        &Environment::of_process(),
+    ));
     if args.json {
         outln!("{}", as_json(&report));
     } else {
-        for finding in report.findings.iter().filter(|finding| args.all || finding.level != Level::Good) {
+        for finding in report
+            .findings
+            .iter()
+            .filter(|finding| args.all || finding.level != Level::Good)
+        {
             tell(finding);
         }
         let (wrong, warnings) = (report.count(Level::Wrong), report.count(Level::Warning));
         let good = report.count(Level::Good);
         outln!("{good} good, {warnings} warnings, {wrong} wrong");
     }
-    if report.worst() == Level::Wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    if report.worst() == Level::Wrong {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 fn tell(finding: &Finding) {
-    outln!("{:<8} {}: {}", finding.level.name(), finding.check, finding.what);
+    outln!(
+        "{:<8} {}: {}",
+        finding.level.name(),
+        finding.check,
+        finding.what
+    );
     if finding.level != Level::Good {
         outln!("         {}", finding.why);
         outln!("         > {}", finding.remedy);

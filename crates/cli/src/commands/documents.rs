@@ -9,8 +9,8 @@ use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use sealwire_client::public_keys::{self, EncapsulationPlace, SealOptions, Sealed};
 use sealwire_client::{
-    Decrypt, DetailValue, Document, Encapsulation, Encrypt, Error, ErrorCode, FieldError, Format, KeyScope, OnError,
-    Outside, Reading, Rewrap, Suite, Unbound, Unmatched, Writing,
+    Decrypt, DetailValue, Document, Encapsulation, Encrypt, Error, ErrorCode, FieldError, Format,
+    KeyScope, OnError, Outside, Reading, Rewrap, Suite, Unbound, Unmatched, Writing,
 };
 use sealwire_mask_job::{ValueType, check_output, named_type};
 use sealwire_output::errln;
@@ -241,7 +241,9 @@ pub(super) fn encrypt(args: &EncryptArgs) -> Result<(), Failure> {
     let common = &args.common;
     if common.file.is_parquet() {
         if args.apart {
-            return Err("--apart is for JSON: each value of a column holds its encapsulation".into());
+            return Err(
+                "--apart is for JSON: each value of a column holds its encapsulation".into(),
+            );
         }
         let operation = ColumnOperation::Encrypt {
             suite: args.suite.map(Suite::from),
@@ -276,80 +278,139 @@ pub(super) fn decrypt(args: &DecryptArgs) -> Result<(), Failure> {
     if common.file.is_parquet() {
         if args.report {
             let why = "a column has one type, and an envelope that does not open is text";
-            let advice = "decrypt the other columns with --select, or read the column with `sealwire.arrow`";
+            let advice =
+                "decrypt the other columns with --select, or read the column with `sealwire.arrow`";
             return Err(format!("--report is for JSON: {why}. {advice}").into());
         }
-        let outside = if args.refuse_outside { Outside::Refuse } else { Outside::Accept };
+        let outside = if args.refuse_outside {
+            Outside::Refuse
+        } else {
+            Outside::Accept
+        };
         return parquet::run(
             common,
             &args.object_store,
-            ColumnOperation::Decrypt { outside, types: args.types.clone() },
+            ColumnOperation::Decrypt {
+                outside,
+                types: args.types.clone(),
+            },
         );
     }
     if !args.types.is_empty() {
         return Err("--type is for Parquet: values of JSON come back with their types".into());
     }
-    let on_error = if args.report { OnError::Report } else { OnError::Fail };
-    common.convert("decrypting", Opened::Selected, async |payload, encapsulations| {
-        let call = Decrypt {
-            encapsulations: encapsulations.iter().map(String::as_str).collect(),
-            select: common.select(),
-            unmatched: common.unmatched(),
-            context: common.context(),
-            reason: common.reason.as_deref(),
-            on_error,
-            writing: Reading { outside: if args.refuse_outside { Outside::Refuse } else { Outside::Accept } },
-            ..Decrypt::new(&common.app, payload)
-        };
-        Ok(common.connect.client().await?.decrypt(call).await?)
-    })
+    let on_error = if args.report {
+        OnError::Report
+    } else {
+        OnError::Fail
+    };
+    common.convert(
+        "decrypting",
+        Opened::Selected,
+        async |payload, encapsulations| {
+            let call = Decrypt {
+                encapsulations: encapsulations.iter().map(String::as_str).collect(),
+                select: common.select(),
+                unmatched: common.unmatched(),
+                context: common.context(),
+                reason: common.reason.as_deref(),
+                on_error,
+                writing: Reading {
+                    outside: if args.refuse_outside {
+                        Outside::Refuse
+                    } else {
+                        Outside::Accept
+                    },
+                },
+                ..Decrypt::new(&common.app, payload)
+            };
+            Ok(common.connect.client().await?.decrypt(call).await?)
+        },
+    )
 }
 
 pub(super) fn rewrap(args: &RewrapArgs) -> Result<(), Failure> {
     let common = &args.common;
-    let on_error = if args.report { OnError::Report } else { OnError::Fail };
-    common.convert("rewrapping", Opened::Selected, async |payload, encapsulations| {
-        let call = Rewrap {
-            encapsulations: encapsulations.iter().map(String::as_str).collect(),
-            select: common.select(),
-            unmatched: common.unmatched(),
-            context: common.context(),
-            reason: common.reason.as_deref(),
-            on_error,
-            writing: Writing {
-                suite: args.suite.map(Suite::from),
-                format: args.format.map(Format::from),
-                unbound: if args.bind_unbound { Unbound::Bind } else { Unbound::Refuse },
-                outside: args.outside.into(),
-                encapsulation: placed(args.apart),
-                ..Writing::default()
-            },
-            ..Rewrap::new(&common.app, payload)
-        };
-        Ok(common.connect.client().await?.rewrap(call).await?)
-    })
+    let on_error = if args.report {
+        OnError::Report
+    } else {
+        OnError::Fail
+    };
+    common.convert(
+        "rewrapping",
+        Opened::Selected,
+        async |payload, encapsulations| {
+            let call = Rewrap {
+                encapsulations: encapsulations.iter().map(String::as_str).collect(),
+                select: common.select(),
+                unmatched: common.unmatched(),
+                context: common.context(),
+                reason: common.reason.as_deref(),
+                on_error,
+                writing: Writing {
+                    suite: args.suite.map(Suite::from),
+                    format: args.format.map(Format::from),
+                    unbound: if args.bind_unbound {
+                        Unbound::Bind
+                    } else {
+                        Unbound::Refuse
+                    },
+                    outside: args.outside.into(),
+                    encapsulation: placed(args.apart),
+                    ..Writing::default()
+                },
+                ..Rewrap::new(&common.app, payload)
+            };
+            Ok(common.connect.client().await?.rewrap(call).await?)
+        },
+    )
 }
 
 /// Seals without an engine.
 pub(super) fn seal(args: &SealArgs) -> Result<(), Failure> {
-    let SealArgs { file, suite, apart, public_keys } = args;
+    let SealArgs {
+        file,
+        suite,
+        apart,
+        public_keys,
+    } = args;
     let keys = public_keys.load()?;
-    file.convert(&public_keys.files(), "sealing", Opened::None, |payload, _| {
-        let select = file.select();
-        let options = SealOptions {
-            select: select.as_deref(),
-            context: file.context.as_bytes(),
-            suite: suite.map(public_keys::Suite::from),
-            encapsulation: if *apart { EncapsulationPlace::Apart } else { EncapsulationPlace::Inline },
-            ..SealOptions::default()
-        };
-        let Sealed { document, encapsulations, unmatched } = keys.seal(payload, &options)?;
-        if let (Some(position), Unmatched::Fail) = (unmatched.first(), file.unmatched()) {
-            return Err(file.no_match(file.path(*position).unwrap_or_default()));
-        }
-        let (payload, generation) = (document.into(), keys.generation());
-        Ok(Document { payload, generation, errors: Vec::new(), errors_omitted: 0, unmatched, encapsulations })
-    })
+    file.convert(
+        &public_keys.files(),
+        "sealing",
+        Opened::None,
+        |payload, _| {
+            let select = file.select();
+            let options = SealOptions {
+                select: select.as_deref(),
+                context: file.context.as_bytes(),
+                suite: suite.map(public_keys::Suite::from),
+                encapsulation: if *apart {
+                    EncapsulationPlace::Apart
+                } else {
+                    EncapsulationPlace::Inline
+                },
+                ..SealOptions::default()
+            };
+            let Sealed {
+                document,
+                encapsulations,
+                unmatched,
+            } = keys.seal(payload, &options)?;
+            if let (Some(position), Unmatched::Fail) = (unmatched.first(), file.unmatched()) {
+                return Err(file.no_match(file.path(*position).unwrap_or_default()));
+            }
+            let (payload, generation) = (document.into(), keys.generation());
+            Ok(Document {
+                payload,
+                generation,
+                errors: Vec::new(),
+                errors_omitted: 0,
+                unmatched,
+                encapsulations,
+            })
+        },
+    )
 }
 
 impl Common {
@@ -373,8 +434,9 @@ impl Common {
     ) -> Result<(), Failure> {
         let explained = |failure| self.file.explained(failure);
         let files = self.connect.files();
-        self.file
-            .convert(&files, doing, opened, |payload, given| self.connect.run(call(payload, given)).map_err(explained))
+        self.file.convert(&files, doing, opened, |payload, given| {
+            self.connect.run(call(payload, given)).map_err(explained)
+        })
     }
 }
 
@@ -394,11 +456,18 @@ fn column_type(text: &str) -> Result<(String, ValueType), String> {
         Some((column, unit)) => (column, format!("timestamp[{unit}={name}")),
         None => (column, name.to_owned()),
     };
-    Ok((column.to_owned(), named_type(&name).map_err(|error| error.to_string())?))
+    Ok((
+        column.to_owned(),
+        named_type(&name).map_err(|error| error.to_string())?,
+    ))
 }
 
 fn placed(apart: bool) -> Encapsulation {
-    if apart { Encapsulation::Apart } else { Encapsulation::Inline }
+    if apart {
+        Encapsulation::Apart
+    } else {
+        Encapsulation::Inline
+    }
 }
 
 impl FileArgs {
@@ -416,13 +485,20 @@ impl FileArgs {
         if self.compact || self.allow_unmatched {
             return Err("--compact and --allow-unmatched are for JSON".into());
         }
-        let output = self.output.as_deref().filter(|output| *output != Path::new("-"));
+        let output = self
+            .output
+            .as_deref()
+            .filter(|output| *output != Path::new("-"));
         Ok(output.ok_or("a Parquet file is written to a file: name one with --output")?)
     }
 
     /// Fails for an unmatched path by default, because a misspelt path would leave its field in the clear.
     fn unmatched(&self) -> Unmatched {
-        if self.select.is_empty() || self.allow_unmatched { Unmatched::Report } else { Unmatched::Fail }
+        if self.select.is_empty() || self.allow_unmatched {
+            Unmatched::Report
+        } else {
+            Unmatched::Fail
+        }
     }
 
     pub(super) fn select(&self) -> Option<Vec<&str>> {
@@ -437,20 +513,34 @@ impl FileArgs {
         opened: Opened,
         call: impl FnOnce(&[u8], &[String]) -> Result<Document, Failure>,
     ) -> Result<(), Failure> {
-        if let Some(object) =
-            [Some(&self.file), self.output.as_ref()].into_iter().flatten().find(|file| is_object(file))
+        if let Some(object) = [Some(&self.file), self.output.as_ref()]
+            .into_iter()
+            .flatten()
+            .find(|file| is_object(file))
         {
-            return Err(format!("{}: only Parquet is read from and written to object stores", object.display()).into());
+            return Err(format!(
+                "{}: only Parquet is read from and written to object stores",
+                object.display()
+            )
+            .into());
         }
         if let Some(output) = &self.output {
-            let inputs = files.iter().chain([&self.file]).map(PathBuf::as_path).collect::<Vec<_>>();
+            let inputs = files
+                .iter()
+                .chain([&self.file])
+                .map(PathBuf::as_path)
+                .collect::<Vec<_>>();
             check_output(output, true, &inputs)?;
         }
         let progress = DocumentProgress::new();
         progress.say("reading");
         let text = read(&self.file)?;
-        let limits = WalkLimits { out_bytes_max: usize::MAX, ..WalkLimits::default() };
-        let payload = json::to_msgpack(&text, limits).map_err(|error| format!("{}: {error}", self.file.display()))?;
+        let limits = WalkLimits {
+            out_bytes_max: usize::MAX,
+            ..WalkLimits::default()
+        };
+        let payload = json::to_msgpack(&text, limits)
+            .map_err(|error| format!("{}: {error}", self.file.display()))?;
         progress.say(&format!("{doing} {:.1} MB", payload.len() as f64 / 1e6));
         let (payload, mut encapsulations) = encapsulations::take(&payload)?;
         let document = call(&payload, &encapsulations)?;
@@ -465,7 +555,11 @@ impl FileArgs {
         converted.push(b'\n');
         progress.end();
         list(&document.errors, document.errors_omitted);
-        for path in document.unmatched.iter().filter_map(|position| self.path(*position)) {
+        for path in document
+            .unmatched
+            .iter()
+            .filter_map(|position| self.path(*position))
+        {
             errln!("{path} matches nothing");
         }
         write(self.output.as_deref(), &converted)
@@ -473,11 +567,20 @@ impl FileArgs {
 
     /// Adds a hint to an error, with the path that was given for it.
     fn explained(&self, failure: Failure) -> Failure {
-        let Some(Error::Rpc(error)) = failure.downcast_ref::<Error>() else { return explained(failure) };
-        let position = error.details.iter().find(|detail| detail.key == "unmatched").map(|detail| &detail.value);
+        let Some(Error::Rpc(error)) = failure.downcast_ref::<Error>() else {
+            return explained(failure);
+        };
+        let position = error
+            .details
+            .iter()
+            .find(|detail| detail.key == "unmatched")
+            .map(|detail| &detail.value);
         match position {
             Some(DetailValue::Number(position)) => {
-                let path = u32::try_from(*position).ok().and_then(|position| self.path(position)).unwrap_or_default();
+                let path = u32::try_from(*position)
+                    .ok()
+                    .and_then(|position| self.path(position))
+                    .unwrap_or_default();
                 self.no_match(path)
             }
             _ => explained(failure),
@@ -487,31 +590,47 @@ impl FileArgs {
     /// Returns the error for a path that matches nothing.
     fn no_match(&self, path: &str) -> Failure {
         let hint = "correct it, or go on without with --allow-unmatched";
-        format!("--select {path} matches nothing in {}: {hint}", self.file.display()).into()
+        format!(
+            "--select {path} matches nothing in {}: {hint}",
+            self.file.display()
+        )
+        .into()
     }
 
     fn path(&self, position: u32) -> Option<&str> {
-        self.select.get(usize::try_from(position).ok()?).map(String::as_str)
+        self.select
+            .get(usize::try_from(position).ok()?)
+            .map(String::as_str)
     }
 }
 
 /// Adds a hint to an error.
 pub(super) fn explained(failure: Failure) -> Failure {
-    let Some(Error::Rpc(error)) = failure.downcast_ref::<Error>() else { return failure };
-    let path = error.details.iter().find(|detail| detail.key == "path").map(|detail| match &detail.value {
-        DetailValue::Text(path) => path.to_string(),
-        DetailValue::Number(number) => number.to_string(),
-        DetailValue::Errors(_) => String::new(),
-    });
+    let Some(Error::Rpc(error)) = failure.downcast_ref::<Error>() else {
+        return failure;
+    };
+    let path = error
+        .details
+        .iter()
+        .find(|detail| detail.key == "path")
+        .map(|detail| match &detail.value {
+            DetailValue::Text(path) => path.to_string(),
+            DetailValue::Number(number) => number.to_string(),
+            DetailValue::Errors(_) => String::new(),
+        });
     match (error.code, path) {
         (ErrorCode::CannotOpen, Some(path)) => {
             let hint = "another app or context, a disabled key, or altered; --report lists all such fields and opens the others";
             format!("{path} does not open: {hint}").into()
         }
-        (ErrorCode::Forbidden, Some(path)) => {
-            format!("{path}: {}; `evervault.open_roles` lists the roles that open", error.message).into()
+        (ErrorCode::Forbidden, Some(path)) => format!(
+            "{path}: {}; `evervault.open_roles` lists the roles that open",
+            error.message
+        )
+        .into(),
+        (ErrorCode::NotFound, _) => {
+            format!("{error}; `sealwire apps list` shows which there are").into()
         }
-        (ErrorCode::NotFound, _) => format!("{error}; `sealwire apps list` shows which there are").into(),
         _ => failure,
     }
 }
@@ -532,7 +651,10 @@ const DOCUMENT_BYTES_MAX: u64 = 1 << 30;
 pub(super) fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     let mut text = Vec::new();
     let read = if file == Path::new("-") {
-        std::io::stdin().lock().take(DOCUMENT_BYTES_MAX + 1).read_to_end(&mut text)
+        std::io::stdin()
+            .lock()
+            .take(DOCUMENT_BYTES_MAX + 1)
+            .read_to_end(&mut text)
     } else {
         File::open(file).and_then(|file| file.take(DOCUMENT_BYTES_MAX + 1).read_to_end(&mut text))
     };
@@ -546,9 +668,12 @@ pub(super) fn read(file: &Path) -> Result<Vec<u8>, Failure> {
 
 fn write(output: Option<&Path>, text: &[u8]) -> Result<(), Failure> {
     match output {
-        Some(file) => {
-            Ok(sealwire_dev_ca::write(file, text, sealwire_dev_ca::Access::Owner, sealwire_dev_ca::Existing::Replace)?)
-        }
+        Some(file) => Ok(sealwire_dev_ca::write(
+            file,
+            text,
+            sealwire_dev_ca::Access::Owner,
+            sealwire_dev_ca::Existing::Replace,
+        )?),
         None => {
             let mut stdout = BufWriter::new(sealwire_output::Output);
             Ok(stdout.write_all(text).and_then(|()| stdout.flush())?)
@@ -561,7 +686,11 @@ pub(super) struct DocumentProgress(ProgressBar);
 
 impl DocumentProgress {
     pub(super) fn new() -> Self {
-        let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+        let bar = if std::io::stderr().is_terminal() {
+            ProgressBar::new_spinner()
+        } else {
+            ProgressBar::hidden()
+        };
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
             bar.set_style(style);
         }

@@ -11,7 +11,9 @@ const PREFIX: &str = "sw1h:";
 /// Takes the encapsulations out of a document. One that is no object, or whose member is something else, has none.
 pub(super) fn take(document: &[u8]) -> Result<(Vec<u8>, Vec<String>), Failure> {
     let mut reader = TokenReader::new(document);
-    let Ok(count) = reader.map_len() else { return Ok((document.to_vec(), Vec::new())) };
+    let Ok(count) = reader.map_len() else {
+        return Ok((document.to_vec(), Vec::new()));
+    };
     let (mut members, mut found) = (Vec::with_capacity(document.len()), Vec::new());
     let mut left = 0;
     for _ in 0..count {
@@ -38,7 +40,13 @@ fn texts(key: &[u8], value: &[u8]) -> Option<Vec<String>> {
     }
     let mut reader = TokenReader::new(value);
     let count = reader.array_len().ok()?;
-    let texts = (0..count).map(|_| reader.str_utf8().ok().filter(|text| text.starts_with(PREFIX)).map(str::to_owned));
+    let texts = (0..count).map(|_| {
+        reader
+            .str_utf8()
+            .ok()
+            .filter(|text| text.starts_with(PREFIX))
+            .map(str::to_owned)
+    });
     texts.collect()
 }
 
@@ -48,9 +56,16 @@ pub(super) fn put(document: &[u8], texts: &[String]) -> Result<Vec<u8>, Failure>
         return Ok(document.to_vec());
     }
     let mut reader = TokenReader::new(document);
-    let count = reader.map_len().map_err(|_| "--apart needs a document that is an object, for its member $sw1")?;
+    let count = reader
+        .map_len()
+        .map_err(|_| "--apart needs a document that is an object, for its member $sw1")?;
     let mut out = Vec::with_capacity(document.len() + 2_000 * texts.len());
-    write::map_len(&mut out, count.checked_add(1).ok_or("the document has too many members")?);
+    write::map_len(
+        &mut out,
+        count
+            .checked_add(1)
+            .ok_or("the document has too many members")?,
+    );
     for _ in 0..2 * count {
         out.extend_from_slice(reader.value()?);
     }
@@ -83,11 +98,21 @@ mod tests {
 
     #[test]
     fn data_of_that_name_stays() {
-        for document in [&b"\x81\xa4$sw1\x01"[..], b"\x81\xa4$sw1\x91\xa1x", b"\x91\xa4$sw1", b"\x01", b"\x81\x01\x02"]
-        {
+        for document in [
+            &b"\x81\xa4$sw1\x01"[..],
+            b"\x81\xa4$sw1\x91\xa1x",
+            b"\x91\xa4$sw1",
+            b"\x01",
+            b"\x81\x01\x02",
+        ] {
             assert_eq!(take(document).unwrap(), (document.to_vec(), Vec::new()));
         }
-        assert!(put(b"\x90", &["sw1h:".into()]).unwrap_err().to_string().contains("an object"));
+        assert!(
+            put(b"\x90", &["sw1h:".into()])
+                .unwrap_err()
+                .to_string()
+                .contains("an object")
+        );
         assert!(take(b"\x82\x01").is_err());
     }
 }

@@ -82,7 +82,11 @@ fn json_line(object: &Value) -> String {
             line.push(c);
         } else {
             let mut units = [0; 2];
-            line.extend(c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+            line.extend(
+                c.encode_utf16(&mut units)
+                    .iter()
+                    .map(|unit| format!("\\u{unit:04x}")),
+            );
         }
     }
     line
@@ -96,13 +100,17 @@ pub(super) fn report_usage(error: &clap::Error) -> String {
     } else {
         usage_message(&error.to_string())
     };
-    json_line(&json!({ "code": "usage", "message": message, "remedy": "See --help of the command." }))
+    json_line(
+        &json!({ "code": "usage", "message": message, "remedy": "See --help of the command." }),
+    )
 }
 
 /// Returns what an error of clap says on one line: all that is before the usage, which lists arguments and similar names, too.
 fn usage_message(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let said = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
+    let said = lines.take_while(|line| {
+        !line.starts_with("Usage:") && !line.starts_with("For more information")
+    });
     let joined = said.collect::<Vec<_>>().join(" ");
     joined.trim_start_matches("error: ").to_owned()
 }
@@ -122,7 +130,10 @@ fn request_error<'f>(failure: &'f (dyn Error + 'static)) -> Option<&'f RequestEr
 }
 
 /// Returns the error response of an engine, or of a command that changes a store or a file itself.
-fn response<'f>(failure: &'f (dyn Error + 'static), request: Option<&'f RequestError>) -> Option<&'f RpcError> {
+fn response<'f>(
+    failure: &'f (dyn Error + 'static),
+    request: Option<&'f RequestError>,
+) -> Option<&'f RpcError> {
     match request {
         Some(RequestError::Rpc(error)) => Some(error),
         _ => failure.downcast_ref(),
@@ -140,7 +151,9 @@ fn code(failure: &(dyn Error + 'static), request: Option<&RequestError>) -> &'st
         Some(RequestError::Connect(_)) => "connect",
         Some(RequestError::Tls(_) | RequestError::Config(_)) => "config",
         Some(RequestError::RequestTooLong { .. } | RequestError::ReplyRefused(_)) => "too_large",
-        Some(RequestError::Payload(_) | RequestError::Protocol(_) | RequestError::Value(_)) => "protocol",
+        Some(RequestError::Payload(_) | RequestError::Protocol(_) | RequestError::Value(_)) => {
+            "protocol"
+        }
         None if failure.is::<ConfigError>() => "config",
         None if failure.is::<io::Error>() => "io",
         None => "failed",
@@ -152,7 +165,9 @@ fn remedy(failure: &(dyn Error + 'static), request: Option<&RequestError>) -> Op
         Some(RequestError::Rpc(error)) => match error.code {
             ErrorCode::Overloaded | ErrorCode::Unavailable => Some("Retry later."),
             ErrorCode::Conflict if error.retry_after_ms.is_some() => Some("Retry later."),
-            ErrorCode::Forbidden => Some("An administrator can grant a role: sealwire principals grant PRINCIPAL ROLE"),
+            ErrorCode::Forbidden => {
+                Some("An administrator can grant a role: sealwire principals grant PRINCIPAL ROLE")
+            }
             ErrorCode::Unauthenticated => Some("Install a valid client certificate and its key."),
             ErrorCode::NotFound => Some("Check the names, for example with `sealwire apps list`."),
             ErrorCode::TooLarge => Some("Send less at once, or raise the engine's limit."),
@@ -160,10 +175,12 @@ fn remedy(failure: &(dyn Error + 'static), request: Option<&RequestError>) -> Op
             _ => None,
         },
         Some(RequestError::Deadline) => Some("Give the request more time with --timeout."),
-        Some(RequestError::Connect(_)) => {
-            Some("Start an engine with `sealwire serve` or `sealwire dev`, or give its address with --connect.")
+        Some(RequestError::Connect(_)) => Some(
+            "Start an engine with `sealwire serve` or `sealwire dev`, or give its address with --connect.",
+        ),
+        Some(RequestError::Disconnected { .. }) => {
+            Some("Look whether a change was made before you repeat it.")
         }
-        Some(RequestError::Disconnected { .. }) => Some("Look whether a change was made before you repeat it."),
         Some(_) => None,
         None if failure.is::<ConfigError>() => Some("Run `sealwire config check`."),
         None => None,
@@ -179,35 +196,68 @@ mod tests {
     #[test]
     fn usage_errors_under_json_say_all() {
         let command = || {
-            clap::Command::new("sealwire").subcommand_required(true).arg_required_else_help(true).subcommand(
-                clap::Command::new("find")
-                    .arg(clap::arg!(--where <CLAUSE>).required(true))
-                    .arg(clap::arg!(--limit <ROWS>).required(true).value_parser(clap::value_parser!(u32)))
-                    .arg(clap::arg!(--order <ORDER>).value_parser(["up", "down"])),
-            )
+            clap::Command::new("sealwire")
+                .subcommand_required(true)
+                .arg_required_else_help(true)
+                .subcommand(
+                    clap::Command::new("find")
+                        .arg(clap::arg!(--where <CLAUSE>).required(true))
+                        .arg(
+                            clap::arg!(--limit <ROWS>)
+                                .required(true)
+                                .value_parser(clap::value_parser!(u32)),
+                        )
+                        .arg(clap::arg!(--order <ORDER>).value_parser(["up", "down"])),
+                )
         };
         for (arguments, parts) in [
             (
                 &["find"][..],
-                &["the following required arguments were not provided: ", "--where <CLAUSE>", "--limit <ROWS>"][..],
+                &[
+                    "the following required arguments were not provided: ",
+                    "--where <CLAUSE>",
+                    "--limit <ROWS>",
+                ][..],
             ),
-            (&["find", "--where", "a", "--limit", "x"], &["invalid value 'x' for '--limit <ROWS>'", "invalid digit"]),
+            (
+                &["find", "--where", "a", "--limit", "x"],
+                &["invalid value 'x' for '--limit <ROWS>'", "invalid digit"],
+            ),
             (
                 &["find", "--where", "a", "--limit", "1", "--order", "dow"],
                 &["[possible values: up, down]", "similar value", "'down'"],
             ),
-            (&["find", "--wher", "a"], &["unexpected argument '--wher' found", "similar argument exists: '--where'"]),
+            (
+                &["find", "--wher", "a"],
+                &[
+                    "unexpected argument '--wher' found",
+                    "similar argument exists: '--where'",
+                ],
+            ),
             (&["fin"], &["unrecognized subcommand 'fin'", "'find'"]),
             (&[], &["a subcommand or an argument is missing"]),
         ] {
-            let error = command().try_get_matches_from(["sealwire"].iter().chain(arguments)).unwrap_err();
+            let error = command()
+                .try_get_matches_from(["sealwire"].iter().chain(arguments))
+                .unwrap_err();
             let text = report_usage(&error);
             assert!(!text.contains('\n'), "{text}");
             let object: Value = serde_json::from_str(&text).expect("an object");
             let message = object["message"].as_str().expect("a text");
-            assert!(parts.iter().all(|part| message.contains(part)), "{arguments:?}: {message}");
-            assert!(!message.contains("Usage:") && !message.contains("error:") && !message.contains('\n'), "{message}");
-            assert_eq!((&object["code"], object["remedy"].is_string()), (&"usage".into(), true));
+            assert!(
+                parts.iter().all(|part| message.contains(part)),
+                "{arguments:?}: {message}"
+            );
+            assert!(
+                !message.contains("Usage:")
+                    && !message.contains("error:")
+                    && !message.contains('\n'),
+                "{message}"
+            );
+            assert_eq!(
+                (&object["code"], object["remedy"].is_string()),
+                (&"usage".into(), true)
+            );
         }
     }
 
@@ -215,9 +265,15 @@ mod tests {
     fn errors_under_json_are_objects_with_code_message_and_remedy() {
         let rpc = |code| RequestError::Rpc(RpcError::new(code, "why"));
         let refused = || RequestError::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into()));
-        let late = RequestError::Rpc(RpcError::new(ErrorCode::Overloaded, "why").retry_after_ms(40));
+        let late =
+            RequestError::Rpc(RpcError::new(ErrorCode::Overloaded, "why").retry_after_ms(40));
         let cases: [(Failure, &str, &str, Value); 9] = [
-            (rpc(ErrorCode::Forbidden).into(), "forbidden", "forbidden: why", Value::Null),
+            (
+                rpc(ErrorCode::Forbidden).into(),
+                "forbidden",
+                "forbidden: why",
+                Value::Null,
+            ),
             (late.into(), "overloaded", "overloaded: why", 40.into()),
             (
                 RequestFailure::failure("127.0.0.1:1: no engine".to_owned(), refused()),
@@ -225,19 +281,58 @@ mod tests {
                 "no engine",
                 Value::Null,
             ),
-            (RequestError::Deadline.into(), "deadline_exceeded", "deadline exceeded", Value::Null),
-            (io::Error::from(io::ErrorKind::NotFound).into(), "io", "not found", Value::Null),
-            ("a \"quoted\"\nline".into(), "failed", "a \"quoted\"\nline", Value::Null),
-            (RequestError::Config("no key".into()).into(), "config", "no key", Value::Null),
-            (RpcError::new(ErrorCode::BadRequest, "a name").into(), "bad_request", "a name", Value::Null),
-            ("a\u{202e}b\u{7f}\u{85}c".into(), "failed", "a\u{202e}b\u{7f}\u{85}c", Value::Null),
+            (
+                RequestError::Deadline.into(),
+                "deadline_exceeded",
+                "deadline exceeded",
+                Value::Null,
+            ),
+            (
+                io::Error::from(io::ErrorKind::NotFound).into(),
+                "io",
+                "not found",
+                Value::Null,
+            ),
+            (
+                "a \"quoted\"\nline".into(),
+                "failed",
+                "a \"quoted\"\nline",
+                Value::Null,
+            ),
+            (
+                RequestError::Config("no key".into()).into(),
+                "config",
+                "no key",
+                Value::Null,
+            ),
+            (
+                RpcError::new(ErrorCode::BadRequest, "a name").into(),
+                "bad_request",
+                "a name",
+                Value::Null,
+            ),
+            (
+                "a\u{202e}b\u{7f}\u{85}c".into(),
+                "failed",
+                "a\u{202e}b\u{7f}\u{85}c",
+                Value::Null,
+            ),
         ];
         for (failure, code, message, retry_after_ms) in cases {
             let text = report(&*failure, true);
-            assert!(text.chars().all(|c| c != '\n' && sealwire_output::is_printable(c)), "{text}");
+            assert!(
+                text.chars()
+                    .all(|c| c != '\n' && sealwire_output::is_printable(c)),
+                "{text}"
+            );
             let object: Value = serde_json::from_str(&text).expect("an object");
             assert_eq!(object["code"], code);
-            assert!(object["message"].as_str().is_some_and(|text| text.contains(message)), "{text}");
+            assert!(
+                object["message"]
+                    .as_str()
+                    .is_some_and(|text| text.contains(message)),
+                "{text}"
+            );
             assert!(object.get("remedy").is_some(), "{text}");
             assert_eq!(object["retry_after_ms"], retry_after_ms);
             assert!(report(&*failure, false).starts_with("sealwire: "));

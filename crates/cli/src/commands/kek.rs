@@ -218,9 +218,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         KekCommand::Verify { store } => store.verify(),
         KekCommand::Rotate { store } => {
             let state = store.ask(RootOperation::RotateSlots)?;
-            let (generation, count) = (state.generation, state.roots.first().map_or(0, |root| root.slots.len()));
+            let (generation, count) = (
+                state.generation,
+                state.roots.first().map_or(0, |root| root.slots.len()),
+            );
             store.say(
-                &format!("{count} slots hold new copies of the root key, from generation {generation} on"),
+                &format!(
+                    "{count} slots hold new copies of the root key, from generation {generation} on"
+                ),
                 &json!({"generation": generation, "slots": count}),
             );
             Ok(())
@@ -231,7 +236,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 pub(super) fn run_root(args: &RootArgs) -> Result<(), Failure> {
     super::serve::no_core_dumps();
     match &args.command {
-        RootCommand::Rotate { store, wait, abandon } => store.rotate_root(*abandon, Duration::from_secs(*wait)),
+        RootCommand::Rotate {
+            store,
+            wait,
+            abandon,
+        } => store.rotate_root(*abandon, Duration::from_secs(*wait)),
         RootCommand::Seal { store } => {
             let RootState { generation, .. } = store.ask(RootOperation::Seal)?;
             store.say(
@@ -249,7 +258,12 @@ pub(super) fn run_root(args: &RootArgs) -> Result<(), Failure> {
             Ok(())
         }
         RootCommand::AcceptRollback { store, seen } => store.accept_rollback(*seen),
-        RootCommand::Recover { store, shares, root, providers } => {
+        RootCommand::Recover {
+            store,
+            shares,
+            root,
+            providers,
+        } => {
             let shares = shares.read()?;
             store.say_done(async |store| recovery::recover(store, &shares, root, providers).await)
         }
@@ -259,7 +273,10 @@ pub(super) fn run_root(args: &RootArgs) -> Result<(), Failure> {
 
 impl StoreArgs {
     /// Runs a command on the configured store.
-    fn on_store<T>(&self, command: impl AsyncFnOnce(&RootStore) -> Result<T, Failure>) -> Result<T, Failure> {
+    fn on_store<T>(
+        &self,
+        command: impl AsyncFnOnce(&RootStore) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         self.on_store_as(false, command)
     }
 
@@ -273,7 +290,10 @@ impl StoreArgs {
     }
 
     /// Runs a command on the configured store, and says its result.
-    fn say_done(&self, command: impl AsyncFnOnce(&RootStore) -> Result<CommandOutput, Failure>) -> Result<(), Failure> {
+    fn say_done(
+        &self,
+        command: impl AsyncFnOnce(&RootStore) -> Result<CommandOutput, Failure>,
+    ) -> Result<(), Failure> {
         self.check_direct()?;
         let (text, values) = self.on_store(command)?;
         self.say(&text, &values);
@@ -282,7 +302,10 @@ impl StoreArgs {
 
     fn check_direct(&self) -> Result<(), Failure> {
         if self.engine.is_named() {
-            return Err("this command changes the store directly: leave out the options of the connection".into());
+            return Err(
+                "this command changes the store directly: leave out the options of the connection"
+                    .into(),
+            );
         }
         Ok(())
     }
@@ -293,15 +316,25 @@ impl StoreArgs {
     }
 
     /// Runs an operation that can wait for engines.
-    fn ask_within(&self, operation: RootOperation<'_>, wait: Duration) -> Result<RootState, Failure> {
+    fn ask_within(
+        &self,
+        operation: RootOperation<'_>,
+        wait: Duration,
+    ) -> Result<RootState, Failure> {
         let waits = |behind: &[String]| {
-            errln!("waiting for engines to load the new root key: {}", behind.join(", "));
+            errln!(
+                "waiting for engines to load the new root key: {}",
+                behind.join(", ")
+            );
         };
         if !self.engine.is_named() {
-            return self.on_store(async |store| Ok(store.admin.run(&operation, wait, waits).await?));
+            return self
+                .on_store(async |store| Ok(store.admin.run(&operation, wait, waits).await?));
         }
         if wait.is_zero() {
-            return self.engine.run(async |client| Ok(client.root(operation).await?));
+            return self
+                .engine
+                .run(async |client| Ok(client.root(operation).await?));
         }
         self.engine.run_without_retries(async |client| {
             let end = tokio::time::Instant::now() + wait;
@@ -322,7 +355,11 @@ impl StoreArgs {
     }
 
     fn say(&self, text: &str, values: &Value) {
-        if self.engine.json { outln!("{values}") } else { outln!("{text}") }
+        if self.engine.json {
+            outln!("{values}")
+        } else {
+            outln!("{text}")
+        }
     }
 
     fn list(&self) -> Result<(), Failure> {
@@ -349,30 +386,76 @@ impl StoreArgs {
             );
             outln!(
                 "reason: {}",
-                state.unverified_reason.as_deref().unwrap_or("this engine is older and reports no reason")
+                state
+                    .unverified_reason
+                    .as_deref()
+                    .unwrap_or("this engine is older and reports no reason")
             );
         }
         for root in &state.roots {
             let mark = if state.verified { "" } else { ", not verified" };
-            outln!("root key {}, {}, created {}{mark}", root.id, root.state, time_text(root.created_unix_s));
-            outln!("{:<5} {:<20} {:<12} {:<21} NOW", "SLOT", "PROVIDER", "KIND", "VERIFIED");
-            for RootSlotState { number, provider, kind, verified_unix_s, unwraps, error, .. } in &root.slots {
-                let untried = if unwraps.is_some() { "unwraps" } else { "not tried" };
+            outln!(
+                "root key {}, {}, created {}{mark}",
+                root.id,
+                root.state,
+                time_text(root.created_unix_s)
+            );
+            outln!(
+                "{:<5} {:<20} {:<12} {:<21} NOW",
+                "SLOT",
+                "PROVIDER",
+                "KIND",
+                "VERIFIED"
+            );
+            for RootSlotState {
+                number,
+                provider,
+                kind,
+                verified_unix_s,
+                unwraps,
+                error,
+                ..
+            } in &root.slots
+            {
+                let untried = if unwraps.is_some() {
+                    "unwraps"
+                } else {
+                    "not tried"
+                };
                 let now = error.as_deref().unwrap_or(untried);
-                outln!("{number:<5} {provider:<20} {kind:<12} {:<21} {now}", time_text(*verified_unix_s));
+                outln!(
+                    "{number:<5} {provider:<20} {kind:<12} {:<21} {now}",
+                    time_text(*verified_unix_s)
+                );
             }
         }
         if let Some(sealed) = state.sealed_unix_s {
-            let mark = if state.verified { "" } else { " (not verified)" };
-            outln!("sealed since {}{mark}; `sealwire root unseal` makes engines serve again", time_text(sealed));
+            let mark = if state.verified {
+                ""
+            } else {
+                " (not verified)"
+            };
+            outln!(
+                "sealed since {}{mark}; `sealwire root unseal` makes engines serve again",
+                time_text(sealed)
+            );
         }
         if state.roots.is_empty() {
             outln!(
                 "the store has no root key: the key of kek.provider wraps its keys. `sealwire kek init` creates one"
             );
         }
-        let has_slot = |name: &str| state.roots.iter().any(|root| root.slots.iter().any(|slot| slot.provider == name));
-        for provider in state.providers.iter().filter(|provider| !has_slot(&provider.name)) {
+        let has_slot = |name: &str| {
+            state
+                .roots
+                .iter()
+                .any(|root| root.slots.iter().any(|slot| slot.provider == name))
+        };
+        for provider in state
+            .providers
+            .iter()
+            .filter(|provider| !has_slot(&provider.name))
+        {
             outln!("provider {} ({}) has no slot", provider.name, provider.kind);
         }
         Ok(())
@@ -381,7 +464,10 @@ impl StoreArgs {
     fn init(&self, names: &[String]) -> Result<(), Failure> {
         let providers = (!names.is_empty()).then(|| names.iter().map(String::as_str).collect());
         let state = self.ask(RootOperation::Init { providers })?;
-        let (generation, count) = (state.generation, state.roots.first().map_or(0, |root| root.slots.len()));
+        let (generation, count) = (
+            state.generation,
+            state.roots.first().map_or(0, |root| root.slots.len()),
+        );
         if count == 1 {
             errln!(
                 "this slot is the only one: without its provider's key all data is lost. Add another with `kek add`"
@@ -393,12 +479,17 @@ impl StoreArgs {
              Keep the key of kek.provider: backups from before need it.\n\
              Note the root key's id {id} outside the store: `root recover` elsewhere asks for it."
         );
-        self.say(&text, &json!({"generation": generation, "slots": count, "root_key_id": id}));
+        self.say(
+            &text,
+            &json!({"generation": generation, "slots": count, "root_key_id": id}),
+        );
         Ok(())
     }
 
     fn add(&self, provider: &str) -> Result<(), Failure> {
-        let RootState { generation, slot, .. } = self.ask(RootOperation::AddSlot { provider })?;
+        let RootState {
+            generation, slot, ..
+        } = self.ask(RootOperation::AddSlot { provider })?;
         let number = slot.unwrap_or_default();
         self.say(
             &format!("added slot {number} (provider {provider}), from generation {generation} on"),
@@ -419,17 +510,30 @@ impl StoreArgs {
     fn verify(&self) -> Result<(), Failure> {
         let state = self.ask(RootOperation::Verify)?;
         let slots = state.roots.iter().flat_map(|root| &root.slots);
-        let failed = slots.clone().filter(|slot| slot.unwraps != Some(true) && !needs_holders(slot)).count();
+        let failed = slots
+            .clone()
+            .filter(|slot| slot.unwraps != Some(true) && !needs_holders(slot))
+            .count();
         if self.engine.json {
             let shown: Vec<_> = state.roots.iter().map(of_root).collect();
             outln!("{}", json!({"roots": shown, "failed": failed}));
         } else {
-            for RootSlotState { number, provider, error, .. } in slots {
+            for RootSlotState {
+                number,
+                provider,
+                error,
+                ..
+            } in slots
+            {
                 let result = error.as_deref().unwrap_or("unwraps the root key");
                 outln!("slot {number} (provider {provider}): {result}");
             }
         }
-        if failed == 0 { Ok(()) } else { Err(format!("{failed} slots do not unwrap the root key").into()) }
+        if failed == 0 {
+            Ok(())
+        } else {
+            Err(format!("{failed} slots do not unwrap the root key").into())
+        }
     }
 
     fn rotate_root(&self, abandon: bool, wait: Duration) -> Result<(), Failure> {
@@ -444,7 +548,9 @@ impl StoreArgs {
             )
             .into()
         });
-        let RootState { generation, roots, .. } = rotated?;
+        let RootState {
+            generation, roots, ..
+        } = rotated?;
         let id = roots.first().map_or("", |root| &*root.id);
         let text = if abandon {
             format!("the store has no incoming root key, from generation {generation} on")
@@ -541,7 +647,9 @@ fn of_slot(slot: &RootSlotState) -> Value {
 
 fn generate(config: &Config, name: &str) -> Result<(), Failure> {
     let providers = Providers::load(config)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let generated = runtime.block_on(providers.generate_key(name));
     runtime.shutdown_background();
     generated?;
@@ -553,8 +661,11 @@ fn time_text(unix_s: u64) -> String {
     if unix_s == 0 {
         return "never".into();
     }
-    let time = i64::try_from(unix_s).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
-    time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| unix_s.to_string())
+    let time = i64::try_from(unix_s)
+        .ok()
+        .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
+    time.and_then(|time| time.format(&Rfc3339).ok())
+        .unwrap_or_else(|| unix_s.to_string())
 }
 
 /// Runs a command on the store of a configuration, and accepts an older state if the anchor is ignored.
@@ -565,15 +676,33 @@ pub(super) fn on_store_of<T>(
 ) -> Result<T, Failure> {
     config.postgres.timeout_ms = config.postgres.timeout_ms.max(CHANGE_TIME_MS_MIN);
     // One runtime for PostgreSQL's worker tasks and for all waits.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
     let done = runtime.block_on(async {
         let mut unsealer = Unsealer::open(&config)?;
-        let anchored = if ignores_anchor { unsealer.ignore_anchor() } else { None };
+        let anchored = if ignores_anchor {
+            unsealer.ignore_anchor()
+        } else {
+            None
+        };
         let unsealer = Arc::new(unsealer);
-        let stores = Stores::open(&config, Access::Change).await.map_err(explained)?;
-        let control = Control::with_finder(Arc::clone(&stores.control), Arc::<Unsealer>::clone(&unsealer));
+        let stores = Stores::open(&config, Access::Change)
+            .await
+            .map_err(explained)?;
+        let control = Control::with_finder(
+            Arc::clone(&stores.control),
+            Arc::<Unsealer>::clone(&unsealer),
+        );
         let admin = RootAdmin::new(control.clone(), unsealer);
-        let done = command(&RootStore { config, anchored, control, admin }).await;
+        let done = command(&RootStore {
+            config,
+            anchored,
+            control,
+            admin,
+        })
+        .await;
         stores.close().await;
         done
     });
@@ -586,7 +715,10 @@ pub(super) fn on_store_of<T>(
 fn explained(error: StoreError) -> Failure {
     match error {
         StoreError::InUse { folder, process } => {
-            let by = process.map_or_else(|| "another process".to_owned(), |id| format!("process {id}"));
+            let by = process.map_or_else(
+                || "another process".to_owned(),
+                |id| format!("process {id}"),
+            );
             format!(
                 "{}: in use by {by}; stop the engine, or name its control listener with --connect",
                 folder.display()
@@ -603,12 +735,20 @@ mod tests {
 
     #[test]
     fn rollbacks_are_accepted_within_one_set_of_root_keys() {
-        let id =
-            |set, generation: u8| StateId { set: [set; 16], generation: generation.into(), code: [generation; 32] };
+        let id = |set, generation: u8| StateId {
+            set: [set; 16],
+            generation: generation.into(),
+            code: [generation; 32],
+        };
         for generation in [1, 5, 9] {
             check_set(&id(1, generation), &id(1, 5)).unwrap();
-            let said = check_set(&id(2, generation), &id(1, 5)).unwrap_err().to_string();
-            assert!(said.contains(&"02".repeat(16)) && said.contains(&"01".repeat(16)), "{said}");
+            let said = check_set(&id(2, generation), &id(1, 5))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                said.contains(&"02".repeat(16)) && said.contains(&"01".repeat(16)),
+                "{said}"
+            );
             assert!(said.contains("Nothing was changed"), "{said}");
         }
     }

@@ -83,7 +83,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn count(args: &CensusArgs) -> Result<(), Failure> {
     let progress = DocumentProgress::new();
-    let counted = args.engine.run(async |client| census::take(&client, &args.app, !args.no_wait, &progress).await);
+    let counted = args
+        .engine
+        .run(async |client| census::take(&client, &args.app, !args.no_wait, &progress).await);
     progress.end();
     let census = counted?.only(args.key_id.as_deref())?;
     if args.engine.json {
@@ -99,7 +101,11 @@ fn count(args: &CensusArgs) -> Result<(), Failure> {
 
 fn reseal(args: &RewrapArgs) -> Result<(), Failure> {
     let progress = DocumentProgress::new();
-    let job = rewrap::RewrapJob { app: &args.app, collection: args.collection.as_deref(), rate: args.rate };
+    let job = rewrap::RewrapJob {
+        app: &args.app,
+        collection: args.collection.as_deref(),
+        rate: args.rate,
+    };
     let done = args.engine.run(async |client| {
         let done = job.run(&client, &progress).await?;
         let census = census::take(&client, &args.app, false, &progress).await?;

@@ -16,8 +16,9 @@ use std::time::Duration;
 use clap::{Subcommand, ValueEnum};
 use sealwire_mask::Rules;
 use sealwire_mask_job::{
-    Database, DatabaseJob, FileFormat, FileJob, Input, JobError, LeakLimits, LeakReport, Limits, Output, Progress,
-    Report, check_output, mask_database, mask_file, verify_databases, verify_files,
+    Database, DatabaseJob, FileFormat, FileJob, Input, JobError, LeakLimits, LeakReport, Limits,
+    Output, Progress, Report, check_output, mask_database, mask_file, verify_databases,
+    verify_files,
 };
 use sealwire_output::errln;
 use sealwire_wire::{MASK_ENTRIES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX};
@@ -287,14 +288,19 @@ impl RulesFile {
         let beside = self.rules.parent().unwrap_or(Path::new(""));
         let mut files = vec![self.rules.clone()];
         let list = |name: &str| {
-            let is_beside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+            let is_beside = Path::new(name)
+                .components()
+                .all(|part| matches!(part, Component::Normal(_)));
             if !is_beside {
-                return Err(format!("list {name}: lists are in the folder of the rules, or in a folder below it"));
+                return Err(format!(
+                    "list {name}: lists are in the folder of the rules, or in a folder below it"
+                ));
             }
             files.push(beside.join(name));
             read_text_file(&beside.join(name), LIST_BYTES_MAX).map_err(|error| error.to_string())
         };
-        let rules = Rules::from_toml_with(&text, list).map_err(|error| format!("{path}: {error}"))?;
+        let rules =
+            Rules::from_toml_with(&text, list).map_err(|error| format!("{path}: {error}"))?;
         lists_fit(&rules).map_err(|why| format!("{path}: {why}"))?;
         if rules.iter().len() == 0 {
             return Err(format!("{path} has no [[rule]], so nothing would be masked").into());
@@ -306,16 +312,25 @@ impl RulesFile {
 /// Checks that the rules' own lists fit in one request, since a batch may need all of them.
 fn lists_fit(rules: &Rules) -> Result<(), String> {
     let used = |name: &str| rules.iter().any(|rule| rule.function.list() == Some(name));
-    let lists: Vec<Vec<&str>> =
-        rules.lists().filter(|(name, _)| used(name)).map(|(_, entries)| entries.collect()).collect();
+    let lists: Vec<Vec<&str>> = rules
+        .lists()
+        .filter(|(name, _)| used(name))
+        .map(|(_, entries)| entries.collect())
+        .collect();
     let all = || lists.iter().flatten();
     for (what, has, max) in [
         ("lists", lists.len(), MASK_LISTS_MAX),
         ("entries of lists", all().count(), MASK_ENTRIES_MAX),
-        ("bytes of lists", all().map(|entry| entry.len()).sum(), MASK_LISTS_BYTES_MAX),
+        (
+            "bytes of lists",
+            all().map(|entry| entry.len()).sum(),
+            MASK_LISTS_BYTES_MAX,
+        ),
     ] {
         if has > max {
-            return Err(format!("the rules use {has} {what}, and one call takes {max}: shorten the lists"));
+            return Err(format!(
+                "the rules use {has} {what}, and one call takes {max}: shorten the lists"
+            ));
         }
     }
     Ok(())
@@ -323,7 +338,9 @@ fn lists_fit(rules: &Rules) -> Result<(), String> {
 
 impl Holds {
     fn format(&self, file: &Path) -> Result<FileFormat, Failure> {
-        let by_name = file.file_name().and_then(|name| FileFormat::of_name(&name.to_string_lossy()));
+        let by_name = file
+            .file_name()
+            .and_then(|name| FileFormat::of_name(&name.to_string_lossy()));
         let format = match (self.format, by_name) {
             (Some(FormatName::Ndjson), _) => FileFormat::Ndjson,
             (Some(FormatName::Json), _) => FileFormat::Json,
@@ -339,8 +356,8 @@ impl Holds {
             (FileFormat::Csv { .. }, Some(delimiter)) => {
                 let delimiter = u8::try_from(delimiter).ok().filter(u8::is_ascii);
                 let delimiter = delimiter.filter(|byte| !b"\"\r\n".contains(byte));
-                let delimiter =
-                    delimiter.ok_or("--delimiter is one character of ASCII, and no quote or end of line")?;
+                let delimiter = delimiter
+                    .ok_or("--delimiter is one character of ASCII, and no quote or end of line")?;
                 Ok(FileFormat::Csv { delimiter })
             }
             (_, Some(_)) => Err("--delimiter is for CSV".into()),
@@ -388,14 +405,33 @@ fn file(args: &FileArgs) -> Result<(), Failure> {
         return Err("--verify reads both files again: name them".into());
     }
     if !to_pipe && !is_object(&args.out) {
-        let read = args.engine.connect.files().into_iter().chain(args.object_store.files()).collect::<Vec<_>>();
-        let inputs: Vec<&Path> = files.iter().chain(&read).chain([&args.input]).map(PathBuf::as_path).collect();
+        let read = args
+            .engine
+            .connect
+            .files()
+            .into_iter()
+            .chain(args.object_store.files())
+            .collect::<Vec<_>>();
+        let inputs: Vec<&Path> = files
+            .iter()
+            .chain(&read)
+            .chain([&args.input])
+            .map(PathBuf::as_path)
+            .collect();
         check_output(&args.out, args.replace, &inputs)?;
     }
     let store = &args.object_store;
     let job = FileJob {
-        input: if from_pipe { Input::Stdin } else { store.input(&args.input)? },
-        output: if to_pipe { Output::Stdout } else { store.output(&args.out, args.replace)? },
+        input: if from_pipe {
+            Input::Stdin
+        } else {
+            store.input(&args.input)?
+        },
+        output: if to_pipe {
+            Output::Stdout
+        } else {
+            store.output(&args.out, args.replace)?
+        },
         format,
         limits: Limits::default(),
         allow_unmatched: args.allow_unmatched,
@@ -405,11 +441,19 @@ fn file(args: &FileArgs) -> Result<(), Failure> {
     let bar = Bar::new("masking");
     let done = run_job(async {
         let engine = Remote::connect(&args.engine, &rules, &bar).await?;
-        let job = mask_file(job, Arc::clone(&rules), Arc::new(engine), Arc::clone(&bar.progress));
+        let job = mask_file(
+            job,
+            Arc::clone(&rules),
+            Arc::new(engine),
+            Arc::clone(&bar.progress),
+        );
         let mut signals = StopSignals::listen()?;
         let report = unless_stopped(&mut signals, &bar.progress, has_object, bar.over(job)).await?;
         if !args.verify {
-            return Ok(Done { report, leaks: None });
+            return Ok(Done {
+                report,
+                leaks: None,
+            });
         }
         if bar.progress.is_stopped() {
             return Err(NOT_VERIFIED.into());
@@ -417,7 +461,15 @@ fn file(args: &FileArgs) -> Result<(), Failure> {
         let masked = store.input(&args.out)?;
         let bar = Bar::new("looking for originals");
         let verify = move |progress: &Progress| {
-            verify_files(&original, &masked, format, rules, limits, LeakLimits::default(), progress)
+            verify_files(
+                &original,
+                &masked,
+                format,
+                rules,
+                limits,
+                LeakLimits::default(),
+                progress,
+            )
         };
         tokio::select! {
             leaks = spawn_blocking(move || bar.during(verify)) => Ok(Done { report, leaks: Some(leaks??) }),
@@ -433,14 +485,22 @@ fn database(args: &DatabaseArgs) -> Result<(), Failure> {
     let done = run_job(async {
         let bar = Bar::new("masking");
         let engine = Remote::connect(&args.engine, &rules, &bar).await?;
-        let job = DatabaseJob { source, target, replace: args.replace, limits: Limits::default() };
+        let job = DatabaseJob {
+            source,
+            target,
+            replace: args.replace,
+            limits: Limits::default(),
+        };
         let mut signals = StopSignals::listen()?;
         let (engine, progress) = (Arc::new(engine), Arc::clone(&bar.progress));
         let report = mask_database(job, Arc::clone(&rules), engine, progress, signals.next());
         let report = bar.over(report).await?;
         drop(bar);
         if !args.verify {
-            return Ok(Done { report, leaks: None });
+            return Ok(Done {
+                report,
+                leaks: None,
+            });
         }
         tokio::select! {
             leaks = verified(&args.databases, &rules) => Ok(Done { report, leaks: Some(leaks?) }),
@@ -453,19 +513,35 @@ fn database(args: &DatabaseArgs) -> Result<(), Failure> {
 async fn verified(databases: &Databases, rules: &Arc<Rules>) -> Result<LeakReport, Failure> {
     let bar = Bar::new("looking for originals");
     let (source, target) = (databases.source(), databases.target());
-    let looking = verify_databases(source, target, Arc::clone(rules), LeakLimits::default(), &bar.progress);
+    let looking = verify_databases(
+        source,
+        target,
+        Arc::clone(rules),
+        LeakLimits::default(),
+        &bar.progress,
+    );
     Ok(bar.over(looking).await?)
 }
 
 fn verify(args: &VerifyArgs) -> Result<(), Failure> {
     let (report, common) = match &args.of {
-        Verified::Database { databases, common } => (run_job(verified(databases, &common.rules.load()?))?, common),
-        Verified::File { original, masked, holds, object_store, common } => {
+        Verified::Database { databases, common } => {
+            (run_job(verified(databases, &common.rules.load()?))?, common)
+        }
+        Verified::File {
+            original,
+            masked,
+            holds,
+            object_store,
+            common,
+        } => {
             let (rules, format) = (common.rules.load()?, holds.format(original)?);
             let (original, masked) = (object_store.input(original)?, object_store.input(masked)?);
             let bar = Bar::new("looking for originals");
             let (limits, leaks) = (Limits::default(), LeakLimits::default());
-            let looking = |progress: &_| verify_files(&original, &masked, format, rules, limits, leaks, progress);
+            let looking = |progress: &_| {
+                verify_files(&original, &masked, format, rules, limits, leaks, progress)
+            };
             (bar.during(looking)?, common)
         }
     };
@@ -484,7 +560,9 @@ const NOT_VERIFIED: &str = "stopped: the output is complete, but was not verifie
 
 /// Runs a job on all cores.
 pub(super) fn run_job<T>(job: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let outcome = runtime.block_on(job);
     runtime.shutdown_timeout(LEFTOVER_TIMEOUT);
     outcome
@@ -517,6 +595,10 @@ pub(super) async fn unless_stopped<T>(
 
 /// Creates the error for a stopped job whose end was not awaited.
 fn unknown_end(why: &str, has_object: bool) -> Failure {
-    let upload = if has_object { ", and an unfinished upload can remain" } else { "" };
+    let upload = if has_object {
+        ", and an unfinished upload can remain"
+    } else {
+        ""
+    };
     format!("{why} before the job ended: look whether the output was made{upload}").into()
 }

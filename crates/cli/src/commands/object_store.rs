@@ -22,7 +22,9 @@ pub(super) struct ObjectStoreArgs {
 impl ObjectStoreArgs {
     /// Returns the file of certificates that a connection to the object store reads.
     pub(super) fn files(&self) -> Option<PathBuf> {
-        self.s3_ca.clone().or_else(|| std::env::var_os("AWS_CA_BUNDLE").map(PathBuf::from))
+        self.s3_ca
+            .clone()
+            .or_else(|| std::env::var_os("AWS_CA_BUNDLE").map(PathBuf::from))
     }
 
     /// Returns the input of this name.
@@ -37,12 +39,17 @@ impl ObjectStoreArgs {
     pub(super) fn output(&self, name: &Path, replace: bool) -> Result<Output, Failure> {
         Ok(match self.object(name)? {
             Some(object) => Output::Object { object, replace },
-            None => Output::File { path: name.to_owned(), replace },
+            None => Output::File {
+                path: name.to_owned(),
+                replace,
+            },
         })
     }
 
     fn object(&self, name: &Path) -> Result<Option<S3Object>, Failure> {
-        let Some(name) = name.to_str().filter(|name| S3Store::is_object_name(name)) else { return Ok(None) };
+        let Some(name) = name.to_str().filter(|name| S3Store::is_object_name(name)) else {
+            return Ok(None);
+        };
         let mut settings = S3Settings::from_variables(|name| std::env::var(name).ok());
         if let Some(ca) = &self.s3_ca {
             settings.ca = Some(ca.clone());

@@ -199,7 +199,10 @@ struct Disclosure {
 impl Disclosure {
     fn ask(&self) -> PropertyDisclosure<'_> {
         let names = self.properties.iter().map(String::as_str).collect();
-        PropertyDisclosure { properties: (!self.properties.is_empty()).then_some(names), masked: self.masked }
+        PropertyDisclosure {
+            properties: (!self.properties.is_empty()).then_some(names),
+            masked: self.masked,
+        }
     }
 }
 
@@ -237,11 +240,31 @@ struct PageArgs {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         ObjectsCommand::Add(args) => write::add(args),
-        ObjectsCommand::Get { named, disclosure, common } => read::get(named, disclosure, common),
+        ObjectsCommand::Get {
+            named,
+            disclosure,
+            common,
+        } => read::get(named, disclosure, common),
         ObjectsCommand::Update { input, common } => write::update(input, common),
-        ObjectsCommand::Delete { named, versions, common } => write::delete(named, versions, common),
-        ObjectsCommand::Query { wanted, page, disclosure, common } => read::query(wanted, page, disclosure, common),
-        ObjectsCommand::List { tag, expired_before, archived, page, disclosure, common } => {
+        ObjectsCommand::Delete {
+            named,
+            versions,
+            common,
+        } => write::delete(named, versions, common),
+        ObjectsCommand::Query {
+            wanted,
+            page,
+            disclosure,
+            common,
+        } => read::query(wanted, page, disclosure, common),
+        ObjectsCommand::List {
+            tag,
+            expired_before,
+            archived,
+            page,
+            disclosure,
+            common,
+        } => {
             let listing = sealwire_client::ObjectListing {
                 tag: tag.as_deref(),
                 expired_before: *expired_before,
@@ -250,16 +273,28 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             };
             read::list(listing, page, disclosure, common)
         }
-        ObjectsCommand::Expire { named, when, common } => write::expire(named, when, common),
-        ObjectsCommand::Archive { expired_s, sweeping } => {
-            sweep(sweeping, "archived", *expired_s, async |client, map, sweep| {
-                Ok(client.objects_archive(map, sweep).await?)
-            })
-        }
-        ObjectsCommand::Prune { archived_s, sweeping } => {
-            sweep(sweeping, "removed", *archived_s, async |client, map, sweep| {
-                Ok(client.objects_prune(map, sweep).await?)
-            })
-        }
+        ObjectsCommand::Expire {
+            named,
+            when,
+            common,
+        } => write::expire(named, when, common),
+        ObjectsCommand::Archive {
+            expired_s,
+            sweeping,
+        } => sweep(
+            sweeping,
+            "archived",
+            *expired_s,
+            async |client, map, sweep| Ok(client.objects_archive(map, sweep).await?),
+        ),
+        ObjectsCommand::Prune {
+            archived_s,
+            sweeping,
+        } => sweep(
+            sweeping,
+            "removed",
+            *archived_s,
+            async |client, map, sweep| Ok(client.objects_prune(map, sweep).await?),
+        ),
     }
 }

@@ -13,8 +13,9 @@ use sealwire_store::StoreError;
 use sealwire_store_embedded::FileStore;
 use sealwire_wire::RpcError;
 use sealwire_wire::control::{
-    AppCall, AppChanged, AppOperation, Apps, CheckCall, Checked, CollectionCall, CollectionChanged, Collections, Page,
-    PrincipalCall, PrincipalChanged, Principals, Records, RoleCall, RoleChanged, Roles,
+    AppCall, AppChanged, AppOperation, Apps, CheckCall, Checked, CollectionCall, CollectionChanged,
+    Collections, Page, PrincipalCall, PrincipalChanged, Principals, Records, RoleCall, RoleChanged,
+    Roles,
 };
 
 use super::connect::ConnectArgs;
@@ -59,21 +60,33 @@ pub(super) enum ControlTarget {
 
 impl TargetArgs {
     /// Runs requests, at the engine or on the file.
-    pub(super) fn run<T>(&self, calls: impl AsyncFnOnce(ControlTarget) -> Result<T, Failure>) -> Result<T, Failure> {
+    pub(super) fn run<T>(
+        &self,
+        calls: impl AsyncFnOnce(ControlTarget) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let Some(file) = &self.file else {
-            return self.engine.run(async |client| calls(ControlTarget::Engine(client)).await);
+            return self
+                .engine
+                .run(async |client| calls(ControlTarget::Engine(client)).await);
         };
         let config = self.config.load()?;
         // The anchor is of the configured store, where it counts as for an engine: `root accept-rollback` accepts an older state.
         // The file can be another one.
-        let is_configured = config.state.mode == Mode::Stateless && is_same_file(&config.state.file, file)?;
-        let unsealer = if is_configured { Unsealer::open(&config)? } else { Unsealer::open_without_anchor(&config)? };
+        let is_configured =
+            config.state.mode == Mode::Stateless && is_same_file(&config.state.file, file)?;
+        let unsealer = if is_configured {
+            Unsealer::open(&config)?
+        } else {
+            Unsealer::open_without_anchor(&config)?
+        };
         let control = Control::with_finder(Arc::new(FileStore::open(file)?), Arc::new(unsealer));
         self.engine.connect.run(async {
             // Engines only read the file. Expired entries are deleted when an operator changes the file.
             match control.maintain(unix_s()?).await {
                 // The change that follows repairs the anchor, or tells the same.
-                Err(error @ StoreError::NotAnchored { .. }) => errln!("deleting expired entries: {error}"),
+                Err(error @ StoreError::NotAnchored { .. }) => {
+                    errln!("deleting expired entries: {error}")
+                }
                 done => drop(done?),
             }
             calls(ControlTarget::File(control, config.access.mode)).await
@@ -87,7 +100,9 @@ fn is_same_file(one: &Path, other: &Path) -> Result<bool, Failure> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let path = std::path::absolute(path)?;
             let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
-            Ok(folder.zip(path.file_name()).map_or_else(|| path.clone(), |(folder, name)| folder.join(name)))
+            Ok(folder
+                .zip(path.file_name())
+                .map_or_else(|| path.clone(), |(folder, name)| folder.join(name)))
         }
         found => found,
     };
@@ -103,8 +118,13 @@ impl EngineArgs {
     }
 
     /// Runs requests at the engine.
-    pub(super) fn run<T>(&self, calls: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {
-        self.connect.run(async { calls(self.connect.operator().await?).await }).map_err(explained)
+    pub(super) fn run<T>(
+        &self,
+        calls: impl AsyncFnOnce(Client) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.connect
+            .run(async { calls(self.connect.operator().await?).await })
+            .map_err(explained)
     }
 
     /// Runs requests at the engine, each of which is sent once, so that the command can tell why it has to wait.
@@ -113,7 +133,10 @@ impl EngineArgs {
         calls: impl AsyncFnOnce(Client) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let requests = async {
-            let client = self.connect.operator_with(|config| config.attempts_max = 1).await?;
+            let client = self
+                .connect
+                .operator_with(|config| config.attempts_max = 1)
+                .await?;
             calls(client).await
         };
         self.connect.run(requests).map_err(explained)
@@ -134,7 +157,11 @@ impl ControlTarget {
     }
 
     /// Changes an app.
-    pub(super) async fn change_app(&self, app: &str, ask: AppOperation<'_>) -> Result<AppChanged, Failure> {
+    pub(super) async fn change_app(
+        &self,
+        app: &str,
+        ask: AppOperation<'_>,
+    ) -> Result<AppChanged, Failure> {
         let call = AppCall { app, ask };
         Ok(match self {
             Self::Engine(client) => client.change_app(call).await?,
@@ -143,9 +170,14 @@ impl ControlTarget {
     }
 
     /// Returns all collections of an app.
-    pub(super) async fn collections(&self, app: &str) -> Result<Vec<sealwire_wire::control::Collection>, Failure> {
+    pub(super) async fn collections(
+        &self,
+        app: &str,
+    ) -> Result<Vec<sealwire_wire::control::Collection>, Failure> {
         every(async |page| {
-            let Collections { collections, next, .. } = match self {
+            let Collections {
+                collections, next, ..
+            } = match self {
                 Self::Engine(client) => client.collections(app, page).await?,
                 Self::File(control, _) => control::collections(control, app, page).await?,
             };
@@ -155,7 +187,10 @@ impl ControlTarget {
     }
 
     /// Changes a collection.
-    pub(super) async fn change_collection(&self, call: CollectionCall<'_>) -> Result<CollectionChanged, Failure> {
+    pub(super) async fn change_collection(
+        &self,
+        call: CollectionCall<'_>,
+    ) -> Result<CollectionChanged, Failure> {
         Ok(match self {
             Self::Engine(client) => client.change_collection(call).await?,
             Self::File(control, _) => control::change_collection(control, None, &call).await?,
@@ -186,9 +221,13 @@ impl ControlTarget {
     }
 
     /// Returns all principals that have a role.
-    pub(super) async fn principals(&self) -> Result<Vec<sealwire_wire::control::Principal>, Failure> {
+    pub(super) async fn principals(
+        &self,
+    ) -> Result<Vec<sealwire_wire::control::Principal>, Failure> {
         every(async |page| {
-            let Principals { principals, next, .. } = match self {
+            let Principals {
+                principals, next, ..
+            } = match self {
                 Self::Engine(client) => client.principals(page).await?,
                 Self::File(control, _) => control::principals(&**control.store(), page).await?,
             };
@@ -198,7 +237,10 @@ impl ControlTarget {
     }
 
     /// Grants a role to a principal, or revokes it.
-    pub(super) async fn change_principal(&self, call: PrincipalCall<'_>) -> Result<PrincipalChanged, Failure> {
+    pub(super) async fn change_principal(
+        &self,
+        call: PrincipalCall<'_>,
+    ) -> Result<PrincipalChanged, Failure> {
         Ok(match self {
             Self::Engine(client) => client.change_principal(call).await?,
             Self::File(control, _) => control::change_principal(&**control.store(), call).await?,
@@ -209,16 +251,24 @@ impl ControlTarget {
     pub(super) async fn check(&self, call: CheckCall<'_>) -> Result<Checked, Failure> {
         Ok(match self {
             Self::Engine(client) => client.check(call).await?,
-            Self::File(control, mode) => control::check_store(&**control.store(), *mode, &call).await?,
+            Self::File(control, mode) => {
+                control::check_store(&**control.store(), *mode, &call).await?
+            }
         })
     }
 }
 
 /// Reads a list page by page. `ask` returns a page and the start of the next.
-async fn every<T>(ask: impl AsyncFn(Page<'_>) -> Result<(Vec<T>, Option<String>), Failure>) -> Result<Vec<T>, Failure> {
+async fn every<T>(
+    ask: impl AsyncFn(Page<'_>) -> Result<(Vec<T>, Option<String>), Failure>,
+) -> Result<Vec<T>, Failure> {
     let (mut all, mut after): (Vec<T>, Option<String>) = (Vec::new(), None);
     loop {
-        let (page, next) = ask(Page { after: after.as_deref(), limit: Some(PAGE) }).await?;
+        let (page, next) = ask(Page {
+            after: after.as_deref(),
+            limit: Some(PAGE),
+        })
+        .await?;
         all.extend(page);
         after = next;
         if after.is_none() {
@@ -237,9 +287,19 @@ const EXPORTS_MAX: u32 = 10;
 /// Returns all records of one generation.
 pub(super) async fn export(client: &Client) -> Result<Records, Failure> {
     for _ in 0..EXPORTS_MAX {
-        let mut all = client.export(Page { after: None, limit: Some(PAGE) }).await?;
+        let mut all = client
+            .export(Page {
+                after: None,
+                limit: Some(PAGE),
+            })
+            .await?;
         while let Some(after) = all.next.take() {
-            let page = client.export(Page { after: Some(&after), limit: Some(PAGE) }).await?;
+            let page = client
+                .export(Page {
+                    after: Some(&after),
+                    limit: Some(PAGE),
+                })
+                .await?;
             if page.generation != all.generation {
                 all.next = Some(after);
                 break;
@@ -256,14 +316,27 @@ pub(super) async fn export(client: &Client) -> Result<Records, Failure> {
 
 /// Adds a hint to an error.
 pub(super) fn explained(failure: Failure) -> Failure {
-    let Some(error) = failure.downcast_ref::<Error>() else { return failure };
+    let Some(error) = failure.downcast_ref::<Error>() else {
+        return failure;
+    };
     let text = match error {
-        Error::Rpc(RpcError { code: ErrorCode::Forbidden, message, details, .. }) => {
+        Error::Rpc(RpcError {
+            code: ErrorCode::Forbidden,
+            message,
+            details,
+            ..
+        }) => {
             let text = format!("{message}; --cert and --key name an operator's certificate");
             // The principal lacks a role, which another certificate may have.
-            if details.is_empty() { text } else { format!("{text}, and `sealwire principals grant` gives it a role") }
+            if details.is_empty() {
+                text
+            } else {
+                format!("{text}, and `sealwire principals grant` gives it a role")
+            }
         }
-        Error::Rpc(rpc) if rpc.code == ErrorCode::NotFound && rpc.message.starts_with("no method") => {
+        Error::Rpc(rpc)
+            if rpc.code == ErrorCode::NotFound && rpc.message.starts_with("no method") =>
+        {
             format!("{error}: is that the control listener (control.address)?")
         }
         Error::Disconnected { .. } | Error::Deadline => {
@@ -297,7 +370,11 @@ mod tests {
                 ("apps.json", false),
                 ("none/apps.json", false),
             ] {
-                assert_eq!(is_same_file(&at("folder/apps.json"), &at(name)).unwrap(), expected, "{name} {exists}");
+                assert_eq!(
+                    is_same_file(&at("folder/apps.json"), &at(name)).unwrap(),
+                    expected,
+                    "{name} {exists}"
+                );
             }
         }
     }

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sealwire_client::{
-    Client, Decrypt, DetailValue, Encrypt, Error, ErrorCode, Format, KeyScope, Outside, Reading, Suite, Writing,
+    Client, Decrypt, DetailValue, Encrypt, Error, ErrorCode, Format, KeyScope, Outside, Reading,
+    Suite, Writing,
 };
 use sealwire_mask_job::{
-    ColumnsJob, Direction, DocumentEngine, EngineError, Limits, Progress, ValueType, change_columns, check_output,
+    ColumnsJob, Direction, DocumentEngine, EngineError, Limits, Progress, ValueType,
+    change_columns, check_output,
 };
 use tokio::time::{Instant, sleep};
 
@@ -26,17 +28,31 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Returns true if the name of a file says that it is a Parquet file.
 pub(super) fn is_parquet(file: &Path) -> bool {
-    file.extension().and_then(OsStr::to_str).is_some_and(|ending| ending.eq_ignore_ascii_case("parquet"))
+    file.extension()
+        .and_then(OsStr::to_str)
+        .is_some_and(|ending| ending.eq_ignore_ascii_case("parquet"))
 }
 
 /// The operation on the values of columns.
 pub(super) enum ColumnOperation {
-    Encrypt { suite: Option<Suite>, key_scope: KeyScope, format: Option<Format>, role: Option<String> },
-    Decrypt { outside: Outside, types: Vec<(String, ValueType)> },
+    Encrypt {
+        suite: Option<Suite>,
+        key_scope: KeyScope,
+        format: Option<Format>,
+        role: Option<String>,
+    },
+    Decrypt {
+        outside: Outside,
+        types: Vec<(String, ValueType)>,
+    },
 }
 
 /// Encrypts or decrypts columns of the file of a command.
-pub(super) fn run(common: &Common, store: &ObjectStoreArgs, operation: ColumnOperation) -> Result<(), Failure> {
+pub(super) fn run(
+    common: &Common,
+    store: &ObjectStoreArgs,
+    operation: ColumnOperation,
+) -> Result<(), Failure> {
     let output = common.file.parquet_output()?;
     let (direction, types) = match &operation {
         ColumnOperation::Encrypt { .. } => (Direction::Seal, Vec::new()),
@@ -45,19 +61,37 @@ pub(super) fn run(common: &Common, store: &ObjectStoreArgs, operation: ColumnOpe
     let job = ColumnsJob {
         input: store.input(common.file.path_of_file())?,
         output: store.output(output, true)?,
-        select: common.select().unwrap_or_default().into_iter().map(str::to_owned).collect(),
+        select: common
+            .select()
+            .unwrap_or_default()
+            .into_iter()
+            .map(str::to_owned)
+            .collect(),
         types,
         direction,
         limits: Limits::default(),
     };
-    let files = common.connect.files().into_iter().chain(store.files()).collect::<Vec<_>>();
+    let files = common
+        .connect
+        .files()
+        .into_iter()
+        .chain(store.files())
+        .collect::<Vec<_>>();
     if !is_object(output) {
-        let inputs = files.iter().map(PathBuf::as_path).chain([common.file.path_of_file()]).collect::<Vec<_>>();
+        let inputs = files
+            .iter()
+            .map(PathBuf::as_path)
+            .chain([common.file.path_of_file()])
+            .collect::<Vec<_>>();
         check_output(output, true, &inputs)?;
     }
     let has_object = is_object(common.file.path_of_file()) || is_object(output);
     let spinner = DocumentProgress::new();
-    spinner.say(if direction == Direction::Seal { "encrypting" } else { "decrypting" });
+    spinner.say(if direction == Direction::Seal {
+        "encrypting"
+    } else {
+        "decrypting"
+    });
     run_job(async {
         let engine = ColumnClient {
             client: common.connect.client().await?,
@@ -93,7 +127,12 @@ impl ColumnClient {
     async fn call(&self, payload: &[u8]) -> Result<Bytes, Error> {
         let (context, reason) = (&self.context[..], self.reason.as_deref());
         let document = match &self.operation {
-            ColumnOperation::Encrypt { suite, key_scope, format, role } => {
+            ColumnOperation::Encrypt {
+                suite,
+                key_scope,
+                format,
+                role,
+            } => {
                 let writing = Writing {
                     suite: *suite,
                     key_scope: *key_scope,
@@ -101,11 +140,25 @@ impl ColumnClient {
                     role: role.as_deref(),
                     ..Writing::default()
                 };
-                self.client.encrypt(Encrypt { context, reason, writing, ..Encrypt::new(&self.app, payload) }).await?
+                self.client
+                    .encrypt(Encrypt {
+                        context,
+                        reason,
+                        writing,
+                        ..Encrypt::new(&self.app, payload)
+                    })
+                    .await?
             }
             ColumnOperation::Decrypt { outside, .. } => {
                 let writing = Reading { outside: *outside };
-                self.client.decrypt(Decrypt { context, reason, writing, ..Decrypt::new(&self.app, payload) }).await?
+                self.client
+                    .decrypt(Decrypt {
+                        context,
+                        reason,
+                        writing,
+                        ..Decrypt::new(&self.app, payload)
+                    })
+                    .await?
             }
         };
         Ok(document.payload)
@@ -120,7 +173,8 @@ impl DocumentEngine for ColumnClient {
                 Ok(payload) => return Ok(payload),
                 Err(error) => error,
             };
-            let pause = retry_pause(&error).filter(|pause| began.elapsed() + *pause < RETRY_TIMEOUT);
+            let pause =
+                retry_pause(&error).filter(|pause| began.elapsed() + *pause < RETRY_TIMEOUT);
             sleep(pause.ok_or_else(|| failed(&error))?).await;
         }
     }
@@ -129,7 +183,9 @@ impl DocumentEngine for ColumnClient {
 fn failed(error: &Error) -> EngineError {
     let value = |error: &sealwire_client::RpcError| -> Option<usize> {
         let path = error.details.iter().find(|detail| detail.key == "path")?;
-        let DetailValue::Text(path) = &path.value else { return None };
+        let DetailValue::Text(path) = &path.value else {
+            return None;
+        };
         path.strip_prefix("$[")?.strip_suffix(']')?.parse().ok()
     };
     match error {
@@ -139,7 +195,11 @@ fn failed(error: &Error) -> EngineError {
                     ErrorCode::CannotOpen => ": another app or context, a disabled key, or altered",
                     _ => "",
                 };
-                EngineError::Unfit { column: 0, value, why: format!("{}{hint}", rpc.message) }
+                EngineError::Unfit {
+                    column: 0,
+                    value,
+                    why: format!("{}{hint}", rpc.message),
+                }
             }
             None => EngineError::Failed(error.to_string()),
         },

@@ -83,25 +83,63 @@ enum PrincipalsCommand {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        PrincipalsCommand::List { target } => {
-            print(target.engine.json, &target.run(async |control| control.principals().await)?)
-        }
-        PrincipalsCommand::Grant { principal, role, target } => {
-            change(principal, PrincipalOperation::Grant { role }, target)
-        }
-        PrincipalsCommand::Revoke { principal, role, target } => {
-            change(principal, PrincipalOperation::Revoke { role: role.as_deref() }, target)
-        }
-        PrincipalsCommand::Recover { principal, config, json } => recover(principal, config.load()?, *json),
-        PrincipalsCommand::Check { principal, operation, app, collection, property, reason, target } => {
-            let (app, collection, reason) = (app.as_deref(), collection.as_deref(), reason.as_deref());
+        PrincipalsCommand::List { target } => print(
+            target.engine.json,
+            &target.run(async |control| control.principals().await)?,
+        ),
+        PrincipalsCommand::Grant {
+            principal,
+            role,
+            target,
+        } => change(principal, PrincipalOperation::Grant { role }, target),
+        PrincipalsCommand::Revoke {
+            principal,
+            role,
+            target,
+        } => change(
+            principal,
+            PrincipalOperation::Revoke {
+                role: role.as_deref(),
+            },
+            target,
+        ),
+        PrincipalsCommand::Recover {
+            principal,
+            config,
+            json,
+        } => recover(principal, config.load()?, *json),
+        PrincipalsCommand::Check {
+            principal,
+            operation,
+            app,
+            collection,
+            property,
+            reason,
+            target,
+        } => {
+            let (app, collection, reason) =
+                (app.as_deref(), collection.as_deref(), reason.as_deref());
             let property = property.as_deref();
-            check(CheckCall { principal, operation, app, collection, property, reason }, target)
+            check(
+                CheckCall {
+                    principal,
+                    operation,
+                    app,
+                    collection,
+                    property,
+                    reason,
+                },
+                target,
+            )
         }
     }
 }
 
-fn change(principal: &str, ask: PrincipalOperation<'_>, target: &TargetArgs) -> Result<(), Failure> {
+fn change(
+    principal: &str,
+    ask: PrincipalOperation<'_>,
+    target: &TargetArgs,
+) -> Result<(), Failure> {
     let call = PrincipalCall { principal, ask };
     let changed = target.run(async |control| control.change_principal(call).await)?;
     print(target.engine.json, changed.principal.as_slice())
@@ -120,23 +158,45 @@ fn recover(principal: &str, config: Config, json: bool) -> Result<(), Failure> {
         Mode::Postgres => true,
     };
     if !exists {
-        return Err(format!("{place} does not exist: give the configuration of the engine with --config").into());
+        return Err(format!(
+            "{place} does not exist: give the configuration of the engine with --config"
+        )
+        .into());
     }
-    let listed = config.control.as_ref().map(|control| control.principals.clone()).unwrap_or_default();
+    let listed = config
+        .control
+        .as_ref()
+        .map(|control| control.principals.clone())
+        .unwrap_or_default();
     let generation = kek::on_store_of(config, false, async |store| {
         if store.control.generation().await? == 0 {
-            return Err(format!("{place} has no state: give the configuration of the engine with --config").into());
+            return Err(format!(
+                "{place} has no state: give the configuration of the engine with --config"
+            )
+            .into());
         }
-        let ask = PrincipalOperation::Grant { role: ADMINISTRATOR };
-        control::change_principal(&**store.control.store(), PrincipalCall { principal, ask }).await?;
+        let ask = PrincipalOperation::Grant {
+            role: ADMINISTRATOR,
+        };
+        control::change_principal(&**store.control.store(), PrincipalCall { principal, ask })
+            .await?;
         Ok(store.control.generation().await?)
     })?;
     if json {
-        outln!("{}", json!({"principal": principal, "role": ADMINISTRATOR, "generation": generation}));
+        outln!(
+            "{}",
+            json!({"principal": principal, "role": ADMINISTRATOR, "generation": generation})
+        );
     } else {
-        outln!("{principal} has the role {ADMINISTRATOR} in {place}, from generation {generation} on");
+        outln!(
+            "{principal} has the role {ADMINISTRATOR} in {place}, from generation {generation} on"
+        );
     }
-    if !listed.is_empty() && !listed.iter().any(|(kind, name)| is_named(principal, *kind, name)) {
+    if !listed.is_empty()
+        && !listed
+            .iter()
+            .any(|(kind, name)| is_named(principal, *kind, name))
+    {
         errln!(
             "warning: control.principals of this configuration does not list {principal}: add the name there, and to \
              access.administrators so that it can unseal the store, on each engine, and restart them"
@@ -158,19 +218,32 @@ fn check(call: CheckCall<'_>, target: &TargetArgs) -> Result<(), Failure> {
     } else if checked.permitted {
         outln!("{text}");
     }
-    if checked.permitted { Ok(()) } else { Err(text.into()) }
+    if checked.permitted {
+        Ok(())
+    } else {
+        Err(text.into())
+    }
 }
 
 /// Returns a sentence for people: whether the engine lets the request pass, why, and in which mode.
 fn described(checked: &Checked) -> String {
-    let Checked { permitted, role, mask, missing, mode, .. } = checked;
+    let Checked {
+        permitted,
+        role,
+        mask,
+        missing,
+        mode,
+        ..
+    } = checked;
     let verdict = match (permitted, role, missing) {
         (true, Some(role), _) => format!("yes, by role {role}"),
         (true, None, Some(missing)) => format!("yes, although {missing}"),
         (true, None, None) => "yes, roles are not checked".to_owned(),
         (false, _, missing) => format!("no: {}", missing.as_deref().unwrap_or("not permitted")),
     };
-    let through = mask.as_ref().map_or_else(String::new, |mask| format!(", values through {mask}"));
+    let through = mask
+        .as_ref()
+        .map_or_else(String::new, |mask| format!(", values through {mask}"));
     format!("{verdict}{through} (access.mode = \"{mode}\")")
 }
 

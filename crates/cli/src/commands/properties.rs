@@ -10,7 +10,8 @@ use serde::Deserialize;
 use super::Failure;
 
 /// The words of a property, for messages.
-const WORDS: &str = "required, unique, index, bits=N, prefixes=N,N, accept-leak, clear, description=\"TEXT\"";
+const WORDS: &str =
+    "required, unique, index, bits=N, prefixes=N,N, accept-leak, clear, description=\"TEXT\"";
 
 /// A property with the fields and defaults of `collections.create`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -48,9 +49,12 @@ impl PropertyInput {
     /// A sentence that says what to write.
     pub(super) fn from_text(text: &str) -> Result<Self, String> {
         let (head, mut rest) = split_word(text.trim());
-        let named = head.split_once(':').filter(|(name, property_type)| !name.is_empty() && !property_type.is_empty());
-        let (name, property_type) =
-            named.ok_or_else(|| format!("begin with NAME:TYPE, such as email:email, and not with {head:?}"))?;
+        let named = head
+            .split_once(':')
+            .filter(|(name, property_type)| !name.is_empty() && !property_type.is_empty());
+        let (name, property_type) = named.ok_or_else(|| {
+            format!("begin with NAME:TYPE, such as email:email, and not with {head:?}")
+        })?;
         let spec = PropertySpec::new(name, property_type);
         let mut property = Self {
             name: name.to_owned(),
@@ -79,7 +83,9 @@ impl PropertyInput {
     /// Applies the first word of `text`. Returns the word without its value, and the text behind it.
     fn take_word<'a>(&mut self, text: &'a str) -> Result<(&'a str, &'a str), String> {
         let (word, after) = split_word(text);
-        let (word, value) = word.split_once('=').map_or((word, None), |(word, value)| (word, Some(value)));
+        let (word, value) = word
+            .split_once('=')
+            .map_or((word, None), |(word, value)| (word, Some(value)));
         match (word, value) {
             ("required", None) => self.nullable = false,
             ("unique", None) => self.unique = true,
@@ -87,13 +93,17 @@ impl PropertyInput {
             ("accept-leak", None) => self.accept_leak = true,
             ("clear", None) => self.encrypted = false,
             ("bits", Some(value)) => {
-                self.bits =
-                    Some(value.parse().map_err(|_| "write bits=N with a number from 8 to 16, such as bits=12")?);
+                self.bits = Some(
+                    value
+                        .parse()
+                        .map_err(|_| "write bits=N with a number from 8 to 16, such as bits=12")?,
+                );
             }
             ("prefixes", Some(value)) => {
                 let lengths = value.split(',').map(str::parse).collect::<Result<_, _>>();
-                self.prefixes =
-                    lengths.map_err(|_| "write prefixes=N,N with lengths from 1 to 16, such as prefixes=1,3")?;
+                self.prefixes = lengths.map_err(
+                    |_| "write prefixes=N,N with lengths from 1 to 16, such as prefixes=1,3",
+                )?;
             }
             ("description", Some(_)) => {
                 let (description, after) = quoted(&text["description=".len()..])?;
@@ -124,17 +134,23 @@ impl PropertyInput {
 
 /// Splits a text behind its first word and the spaces after it.
 fn split_word(text: &str) -> (&str, &str) {
-    text.split_once(char::is_whitespace).map_or((text, ""), |(word, rest)| (word, rest.trim_start()))
+    text.split_once(char::is_whitespace)
+        .map_or((text, ""), |(word, rest)| (word, rest.trim_start()))
 }
 
 /// Reads the JSON string at the beginning of a text. Returns the string and the text behind it.
 fn quoted(text: &str) -> Result<(String, &str), String> {
-    let wrong = || "write description=\"TEXT\", with \\\" for a quotation mark in the text".to_owned();
+    let wrong =
+        || "write description=\"TEXT\", with \\\" for a quotation mark in the text".to_owned();
     let mut strings = serde_json::Deserializer::from_str(text).into_iter::<String>();
     let string = strings.next().and_then(Result::ok).ok_or_else(wrong)?;
     let rest = &text[strings.byte_offset()..];
     let spaced = rest.trim_start();
-    if spaced.len() == rest.len() && !rest.is_empty() { Err(wrong()) } else { Ok((string, spaced)) }
+    if spaced.len() == rest.len() && !rest.is_empty() {
+        Err(wrong())
+    } else {
+        Ok((string, spaced))
+    }
 }
 
 /// Reads a JSON file of one array of properties, with field names as on the wire.
@@ -142,10 +158,14 @@ fn quoted(text: &str) -> Result<(String, &str), String> {
 /// # Errors
 /// The file cannot be read, or its place and error.
 pub(super) fn from_file(file: &Path) -> Result<Vec<PropertyInput>, Failure> {
-    let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let text =
+        std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let wrong = |error| {
         let example = "[{\"name\": \"email\", \"type\": \"email\", \"unique\": true}]";
-        format!("{}: {error}; write an array of properties, such as {example}", file.display())
+        format!(
+            "{}: {error}; write an array of properties, such as {example}",
+            file.display()
+        )
     };
     Ok(serde_json::from_str(&text).map_err(wrong)?)
 }
@@ -176,7 +196,10 @@ pub(super) fn text_of(property: &Property) -> String {
     }
     if !property.description.is_empty() {
         // A JSON string, which also escapes control characters for the terminal.
-        add(&format!("description={}", serde_json::Value::from(&*property.description)));
+        add(&format!(
+            "description={}",
+            serde_json::Value::from(&*property.description)
+        ));
     }
     text
 }
@@ -196,7 +219,11 @@ mod tests {
         for (text, expected) in [
             (
                 "  email:email   unique required ",
-                PropertyInput { unique: true, nullable: false, ..plain("email", "email") },
+                PropertyInput {
+                    unique: true,
+                    nullable: false,
+                    ..plain("email", "email")
+                },
             ),
             (
                 "name:name index prefixes=1,3 accept-leak bits=12",
@@ -231,7 +258,10 @@ mod tests {
             ("email:", "begin with NAME:TYPE"),
             (":email unique", "such as email:email"),
             ("email: email", "begin with NAME:TYPE"),
-            ("a:string uniqe", "\"uniqe\" is none of the words required, unique"),
+            (
+                "a:string uniqe",
+                "\"uniqe\" is none of the words required, unique",
+            ),
             ("a:string unique=yes", "\"unique\" is none of the words"),
             ("a:string index index", "index is given twice"),
             ("a:string bits=300", "bits=12"),
@@ -240,8 +270,14 @@ mod tests {
             ("a:string prefixes=1, 3", "prefixes=1,3"),
             ("a:string description=hello", "description=\"TEXT\""),
             ("a:string description=\"hello", "description=\"TEXT\""),
-            ("a:string description=\"hello\"unique", "description=\"TEXT\""),
-            ("a:string description=\"a\" description=\"b\"", "given twice"),
+            (
+                "a:string description=\"hello\"unique",
+                "description=\"TEXT\"",
+            ),
+            (
+                "a:string description=\"a\" description=\"b\"",
+                "given twice",
+            ),
         ] {
             let error = PropertyInput::from_text(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");
@@ -254,8 +290,15 @@ mod tests {
         let full = r#"[{"name": "a", "type": "name", "nullable": false, "index": true, "prefixes": [1, 3],
             "accept_leak": true, "encrypted": true, "description": "x"}, {"name": "b", "type": "blob"}]"#;
         let text = "a:name required index prefixes=1,3 accept-leak description=\"x\"";
-        assert_eq!(read(full).unwrap(), [PropertyInput::from_text(text).unwrap(), plain("b", "blob")]);
-        for wrong in [r#"[{"name": "a"}]"#, r#"[{"name": "a", "type": "name", "uniqe": true}]"#, r#"{"name": "a"}"#] {
+        assert_eq!(
+            read(full).unwrap(),
+            [PropertyInput::from_text(text).unwrap(), plain("b", "blob")]
+        );
+        for wrong in [
+            r#"[{"name": "a"}]"#,
+            r#"[{"name": "a", "type": "name", "uniqe": true}]"#,
+            r#"{"name": "a"}"#,
+        ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }

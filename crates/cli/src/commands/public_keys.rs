@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use sealwire_client::Client;
 use sealwire_client::control::PublicKeysCall;
-use sealwire_client::public_keys::{Expected, PublicKeys, Signed, VerifyingKey, signer_from_base64};
+use sealwire_client::public_keys::{
+    Expected, PublicKeys, Signed, VerifyingKey, signer_from_base64,
+};
 use sealwire_output::outln;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -75,9 +77,20 @@ fn signer(text: &str) -> Result<VerifyingKey, String> {
 
 /// Fetches the keys as a client of the data listener.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let fetched =
-        args.connect.run(async { fetch(&args.connect.client().await?, &args.app, args.reason.as_deref()).await });
-    print(&args.app, &fetched.map_err(explained)?, args.signer.as_ref(), args.json)
+    let fetched = args.connect.run(async {
+        fetch(
+            &args.connect.client().await?,
+            &args.app,
+            args.reason.as_deref(),
+        )
+        .await
+    });
+    print(
+        &args.app,
+        &fetched.map_err(explained)?,
+        args.signer.as_ref(),
+        args.json,
+    )
 }
 
 /// Fetches the keys as an operator.
@@ -87,25 +100,55 @@ pub(super) fn run_as_operator(app: &str, engine: &EngineArgs) -> Result<(), Fail
 }
 
 async fn fetch(client: &Client, app: &str, reason: Option<&str>) -> Result<Signed, Failure> {
-    Ok(client.signed_public_keys(PublicKeysCall { app, min_generation: None, reason }).await?)
+    Ok(client
+        .signed_public_keys(PublicKeysCall {
+            app,
+            min_generation: None,
+            reason,
+        })
+        .await?)
 }
 
 /// Prints keys. `signer`: the pinned one; without it the keys are checked with the one that they name.
-fn print(app: &str, signed: &Signed, signer: Option<&VerifyingKey>, as_json: bool) -> Result<(), Failure> {
+fn print(
+    app: &str,
+    signed: &Signed,
+    signer: Option<&VerifyingKey>,
+    as_json: bool,
+) -> Result<(), Failure> {
     let signer = signer.unwrap_or(&signed.signer);
-    let keys = signed.verify(&Expected { signer, app, min_generation: 0, now_unix_s: unix_s()? })?;
+    let keys = signed.verify(&Expected {
+        signer,
+        app,
+        min_generation: 0,
+        now_unix_s: unix_s()?,
+    })?;
     let (signature, signer) = signed.to_base64();
     if as_json {
-        outln!("{}", serde_json::to_string(&SignedFile { keys: signed.keys.clone(), signature, signer })?);
+        outln!(
+            "{}",
+            serde_json::to_string(&SignedFile {
+                keys: signed.keys.clone(),
+                signature,
+                signer
+            })?
+        );
         return Ok(());
     }
-    let expires = OffsetDateTime::from_unix_timestamp(i64::try_from(keys.expires_unix_s())?)?.format(&Rfc3339)?;
-    let ids = keys.keys().map(|(suite, id)| ("key", format!("{id} {}", suite.name())));
-    for (name, value) in [("app", keys.app().to_owned())].into_iter().chain(ids).chain([
-        ("generation", keys.generation().to_string()),
-        ("expires", expires),
-        ("signer", signer),
-    ]) {
+    let expires = OffsetDateTime::from_unix_timestamp(i64::try_from(keys.expires_unix_s())?)?
+        .format(&Rfc3339)?;
+    let ids = keys
+        .keys()
+        .map(|(suite, id)| ("key", format!("{id} {}", suite.name())));
+    for (name, value) in [("app", keys.app().to_owned())]
+        .into_iter()
+        .chain(ids)
+        .chain([
+            ("generation", keys.generation().to_string()),
+            ("expires", expires),
+            ("signer", signer),
+        ])
+    {
         outln!("{name:<12}{value}");
     }
     Ok(())
@@ -119,14 +162,19 @@ impl PublicKeysArgs {
             format!("{}: {error}; {hint}", self.public_keys.display()).into()
         };
         let text = fs::read_to_string(&self.public_keys).map_err(|error| in_file(&error))?;
-        let SignedFile { keys, signature, signer } = serde_json::from_str(&text).map_err(|error| in_file(&error))?;
+        let SignedFile {
+            keys,
+            signature,
+            signer,
+        } = serde_json::from_str(&text).map_err(|error| in_file(&error))?;
         let expected = Expected {
             signer: &self.signer,
             app: &self.app,
             min_generation: self.min_generation,
             now_unix_s: unix_s()?,
         };
-        let signed = Signed::from_base64(keys, &signature, &signer).map_err(|error| in_file(&error))?;
+        let signed =
+            Signed::from_base64(keys, &signature, &signer).map_err(|error| in_file(&error))?;
         signed.verify(&expected).map_err(|error| in_file(&error))
     }
 }

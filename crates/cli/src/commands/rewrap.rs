@@ -53,10 +53,12 @@ impl ClapArgs for Args {
 impl FromArgMatches for Args {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         match matches.subcommand() {
-            Some((DATABASE, matches)) => {
-                Ok(Self::Database(Box::new(database::DatabaseArgs::from_arg_matches(matches)?)))
-            }
-            _ => Ok(Self::File(Box::new(documents::RewrapArgs::from_arg_matches(matches)?))),
+            Some((DATABASE, matches)) => Ok(Self::Database(Box::new(
+                database::DatabaseArgs::from_arg_matches(matches)?,
+            ))),
+            _ => Ok(Self::File(Box::new(
+                documents::RewrapArgs::from_arg_matches(matches)?,
+            ))),
         }
     }
 

@@ -49,12 +49,31 @@ enum RolesCommand {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        RolesCommand::List { target } => print(target.engine.json, &target.run(async |control| control.roles().await)?),
-        RolesCommand::Set { role, grants, target } => {
+        RolesCommand::List { target } => print(
+            target.engine.json,
+            &target.run(async |control| control.roles().await)?,
+        ),
+        RolesCommand::Set {
+            role,
+            grants,
+            target,
+        } => {
             let grants = grants.iter().map(String::as_str).collect();
-            change(RoleCall { role, ask: RoleOperation::Set { grants } }, target)
+            change(
+                RoleCall {
+                    role,
+                    ask: RoleOperation::Set { grants },
+                },
+                target,
+            )
         }
-        RolesCommand::Delete { role, target } => change(RoleCall { role, ask: RoleOperation::Delete }, target),
+        RolesCommand::Delete { role, target } => change(
+            RoleCall {
+                role,
+                ask: RoleOperation::Delete,
+            },
+            target,
+        ),
     }
 }
 
@@ -71,8 +90,14 @@ fn change(call: RoleCall<'_>, target: &TargetArgs) -> Result<(), Failure> {
 }
 
 fn can_guess(role: &Role) -> bool {
-    let grants: Result<_, _> = role.grants.iter().map(|text| Grant::from_text(text)).collect();
-    grants.and_then(|grants| access::Role::new(&role.role, grants)).is_ok_and(|role| role.can_guess())
+    let grants: Result<_, _> = role
+        .grants
+        .iter()
+        .map(|text| Grant::from_text(text))
+        .collect();
+    grants
+        .and_then(|grants| access::Role::new(&role.role, grants))
+        .is_ok_and(|role| role.can_guess())
 }
 
 fn print(as_json: bool, roles: &[Role]) -> Result<(), Failure> {

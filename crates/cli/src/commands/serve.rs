@@ -76,7 +76,14 @@ fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum
-        && setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).is_err()
+        && setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: limit.maximum,
+                ..limit
+            },
+        )
+        .is_err()
     {
         tracing::warn!(limit = ?limit.current, "the limit of open files could not be raised");
     }
@@ -86,17 +93,30 @@ fn raise_file_limit() {
 async fn reload(args: &Args, server: &Server, log: &LogFilter) {
     let reloaded = async {
         let config = args.config.load().map_err(|error| chain(&*error))?;
-        let filter: Targets = config.log.filter.parse().map_err(|error| format!("log.filter: {error}"))?;
-        let left = server.reload(&config).await.map_err(|error| chain(&error))?;
+        let filter: Targets = config
+            .log
+            .filter
+            .parse()
+            .map_err(|error| format!("log.filter: {error}"))?;
+        let left = server
+            .reload(&config)
+            .await
+            .map_err(|error| chain(&error))?;
         log(filter);
         Ok::<_, String>(left)
     };
     match reloaded.await {
         Ok(left) if left.is_empty() => tracing::info!("configuration reloaded"),
         Ok(left) => {
-            tracing::warn!(takes_a_restart = left.join(", "), "configuration reloaded but for what takes a restart");
+            tracing::warn!(
+                takes_a_restart = left.join(", "),
+                "configuration reloaded but for what takes a restart"
+            );
         }
-        Err(why) => tracing::warn!(why, "nothing is reloaded; `sealwire config check` says when it is mended"),
+        Err(why) => tracing::warn!(
+            why,
+            "nothing is reloaded; `sealwire config check` says when it is mended"
+        ),
     }
 }
 
@@ -117,7 +137,11 @@ pub(super) fn check(args: &Args) -> Result<(), Failure> {
     }
     if files.worst() == Level::Wrong {
         let count = files.count(Level::Wrong);
-        return Err(format!("{}: {count} problems in the files that it names", args.config.config.display()).into());
+        return Err(format!(
+            "{}: {count} problems in the files that it names",
+            args.config.config.display()
+        )
+        .into());
     }
     let apps = if config.state.mode == Mode::Postgres {
         // Reads the key-encryption key and the settings of providers. Connecting to the database would upgrade its schema.
@@ -144,7 +168,9 @@ async fn count_apps(config: &Config) -> Result<usize, StartError> {
         return Ok(0);
     }
     let stores = Stores::open(config, Access::Serve).await?;
-    let loaded = Control::with_finder(Arc::clone(&stores.control), Arc::new(unsealer)).load().await;
+    let loaded = Control::with_finder(Arc::clone(&stores.control), Arc::new(unsealer))
+        .load()
+        .await;
     stores.close().await;
     Ok(loaded?.apps.len())
 }
@@ -154,13 +180,25 @@ pub(super) type LogFilter = Box<dyn Fn(Targets)>;
 
 /// Sends log lines to standard error, in the configured format.
 pub(super) fn log(config: &Config) -> Result<LogFilter, Failure> {
-    let filter: Targets = config.log.filter.parse().map_err(|error| format!("log.filter: {error}"))?;
+    let filter: Targets = config
+        .log
+        .filter
+        .parse()
+        .map_err(|error| format!("log.filter: {error}"))?;
     let (filter, handle) = reload::Layer::new(filter);
     // Its own errors would panic where standard error is closed.
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
     match config.log.format {
-        LogFormat::Human => tracing_subscriber::registry().with(filter).with(lines.with_ansi(false)).try_init()?,
-        LogFormat::Json => tracing_subscriber::registry().with(filter).with(lines.json()).try_init()?,
+        LogFormat::Human => tracing_subscriber::registry()
+            .with(filter)
+            .with(lines.with_ansi(false))
+            .try_init()?,
+        LogFormat::Json => tracing_subscriber::registry()
+            .with(filter)
+            .with(lines.json())
+            .try_init()?,
     }
     panics::log();
     // The reload fails only if the log has ended, and then there is nowhere to report the failure.
@@ -176,7 +214,10 @@ pub(super) struct StopSignals {
 impl StopSignals {
     /// Registers the signals. From now on they do not end the process by themselves.
     pub(super) fn listen() -> Result<Self, Failure> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
     }
 
     /// Waits for one of the signals.
@@ -188,7 +229,10 @@ impl StopSignals {
     }
 
     /// Waits for the end of a drain, or for a second signal, which ends the wait with an error.
-    pub(super) async fn unless_again(&mut self, drained: impl Future<Output = ()>) -> Result<(), Failure> {
+    pub(super) async fn unless_again(
+        &mut self,
+        drained: impl Future<Output = ()>,
+    ) -> Result<(), Failure> {
         tokio::select! {
             () = drained => Ok(()),
             () = self.next() => Err("stopped by a second signal: calls that were running are lost".into()),

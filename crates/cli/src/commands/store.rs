@@ -69,20 +69,36 @@ the cluster, and what the limits are there.")]
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         StoreCommand::Migrate { from, to, json } => migrate(from, to, *json),
-        StoreCommand::Distribute { config, shards, dry_run, json } => {
+        StoreCommand::Distribute {
+            config,
+            shards,
+            dry_run,
+            json,
+        } => {
             let config = Config::load(&config.config, &Environment::of_process())?;
             distribute(&config, *shards, *dry_run, *json)
         }
     }
 }
 
-fn distribute(config: &Config, shards: Option<u32>, dry_run: bool, json: bool) -> Result<(), Failure> {
+fn distribute(
+    config: &Config,
+    shards: Option<u32>,
+    dry_run: bool,
+    json: bool,
+) -> Result<(), Failure> {
     if config.state.mode != Mode::Postgres {
         return Err("state.mode is not \"postgres\": only a database can be distributed".into());
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let done =
-        runtime.block_on(sealwire_store_postgres::distribute(postgres_options(&config.postgres), shards, dry_run))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
+    let done = runtime.block_on(sealwire_store_postgres::distribute(
+        postgres_options(&config.postgres),
+        shards,
+        dry_run,
+    ))?;
     if json {
         outln!("{}", distribution_as_json(&done, dry_run));
     } else {
@@ -92,7 +108,14 @@ fn distribute(config: &Config, shards: Option<u32>, dry_run: bool, json: bool) -
 }
 
 fn distribution_as_json(done: &Distribution, dry_run: bool) -> serde_json::Value {
-    let Distribution { citus, nodes, distributed, to_distribute, rows, shards } = done;
+    let Distribution {
+        citus,
+        nodes,
+        distributed,
+        to_distribute,
+        rows,
+        shards,
+    } = done;
     json!({
         "dry_run": dry_run, "citus": citus, "nodes": nodes, "shards": shards, "distributed_before": distributed,
         "to_distribute": to_distribute, "rows": rows,
@@ -100,20 +123,40 @@ fn distribution_as_json(done: &Distribution, dry_run: bool) -> serde_json::Value
 }
 
 fn distribution_as_text(done: &Distribution, dry_run: bool) -> String {
-    let Distribution { citus, nodes, distributed, to_distribute, rows, shards } = done;
-    let place = format!("{shards} shards each, on {} (Citus {citus})", nodes.join(", "));
+    let Distribution {
+        citus,
+        nodes,
+        distributed,
+        to_distribute,
+        rows,
+        shards,
+    } = done;
+    let place = format!(
+        "{shards} shards each, on {} (Citus {citus})",
+        nodes.join(", ")
+    );
     if to_distribute.is_empty() {
         return format!("distributed already: {}; {place}", distributed.join(", "));
     }
-    let does = if dry_run { "would distribute" } else { "distributed" };
-    format!("{does} {} with {rows} rows: {place}", to_distribute.join(", "))
+    let does = if dry_run {
+        "would distribute"
+    } else {
+        "distributed"
+    };
+    format!(
+        "{does} {} with {rows} rows: {place}",
+        to_distribute.join(", ")
+    )
 }
 
 fn migrate(from: &PathBuf, to: &PathBuf, json: bool) -> Result<(), Failure> {
     let load = |path: &PathBuf| Config::load(path, &Environment::of_process());
     let (from, to) = (load(from)?, load(to)?);
     // One runtime for PostgreSQL's worker tasks and for all waits.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let source = Stores::open(&from, Access::Change).await?;
         let target = Stores::open(&to, Access::Change).await?;
@@ -126,9 +169,16 @@ fn migrate(from: &PathBuf, to: &PathBuf, json: bool) -> Result<(), Failure> {
 
 async fn copied(source: &Stores, target: &Stores, json: bool) -> Result<(), Failure> {
     let (Some(from), Some(to)) = (side(source), side(target)) else {
-        return Err("a stateless configuration keeps no tokens: `sealwire apps export` writes its file".into());
+        return Err(
+            "a stateless configuration keeps no tokens: `sealwire apps export` writes its file"
+                .into(),
+        );
     };
-    let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+    let bar = if std::io::stderr().is_terminal() {
+        ProgressBar::new_spinner()
+    } else {
+        ProgressBar::hidden()
+    };
     bar.enable_steady_tick(Duration::from_millis(100));
     let mut copied = 0;
     let done = copy(from, to, &mut |progress| match progress {
@@ -140,9 +190,9 @@ async fn copied(source: &Stores, target: &Stores, json: bool) -> Result<(), Fail
             // The total is known only after the copy.
             if bar.length().is_none() {
                 bar.set_length(copied);
-                if let Ok(style) =
-                    ProgressStyle::with_template("{bar:40} {pos}/{len} rows and objects compared ({eta})")
-                {
+                if let Ok(style) = ProgressStyle::with_template(
+                    "{bar:40} {pos}/{len} rows and objects compared ({eta})",
+                ) {
                     bar.set_style(style);
                 }
             }
@@ -163,16 +213,32 @@ async fn copied(source: &Stores, target: &Stores, json: bool) -> Result<(), Fail
 /// Returns the stores to copy; `None` for a stateless configuration.
 fn side(stores: &Stores) -> Option<Side<'_>> {
     let (tokens, objects) = (stores.tokens.as_deref()?, stores.objects.as_deref()?);
-    Some(Side { control: &*stores.control, tokens, objects })
+    Some(Side {
+        control: &*stores.control,
+        tokens,
+        objects,
+    })
 }
 
 fn as_json(done: &Copied) -> serde_json::Value {
-    let Copied { records, rows, objects, generation, resumed } = done;
+    let Copied {
+        records,
+        rows,
+        objects,
+        generation,
+        resumed,
+    } = done;
     json!({ "records": records, "rows": rows, "objects": objects, "generation": generation, "resumed": resumed })
 }
 
 fn as_text(done: &Copied) -> String {
-    let Copied { records, rows, objects, generation, .. } = done;
+    let Copied {
+        records,
+        rows,
+        objects,
+        generation,
+        ..
+    } = done;
     format!("{records} records, {rows} rows, {objects} objects, generation {generation}")
 }
 
@@ -197,13 +263,25 @@ mod tests {
             let expected = format!("{does} objects, object_terms with 7 rows: {place}");
             assert_eq!(distribution_as_text(&done, dry_run), expected);
         }
-        let again = Distribution { to_distribute: Vec::new(), ..done };
-        assert_eq!(distribution_as_text(&again, false), format!("distributed already: tokens; {place}"));
+        let again = Distribution {
+            to_distribute: Vec::new(),
+            ..done
+        };
+        assert_eq!(
+            distribution_as_text(&again, false),
+            format!("distributed already: tokens; {place}")
+        );
     }
 
     #[test]
     fn results_are_printed_whole() {
-        let done = Copied { records: 1, rows: 2, objects: 3, generation: 4, resumed: true };
+        let done = Copied {
+            records: 1,
+            rows: 2,
+            objects: 3,
+            generation: 4,
+            resumed: true,
+        };
         let json = r#"{"generation":4,"objects":3,"records":1,"resumed":true,"rows":2}"#;
         assert_eq!(as_json(&done).to_string(), json);
         assert_eq!(as_text(&done), "1 records, 2 rows, 3 objects, generation 4");

@@ -148,20 +148,38 @@ struct Common {
 
 impl Common {
     fn target<'a>(&'a self, subject: SubjectName<'a>) -> SubjectTarget<'a> {
-        SubjectTarget { reason: self.reason.as_deref(), ..SubjectTarget::new(&self.app, subject) }
+        SubjectTarget {
+            reason: self.reason.as_deref(),
+            ..SubjectTarget::new(&self.app, subject)
+        }
     }
 
     fn run<T>(&self, calls: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {
-        self.connect.run(async { calls(self.connect.client().await?).await })
+        self.connect
+            .run(async { calls(self.connect.client().await?).await })
     }
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        SubjectsCommand::Find { named, json, common } => find(&named.read()?, *json, common),
+        SubjectsCommand::Find {
+            named,
+            json,
+            common,
+        } => find(&named.read()?, *json, common),
         SubjectsCommand::Export { named, common } => export(&named.read()?, common),
-        SubjectsCommand::Accesses { named, trail, json, common } => accesses(&named.read()?, trail, *json, common),
-        SubjectsCommand::Erase { named, yes, json, common } => {
+        SubjectsCommand::Accesses {
+            named,
+            trail,
+            json,
+            common,
+        } => accesses(&named.read()?, trail, *json, common),
+        SubjectsCommand::Erase {
+            named,
+            yes,
+            json,
+            common,
+        } => {
             super::confirmed(
                 *yes,
                 "all objects and tokens of the person are lost in all collections of the app, for good",
@@ -176,12 +194,20 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             tell(&erased, *json);
             Ok(())
         }
-        SubjectsCommand::EraseAgain { trail, json, common } => erase_again(trail, *json, common),
+        SubjectsCommand::EraseAgain {
+            trail,
+            json,
+            common,
+        } => erase_again(trail, *json, common),
     }
 }
 
 fn find(name: &str, as_json: bool, common: &Common) -> Result<(), Failure> {
-    let found = common.run(async |client| Ok(client.subjects_find(common.target(SubjectName::Name(name))).await?))?;
+    let found = common.run(async |client| {
+        Ok(client
+            .subjects_find(common.target(SubjectName::Name(name)))
+            .await?)
+    })?;
     if as_json {
         outln!("{}", serde_json::to_string(&found)?);
         return Ok(());
@@ -198,18 +224,37 @@ fn find(name: &str, as_json: bool, common: &Common) -> Result<(), Failure> {
 fn export(name: &str, common: &Common) -> Result<(), Failure> {
     common.run(async |client| {
         let mut out = BufWriter::new(sealwire_output::Output);
-        let (target, mut after, mut failed) = (common.target(SubjectName::Name(name)), None::<String>, 0);
+        let (target, mut after, mut failed) =
+            (common.target(SubjectName::Name(name)), None::<String>, 0);
         loop {
-            let page = client.subjects_export(target, after.as_deref(), None).await?;
-            let SubjectExport { collection, objects, tokens, unreadable, next, .. } = page;
+            let page = client
+                .subjects_export(target, after.as_deref(), None)
+                .await?;
+            let SubjectExport {
+                collection,
+                objects,
+                tokens,
+                unreadable,
+                next,
+                ..
+            } = page;
             failed += unreadable.len();
-            unreadable.iter().for_each(|id| errln!("{collection}: {id} does not open"));
-            let lines = objects.iter().map(json_line).chain(tokens.iter().map(token_line));
+            unreadable
+                .iter()
+                .for_each(|id| errln!("{collection}: {id} does not open"));
+            let lines = objects
+                .iter()
+                .map(json_line)
+                .chain(tokens.iter().map(token_line));
             for line in lines {
                 let line = line?;
                 // The line is a map, of which the collection becomes the first key.
                 let rest = line.strip_prefix('{').unwrap_or(&line);
-                writeln!(out, "{{\"collection\":{},{rest}", serde_json::to_string(&collection)?)?;
+                writeln!(
+                    out,
+                    "{{\"collection\":{},{rest}",
+                    serde_json::to_string(&collection)?
+                )?;
             }
             after = next;
             if after.is_none() {
@@ -225,8 +270,16 @@ fn export(name: &str, common: &Common) -> Result<(), Failure> {
 }
 
 fn accesses(name: &str, trail: &TrailArgs, as_json: bool, common: &Common) -> Result<(), Failure> {
-    let found = common.run(async |client| Ok(client.subjects_find(common.target(SubjectName::Name(name))).await?))?;
-    let filter = Filter { subject: Some(found.id), app: Some(common.app.clone()), ..Filter::default() };
+    let found = common.run(async |client| {
+        Ok(client
+            .subjects_find(common.target(SubjectName::Name(name)))
+            .await?)
+    })?;
+    let filter = Filter {
+        subject: Some(found.id),
+        app: Some(common.app.clone()),
+        ..Filter::default()
+    };
     let count = audit::print_selected(&trail.source(), &filter, as_json)?;
     errln!("{count} records in this trail");
     Ok(())
@@ -241,19 +294,37 @@ async fn erase(
 ) -> Result<SubjectErased, Failure> {
     let mut all = SubjectErased::default();
     while !all.done {
-        let found = client.subjects_erase(target, Some(version), created).await?;
+        let found = client
+            .subjects_erase(target, Some(version), created)
+            .await?;
         let (objects, tokens) = (all.objects + found.objects, all.tokens + found.tokens);
-        all = SubjectErased { erased: all.erased || found.erased, objects, tokens, ..found };
+        all = SubjectErased {
+            erased: all.erased || found.erased,
+            objects,
+            tokens,
+            ..found
+        };
     }
     Ok(all)
 }
 
 fn tell(erased: &SubjectErased, as_json: bool) {
-    let SubjectErased { id, erased, objects, tokens, .. } = erased;
+    let SubjectErased {
+        id,
+        erased,
+        objects,
+        tokens,
+        ..
+    } = erased;
     match (as_json, erased) {
-        (true, _) => outln!("{}", json!({"id": id, "erased": erased, "objects": objects, "tokens": tokens})),
+        (true, _) => outln!(
+            "{}",
+            json!({"id": id, "erased": erased, "objects": objects, "tokens": tokens})
+        ),
         (false, true) => outln!("{id}: erased, {objects} objects and {tokens} tokens removed"),
-        (false, false) => outln!("{id}: no key to erase, {objects} objects and {tokens} tokens removed"),
+        (false, false) => {
+            outln!("{id}: no key to erase, {objects} objects and {tokens} tokens removed")
+        }
     }
 }
 
@@ -273,22 +344,45 @@ impl KnownErasure {
         let change = record.change?;
         let number = |name: &str| change.get(name)?.as_u64();
         let (version, created) = (number("key_version")?, number("key_created")?);
-        Some(Self { id: record.subjects.into_iter().next()?, version, created })
+        Some(Self {
+            id: record.subjects.into_iter().next()?,
+            version,
+            created,
+        })
     }
 }
 
 fn erase_again(trail: &TrailArgs, as_json: bool, common: &Common) -> Result<(), Failure> {
     let (app, method) = (Some(common.app.clone()), Some("subjects.erase".to_owned()));
-    let records = audit::selected(&trail.source(), &Filter { app, method, ..Filter::default() })?;
+    let records = audit::selected(
+        &trail.source(),
+        &Filter {
+            app,
+            method,
+            ..Filter::default()
+        },
+    )?;
     let known: BTreeSet<KnownErasure> = records.into_iter().filter_map(KnownErasure::of).collect();
     common.run(async |client| {
-        for KnownErasure { id, version, created } in &known {
+        for KnownErasure {
+            id,
+            version,
+            created,
+        } in &known
+        {
             let target = common.target(SubjectName::Id(id));
-            tell(&erase(&client, target, *version, Some(*created)).await?, as_json);
+            tell(
+                &erase(&client, target, *version, Some(*created)).await?,
+                as_json,
+            );
         }
         Ok(())
     })?;
-    errln!("{} erasures of app {} in this trail", known.len(), common.app);
+    errln!(
+        "{} erasures of app {} in this trail",
+        known.len(),
+        common.app
+    );
     Ok(())
 }
 
@@ -305,11 +399,32 @@ mod tests {
             ..RecordView::default()
         };
         let key = json!({"key_version": 3, "key_created": 7});
-        let known = || Some(KnownErasure { id: "ab".to_owned(), version: 3, created: 7 });
+        let known = || {
+            Some(KnownErasure {
+                id: "ab".to_owned(),
+                version: 3,
+                created: 7,
+            })
+        };
         assert_eq!(KnownErasure::of(record("ok", key.clone())), known());
-        assert_eq!(KnownErasure::of(record("deadline_exceeded", key.clone())), known());
-        assert_eq!(KnownErasure::of(record("ok", json!({"key_version": 3}))), None);
-        assert_eq!(KnownErasure::of(record("ok", serde_json::Value::Null)), None);
-        assert_eq!(KnownErasure::of(RecordView { subjects: Vec::new(), ..record("ok", key) }), None);
+        assert_eq!(
+            KnownErasure::of(record("deadline_exceeded", key.clone())),
+            known()
+        );
+        assert_eq!(
+            KnownErasure::of(record("ok", json!({"key_version": 3}))),
+            None
+        );
+        assert_eq!(
+            KnownErasure::of(record("ok", serde_json::Value::Null)),
+            None
+        );
+        assert_eq!(
+            KnownErasure::of(RecordView {
+                subjects: Vec::new(),
+                ..record("ok", key)
+            }),
+            None
+        );
     }
 }

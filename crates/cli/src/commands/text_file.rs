@@ -14,7 +14,11 @@ pub(super) fn read_text_file(path: &Path, bytes_max: usize) -> Result<String, Fa
         return Err(format!("{name} is not a regular file").into());
     }
     let mut text = String::new();
-    File::open(path).map_err(failed)?.take(bytes_max as u64 + 1).read_to_string(&mut text).map_err(failed)?;
+    File::open(path)
+        .map_err(failed)?
+        .take(bytes_max as u64 + 1)
+        .read_to_string(&mut text)
+        .map_err(failed)?;
     if text.len() > bytes_max {
         return Err(format!("{name} has more than {bytes_max} bytes").into());
     }
@@ -38,7 +42,10 @@ mod tests {
         assert_eq!(read_text_file(&file(b"four"), 4).unwrap(), "four");
         for (path, expected) in [
             (file(b"four"), "text has more than 3 bytes"),
-            (PathBuf::from("/dev/zero"), "/dev/zero is not a regular file"),
+            (
+                PathBuf::from("/dev/zero"),
+                "/dev/zero is not a regular file",
+            ),
             (folder.path().to_owned(), "is not a regular file"),
             (folder.path().join("none"), "No such file"),
         ] {

@@ -72,7 +72,9 @@ pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
             context: common.context(),
             reason: common.reason.as_deref(),
             on_error: on_error(args.report),
-            writing: TokenLookupScope { collection: &args.collection },
+            writing: TokenLookupScope {
+                collection: &args.collection,
+            },
             ..Detokenize::new(&common.app, payload)
         };
         Ok(common.connect.client().await?.detokenize(call).await?)
@@ -80,5 +82,9 @@ pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
 }
 
 fn on_error(report: bool) -> OnError {
-    if report { OnError::Report } else { OnError::Fail }
+    if report {
+        OnError::Report
+    } else {
+        OnError::Fail
+    }
 }

@@ -148,43 +148,77 @@ pub(super) struct Common {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         TokensCommand::Get { named, common } => get(named, common),
-        TokensCommand::Find { value, as_json, context, subject, common } => {
-            find(value, *as_json, (context, subject.as_deref()), common)
-        }
-        TokensCommand::List { tag, expired, archived, limit, common } => {
+        TokensCommand::Find {
+            value,
+            as_json,
+            context,
+            subject,
+            common,
+        } => find(value, *as_json, (context, subject.as_deref()), common),
+        TokensCommand::List {
+            tag,
+            expired,
+            archived,
+            limit,
+            common,
+        } => {
             let expired_before = expired.then(unix_s).transpose()?;
             list(
                 common,
-                Listing { tag: tag.as_deref(), expired_before, archived: *archived, ..Listing::default() },
+                Listing {
+                    tag: tag.as_deref(),
+                    expired_before,
+                    archived: *archived,
+                    ..Listing::default()
+                },
                 *limit,
             )
         }
         TokensCommand::Delete { named, common } => {
-            each(named, common, "removed", async |client, map, tokens| Ok(client.tokens_delete(map, tokens).await?))
+            each(named, common, "removed", async |client, map, tokens| {
+                Ok(client.tokens_delete(map, tokens).await?)
+            })
         }
-        TokensCommand::Expire { named, when, common } => each(named, common, "changed", async |client, map, tokens| {
+        TokensCommand::Expire {
+            named,
+            when,
+            common,
+        } => each(named, common, "changed", async |client, map, tokens| {
             Ok(client.tokens_expire(map, tokens, when.in_s).await?)
         }),
-        TokensCommand::Archive { expired_s, sweeping } => {
-            sweep(sweeping, "archived", *expired_s, async |client, map, sweep| {
-                Ok(client.tokens_archive(map, sweep).await?)
-            })
-        }
-        TokensCommand::Prune { archived_s, sweeping } => {
-            sweep(sweeping, "removed", *archived_s, async |client, map, sweep| {
-                Ok(client.tokens_prune(map, sweep).await?)
-            })
-        }
+        TokensCommand::Archive {
+            expired_s,
+            sweeping,
+        } => sweep(
+            sweeping,
+            "archived",
+            *expired_s,
+            async |client, map, sweep| Ok(client.tokens_archive(map, sweep).await?),
+        ),
+        TokensCommand::Prune {
+            archived_s,
+            sweeping,
+        } => sweep(
+            sweeping,
+            "removed",
+            *archived_s,
+            async |client, map, sweep| Ok(client.tokens_prune(map, sweep).await?),
+        ),
     }
 }
 
 impl Common {
     pub(super) fn map(&self) -> TokenMap<'_> {
-        TokenMap { reason: self.reason.as_deref(), ..TokenMap::new(&self.app, &self.collection) }
+        TokenMap {
+            reason: self.reason.as_deref(),
+            ..TokenMap::new(&self.app, &self.collection)
+        }
     }
 
     fn run<T>(&self, calls: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {
-        self.connect.run(async { calls(self.connect.client().await?).await }).map_err(explained)
+        self.connect
+            .run(async { calls(self.connect.client().await?).await })
+            .map_err(explained)
     }
 }
 
@@ -195,7 +229,9 @@ pub(super) fn read_names(given: &[String]) -> Result<Vec<String>, Failure> {
     }
     let lines = std::io::stdin().lock().lines();
     let names = lines.filter(|line| line.as_ref().map_or(true, |line| !line.trim().is_empty()));
-    Ok(names.map(|line| line.map(|line| line.trim().to_owned())).collect::<Result<_, _>>()?)
+    Ok(names
+        .map(|line| line.map(|line| line.trim().to_owned()))
+        .collect::<Result<_, _>>()?)
 }
 
 fn get(named: &Named, common: &Common) -> Result<(), Failure> {
@@ -214,23 +250,43 @@ fn get(named: &Named, common: &Common) -> Result<(), Failure> {
     }
     let there: Vec<Token> = found.iter().flatten().cloned().collect();
     print(&there);
-    for (token, _) in tokens.iter().zip(&found).filter(|(_, found)| found.is_none()) {
+    for (token, _) in tokens
+        .iter()
+        .zip(&found)
+        .filter(|(_, found)| found.is_none())
+    {
         errln!("{token}: not found");
     }
     Ok(())
 }
 
-fn find(value: &str, as_json: bool, (context, subject): (&str, Option<&str>), common: &Common) -> Result<(), Failure> {
+fn find(
+    value: &str,
+    as_json: bool,
+    (context, subject): (&str, Option<&str>),
+    common: &Common,
+) -> Result<(), Failure> {
     let mut value = value.to_owned();
     if value == "-" {
         value = std::io::read_to_string(std::io::stdin())?;
         // The final newline from a terminal or from `echo` is not part of the value.
-        let kept = value.strip_suffix("\r\n").or(value.strip_suffix('\n')).map_or(value.len(), str::len);
+        let kept = value
+            .strip_suffix("\r\n")
+            .or(value.strip_suffix('\n'))
+            .map_or(value.len(), str::len);
         value.truncate(kept);
     }
-    let document = if as_json { value } else { serde_json::Value::from(value).to_string() };
+    let document = if as_json {
+        value
+    } else {
+        serde_json::Value::from(value).to_string()
+    };
     let value = json::to_msgpack(document.as_bytes(), WalkLimits::default())?;
-    let search = TokenSearch { value: &value, context: context.as_bytes(), subject };
+    let search = TokenSearch {
+        value: &value,
+        context: context.as_bytes(),
+        subject,
+    };
     let found = common.run(async |client| Ok(client.tokens_find(common.map(), search).await?))?;
     if common.json {
         outln!("{}", serde_json::to_string(&found)?);
@@ -245,7 +301,11 @@ fn list(common: &Common, listing: Listing<'_>, limit: usize) -> Result<(), Failu
         let (mut found, mut after): (Vec<Token>, Option<String>) = (Vec::new(), None);
         while found.len() < limit {
             let limit = u32::try_from((limit - found.len()).min(TOKENS_MAX)).ok();
-            let listing = Listing { after: after.as_deref(), limit, ..listing };
+            let listing = Listing {
+                after: after.as_deref(),
+                limit,
+                ..listing
+            };
             let Tokens { tokens, next, .. } = client.tokens_list(common.map(), listing).await?;
             found.extend(tokens.into_iter().flatten());
             after = next;
@@ -282,7 +342,12 @@ fn each(
             let names: Vec<&str> = tokens.iter().map(String::as_str).collect();
             let counted = change(&client, common.map(), &names).await?;
             count += counted.count;
-            missing.extend(counted.missing.into_iter().map(|at| part * TOKENS_MAX + at as usize));
+            missing.extend(
+                counted
+                    .missing
+                    .into_iter()
+                    .map(|at| part * TOKENS_MAX + at as usize),
+            );
             progress.say(&format!("{count} {done}"));
         }
         Ok((count, missing))
@@ -307,7 +372,12 @@ pub(super) fn sweep(
         let (mut count, mut after): (u64, Option<String>) = (0, None);
         loop {
             let older_s = Some(older_s);
-            let sweep = Sweep { older_s, dry_run: args.dry_run, after: after.as_deref(), ..Sweep::default() };
+            let sweep = Sweep {
+                older_s,
+                dry_run: args.dry_run,
+                after: after.as_deref(),
+                ..Sweep::default()
+            };
             let counted = step(&client, common.map(), sweep).await?;
             count += counted.count;
             progress.say(&format!("{count} {done}"));
@@ -324,7 +394,10 @@ pub(super) fn sweep(
 /// Prints how many tokens or objects were changed, or with `dry_run` would have been.
 pub(super) fn tell(common: &Common, done: &str, count: u64, dry_run: bool) -> Result<(), Failure> {
     if common.json {
-        outln!("{}", serde_json::json!({ "count": count, "dry_run": dry_run }));
+        outln!(
+            "{}",
+            serde_json::json!({ "count": count, "dry_run": dry_run })
+        );
     } else if dry_run {
         outln!("{count} would be {done}");
     } else {
@@ -334,10 +407,21 @@ pub(super) fn tell(common: &Common, done: &str, count: u64, dry_run: bool) -> Re
 }
 
 fn print(tokens: &[Token]) {
-    outln!("{:<40} {:<12} {:<12} {:<12} TAGS", "TOKEN", "CREATED", "EXPIRES", "ARCHIVED");
+    outln!(
+        "{:<40} {:<12} {:<12} {:<12} TAGS",
+        "TOKEN",
+        "CREATED",
+        "EXPIRES",
+        "ARCHIVED"
+    );
     let time = |time: Option<u64>| time.map_or("-".to_owned(), |time| time.to_string());
     for token in tokens {
-        let (created, expires, archived) = (token.created, time(token.expires), time(token.archived));
-        outln!("{:<40} {created:<12} {expires:<12} {archived:<12} {}", token.token, token.tags.join(" "));
+        let (created, expires, archived) =
+            (token.created, time(token.expires), time(token.archived));
+        outln!(
+            "{:<40} {created:<12} {expires:<12} {archived:<12} {}",
+            token.token,
+            token.tags.join(" ")
+        );
     }
 }

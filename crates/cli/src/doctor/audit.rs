@@ -21,19 +21,33 @@ pub(super) fn examine(report: &mut Report, config: &Config, key: Option<&AuditKe
             "set audit.folder to a folder for this engine alone",
         );
     };
-    let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
-    files::room(report, "audit.folder", there, "without room for its records no call is answered, or they are lost");
+    let there = folder
+        .ancestors()
+        .find(|folder| folder.is_dir())
+        .unwrap_or(Path::new("."));
+    files::room(
+        report,
+        "audit.folder",
+        there,
+        "without room for its records no call is answered, or they are lost",
+    );
     if rustix::fs::access(there, rustix::fs::Access::WRITE_OK).is_err() {
         report.wrong(
             CHECK,
-            format!("audit.folder: {} cannot be written by this user", there.display()),
+            format!(
+                "audit.folder: {} cannot be written by this user",
+                there.display()
+            ),
             "the engine does not start",
             "make it with the engine's user as owner, mode 0700, or run this as that user",
         );
         return;
     }
     if !folder.exists() {
-        return report.good(CHECK, format!("{} is made at the first start", folder.display()));
+        return report.good(
+            CHECK,
+            format!("{} is made at the first start", folder.display()),
+        );
     }
     match Checkpoint::read(folder, key) {
         Ok(head) if key.is_some() => report.good(CHECK, format!("it ends with record {}, under this key", head.seq)),

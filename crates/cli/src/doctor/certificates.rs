@@ -40,16 +40,23 @@ pub(super) fn examine(report: &mut Report, config: &Config) {
 }
 
 fn with_cause(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
+    error
+        .source()
+        .map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
 /// Returns every certificate of a file, or none if the file cannot be read, which the loading check has reported.
 fn read(file: &Path) -> Vec<CertificateDer<'static>> {
-    CertificateDer::pem_file_iter(file).map(|all| all.filter_map(Result::ok).collect()).unwrap_or_default()
+    CertificateDer::pem_file_iter(file)
+        .map(|all| all.filter_map(Result::ok).collect())
+        .unwrap_or_default()
 }
 
 fn parse<'a>(ders: &'a [CertificateDer<'static>]) -> Vec<X509Certificate<'a>> {
-    ders.iter().filter_map(|der| X509Certificate::from_der(der).ok()).map(|(_, parsed)| parsed).collect()
+    ders.iter()
+        .filter_map(|der| X509Certificate::from_der(der).ok())
+        .map(|(_, parsed)| parsed)
+        .collect()
 }
 
 /// Checks the server's own chain.
@@ -58,7 +65,11 @@ fn server(report: &mut Report, file: &Path) {
     let chain = parse(&ders);
     let Some(leaf) = chain.first() else { return };
     let at = file.display();
-    let names = leaf.subject_alternative_name().ok().flatten().map_or(0, |names| names.value.general_names.len());
+    let names = leaf
+        .subject_alternative_name()
+        .ok()
+        .flatten()
+        .map_or(0, |names| names.value.general_names.len());
     if names == 0 {
         report.wrong(
             CHECK,
@@ -78,16 +89,27 @@ fn server(report: &mut Report, file: &Path) {
         );
     }
     for (below, above) in chain.iter().zip(chain.iter().skip(1)) {
-        if below.issuer() != above.subject() || below.verify_signature(Some(above.public_key())).is_err() {
+        if below.issuer() != above.subject()
+            || below.verify_signature(Some(above.public_key())).is_err()
+        {
             report.wrong(
                 CHECK,
-                format!("tls.certificate: {at}: {} is followed by one that did not issue it", shown(below)),
+                format!(
+                    "tls.certificate: {at}: {} is followed by one that did not issue it",
+                    shown(below)
+                ),
                 "callers cannot follow the chain to the authority they trust",
                 "put the server's certificate first, then whoever issued it, in that order",
             );
         }
     }
-    ends(report, "tls.certificate", file, &chain, "callers refuse the engine from then on");
+    ends(
+        report,
+        "tls.certificate",
+        file,
+        &chain,
+        "callers refuse the engine from then on",
+    );
 }
 
 fn authorities(report: &mut Report, key: &str, file: &Path) {
@@ -97,13 +119,23 @@ fn authorities(report: &mut Report, key: &str, file: &Path) {
         if !authority.is_ca() {
             report.wrong(
                 CHECK,
-                format!("{key}: {}: {} may not issue certificates", file.display(), shown(authority)),
+                format!(
+                    "{key}: {}: {} may not issue certificates",
+                    file.display(),
+                    shown(authority)
+                ),
                 "no caller's certificate can come from it",
                 "name the authority that issues callers' certificates, not one of those",
             );
         }
     }
-    ends(report, key, file, &all, "callers whose certificates come from it are refused from then on");
+    ends(
+        report,
+        key,
+        file,
+        &all,
+        "callers whose certificates come from it are refused from then on",
+    );
 }
 
 /// Returns the subject of a certificate for a terminal: control characters in its names are escaped.
@@ -112,20 +144,43 @@ fn shown(certificate: &X509Certificate<'_>) -> String {
 }
 
 /// Checks the expiry of certificates.
-fn ends(report: &mut Report, key: &str, file: &Path, all: &[X509Certificate<'_>], why: &'static str) {
+fn ends(
+    report: &mut Report,
+    key: &str,
+    file: &Path,
+    all: &[X509Certificate<'_>],
+    why: &'static str,
+) {
     let now = OffsetDateTime::now_utc();
     for certificate in all {
-        let (from, to) =
-            (certificate.validity().not_before.to_datetime(), certificate.validity().not_after.to_datetime());
+        let (from, to) = (
+            certificate.validity().not_before.to_datetime(),
+            certificate.validity().not_after.to_datetime(),
+        );
         let what = format!("{key}: {}: {}", file.display(), shown(certificate));
         let days = (to - now).whole_days();
         if now < from {
             let remedy = "look at the clock of this machine, and of the one that issued it";
-            report.wrong(CHECK, format!("{what} does not hold before {from}"), "it is refused until then", remedy);
+            report.wrong(
+                CHECK,
+                format!("{what} does not hold before {from}"),
+                "it is refused until then",
+                remedy,
+            );
         } else if now > to {
-            report.wrong(CHECK, format!("{what} ended on {}", to.date()), why, "issue another and put it in its place");
+            report.wrong(
+                CHECK,
+                format!("{what} ended on {}", to.date()),
+                why,
+                "issue another and put it in its place",
+            );
         } else if days < DAYS_FEW {
-            report.warn(CHECK, format!("{what} ends in {days} days"), why, "issue another and put it in its place");
+            report.warn(
+                CHECK,
+                format!("{what} ends in {days} days"),
+                why,
+                "issue another and put it in its place",
+            );
         } else {
             report.good(CHECK, format!("{what} holds for {days} days"));
         }
@@ -134,11 +189,15 @@ fn ends(report: &mut Report, key: &str, file: &Path, all: &[X509Certificate<'_>]
 
 /// Checks that each authority has a revocation list, and that none is too old.
 fn revocation(report: &mut Report, key: &str, file: &Path, authorities: &Path) {
-    let lists: Vec<CertificateRevocationListDer<'static>> = CertificateRevocationListDer::pem_file_iter(file)
-        .map(|all| all.filter_map(Result::ok).collect())
-        .unwrap_or_default();
-    let lists: Vec<CertificateRevocationList<'_>> =
-        lists.iter().filter_map(|der| CertificateRevocationList::from_der(der).ok()).map(|(_, list)| list).collect();
+    let lists: Vec<CertificateRevocationListDer<'static>> =
+        CertificateRevocationListDer::pem_file_iter(file)
+            .map(|all| all.filter_map(Result::ok).collect())
+            .unwrap_or_default();
+    let lists: Vec<CertificateRevocationList<'_>> = lists
+        .iter()
+        .filter_map(|der| CertificateRevocationList::from_der(der).ok())
+        .map(|(_, list)| list)
+        .collect();
     if lists.is_empty() {
         return; // Loading has said so.
     }
@@ -150,15 +209,24 @@ fn revocation(report: &mut Report, key: &str, file: &Path, authorities: &Path) {
         match list.next_update().map(|next| next.to_datetime()) {
             Some(next) if next < now => report.warn(
                 CHECK,
-                format!("{key}: {at}: the list of {issuer} should have been replaced on {}", next.date()),
+                format!(
+                    "{key}: {at}: the list of {issuer} should have been replaced on {}",
+                    next.date()
+                ),
                 "whoever was revoked since is still let in",
                 "have the authority issue a new list, and put it there",
             ),
-            _ => report.good(CHECK, format!("{key}: {at}: the list of {issuer} is {age} days old")),
+            _ => report.good(
+                CHECK,
+                format!("{key}: {at}: the list of {issuer} is {age} days old"),
+            ),
         }
     }
     let ders = read(authorities);
-    for authority in parse(&ders).iter().filter(|it| !lists.iter().any(|list| list.issuer() == it.subject())) {
+    for authority in parse(&ders)
+        .iter()
+        .filter(|it| !lists.iter().any(|list| list.issuer() == it.subject()))
+    {
         report.wrong(
             CHECK,
             format!("{key}: {at} has no list of {}", authority.subject()),

@@ -31,12 +31,18 @@ pub(super) fn ask(address: SocketAddr) -> Option<RunningEngine> {
     if metrics_status != 200 || !metrics.contains("sealwire_build_info") {
         return None;
     }
-    let version = metrics.split_once("sealwire_build_info{version=\"").and_then(|(_, rest)| rest.split('"').next());
-    let max_fds = metrics.lines().find_map(|line| line.strip_prefix("process_max_fds "));
+    let version = metrics
+        .split_once("sealwire_build_info{version=\"")
+        .and_then(|(_, rest)| rest.split('"').next());
+    let max_fds = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("process_max_fds "));
     Some(RunningEngine {
         ready: (status == 200, said.trim().to_owned()),
         version: version.map(str::to_owned),
-        max_fds: max_fds.and_then(|text| text.parse::<f64>().ok()).map(|count| count as u64),
+        max_fds: max_fds
+            .and_then(|text| text.parse::<f64>().ok())
+            .map(|count| count as u64),
     })
 }
 
@@ -54,9 +60,16 @@ fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&reachable(address), PATIENCE).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     stream.set_write_timeout(Some(PATIENCE)).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n").ok()?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n"
+    )
+    .ok()?;
     let mut answer = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).ok()?;
+    stream
+        .take(ANSWER_BYTES_MAX)
+        .read_to_string(&mut answer)
+        .ok()?;
     let status = answer.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
     Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
 }

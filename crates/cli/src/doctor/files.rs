@@ -12,8 +12,7 @@ const CHECK: &str = "files";
 /// The effect of an exposed file.
 const EXPOSED: &str = "other users can read or replace the secret";
 /// The effect of a file that others can replace.
-const REPLACEABLE: &str =
-    "anyone who can replace the file decides what the engine trusts, so the engine rejects the file";
+const REPLACEABLE: &str = "anyone who can replace the file decides what the engine trusts, so the engine rejects the file";
 
 /// Checks who can get at the files with secrets, and at those whose content is trusted.
 pub(super) fn modes(report: &mut Report, config: &Config) {
@@ -21,7 +20,11 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
     let tls = &config.tls;
     let mut files = vec![
         ("tls.key".to_owned(), tls.key.clone(), Secret),
-        ("tls.certificate".to_owned(), tls.certificate.clone(), Public),
+        (
+            "tls.certificate".to_owned(),
+            tls.certificate.clone(),
+            Public,
+        ),
         ("tls.client_ca".to_owned(), tls.client_ca.clone(), Public),
     ];
     if let KekSource::File(file) = &config.kek {
@@ -32,7 +35,11 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
             ("postgres.password_file", &config.postgres.password_file),
             ("postgres.client_key", &config.postgres.client_key),
         ];
-        files.extend(postgres.into_iter().filter_map(|(key, file)| Some((key.to_owned(), file.clone()?, Secret))));
+        files.extend(
+            postgres
+                .into_iter()
+                .filter_map(|(key, file)| Some((key.to_owned(), file.clone()?, Secret))),
+        );
     }
     if let Some(file) = &config.kek_providers {
         files.push(("kek.providers".to_owned(), file.clone(), Public));
@@ -41,9 +48,9 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
     for (name, settings) in Providers::load(config).iter().flat_map(Providers::iter) {
         if name != LOCAL_PROVIDER {
             let of_provider = settings.files().into_iter();
-            files.extend(
-                of_provider.map(|(key, file, kind)| (format!("provider {name}: {key}"), file.to_owned(), kind)),
-            );
+            files.extend(of_provider.map(|(key, file, kind)| {
+                (format!("provider {name}: {key}"), file.to_owned(), kind)
+            }));
         }
     }
     let mut looked = 0;
@@ -53,15 +60,22 @@ pub(super) fn modes(report: &mut Report, config: &Config) {
             continue;
         }
         looked += usize::from(kind == Secret);
-        if let Err(FileError { reason: FileErrorReason::Exposed(Exposure { problem, remedy }), .. }) =
-            TrustedFile::open(&file, kind)
+        if let Err(FileError {
+            reason: FileErrorReason::Exposed(Exposure { problem, remedy }),
+            ..
+        }) = TrustedFile::open(&file, kind)
         {
             let effect = if kind == Secret { EXPOSED } else { REPLACEABLE };
             let advice = match remedy {
                 Some(command) => format!("run `{command}`"),
                 None => "move the file as named, and change the setting".to_owned(),
             };
-            report.wrong(CHECK, format!("{key}: {}: {problem}", file.display()), effect, advice);
+            report.wrong(
+                CHECK,
+                format!("{key}: {}: {problem}", file.display()),
+                effect,
+                advice,
+            );
         }
     }
     let kept = match config.state.mode {
@@ -119,7 +133,12 @@ pub(super) fn room(report: &mut Report, key: &str, folder: &Path, why: &'static 
     }
     // Some file systems have no fixed number of files and report 0.
     if disk.f_files > 0 && disk.f_favail < disk.f_files / 100 * FILES_FEW {
-        let what = format!("{key}: {} of {} files are left at {}", disk.f_favail, disk.f_files, folder.display());
+        let what = format!(
+            "{key}: {} of {} files are left at {}",
+            disk.f_favail,
+            disk.f_files,
+            folder.display()
+        );
         report.warn(
             CHECK,
             what,

@@ -20,8 +20,13 @@ pub(super) fn cpu(report: &mut Report) {
     const CHECK: &str = "processor";
     #[cfg(target_arch = "x86_64")]
     let (aes, more) = (
-        std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq"),
-        if std::arch::is_x86_feature_detected!("vaes") { "AES-NI, VAES" } else { "AES-NI" },
+        std::arch::is_x86_feature_detected!("aes")
+            && std::arch::is_x86_feature_detected!("pclmulqdq"),
+        if std::arch::is_x86_feature_detected!("vaes") {
+            "AES-NI, VAES"
+        } else {
+            "AES-NI"
+        },
     );
     #[cfg(target_arch = "aarch64")]
     let (aes, more) = (std::arch::is_aarch64_feature_detected!("aes"), "ARMv8 AES");
@@ -43,7 +48,8 @@ pub(super) fn cpu(report: &mut Report) {
 pub(super) fn entropy(report: &mut Report) {
     const CHECK: &str = "entropy";
     let mut drawn = [[0_u8; 32]; 2];
-    let draw = |into: &mut [u8; 32]| rustix::rand::getrandom(into, rustix::rand::GetRandomFlags::NONBLOCK);
+    let draw =
+        |into: &mut [u8; 32]| rustix::rand::getrandom(into, rustix::rand::GetRandomFlags::NONBLOCK);
     let bytes = drawn.each_mut().map(|into| draw(into).unwrap_or(0));
     if bytes == [32, 32] && drawn[0] != drawn[1] {
         report.good(CHECK, "the system's random source is seeded");
@@ -77,10 +83,17 @@ pub(super) fn core_dumps(report: &mut Report) {
 pub(super) fn swap(report: &mut Report) {
     const CHECK: &str = "swap";
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let used: Vec<&str> = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    let used: Vec<&str> = swaps
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
     match swapped_to_disk(&used) {
         None if used.is_empty() => report.good(CHECK, "there is none"),
-        None => report.good(CHECK, "what there is stays in memory, or is encrypted by name"),
+        None => report.good(
+            CHECK,
+            "what there is stays in memory, or is encrypted by name",
+        ),
         Some(device) => report.warn(
             CHECK,
             format!("{device} is swapped to"),
@@ -94,7 +107,9 @@ pub(super) fn swap(report: &mut Report) {
 /// device.
 fn swapped_to_disk<'a>(devices: &[&'a str]) -> Option<&'a str> {
     let fine = |device: &str| {
-        device.starts_with("/dev/zram") || device.starts_with("/dev/mapper/") || device.starts_with("/dev/dm-")
+        device.starts_with("/dev/zram")
+            || device.starts_with("/dev/mapper/")
+            || device.starts_with("/dev/dm-")
     };
     devices.iter().copied().find(|device| !fine(device))
 }
@@ -102,7 +117,10 @@ fn swapped_to_disk<'a>(devices: &[&'a str]) -> Option<&'a str> {
 /// Checks that the clock is plausible.
 pub(super) fn clock(report: &mut Report) {
     const CHECK: &str = "clock";
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
     if now >= BUILT_AFTER_S {
         report.good(CHECK, "it is later than this program");
     } else {
@@ -116,21 +134,34 @@ pub(super) fn clock(report: &mut Report) {
 }
 
 /// Checks that enough file descriptors are allowed for the configured connections.
-pub(super) fn file_descriptors(report: &mut Report, config: &Config, engine: Option<&RunningEngine>) {
+pub(super) fn file_descriptors(
+    report: &mut Report,
+    config: &Config,
+    engine: Option<&RunningEngine>,
+) {
     const CHECK: &str = "file descriptors";
     let wanted = config.limits.connections_max as u64 + FDS_BESIDE;
     let (whose, has) = match engine.and_then(|engine| engine.max_fds) {
         Some(has) => ("the engine that runs", has),
         // A start raises its limit as far as it may.
-        None => ("an engine of this shell", getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)),
+        None => (
+            "an engine of this shell",
+            getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
+        ),
     };
     let what = format!("{whose} may open {has}, and limits.connections_max needs {wanted}");
     if has >= wanted {
         report.good(CHECK, what);
     } else {
         let why = "the engine stops accepting connections before its own limit says so";
-        let remedy = format!("LimitNOFILE={wanted} in the unit, `ulimit -n {wanted}` in a shell, or fewer connections");
-        if engine.is_some() { report.wrong(CHECK, what, why, remedy) } else { report.warn(CHECK, what, why, remedy) }
+        let remedy = format!(
+            "LimitNOFILE={wanted} in the unit, `ulimit -n {wanted}` in a shell, or fewer connections"
+        );
+        if engine.is_some() {
+            report.wrong(CHECK, what, why, remedy)
+        } else {
+            report.warn(CHECK, what, why, remedy)
+        }
     }
 }
 
@@ -138,21 +169,49 @@ pub(super) fn file_descriptors(report: &mut Report, config: &Config, engine: Opt
 pub(super) fn memory(report: &mut Report, config: &Config) {
     const CHECK: &str = "memory";
     let kib = |text: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("MemTotal:"))?;
         line.trim().trim_end_matches(" kB").parse::<u64>().ok()
     };
-    let machine = fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(kib).map(|kib| kib << 10);
-    let group = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let machine = fs::read_to_string("/proc/meminfo")
+        .ok()
+        .as_deref()
+        .and_then(kib)
+        .map(|kib| kib << 10);
+    let group = fs::read_to_string("/sys/fs/cgroup/memory.max")
+        .ok()
+        .and_then(|text| text.trim().parse::<u64>().ok());
     let Some(has) = machine.into_iter().chain(group).min() else {
         return report.good(CHECK, "this system does not say how much there is");
     };
     let wanted = config.schedule.memory_bytes();
-    let what = format!("there are {} MiB, and schedule.memory_mib lets calls hold {}", has >> 20, wanted >> 20);
+    let what = format!(
+        "there are {} MiB, and schedule.memory_mib lets calls hold {}",
+        has >> 20,
+        wanted >> 20
+    );
     let why = "the system ends a process that takes more than there is, in the middle of its calls";
     if wanted > has {
-        report.wrong(CHECK, what, why, format!("schedule.memory_mib = {}, or more memory", (has >> 21).max(1)));
+        report.wrong(
+            CHECK,
+            what,
+            why,
+            format!(
+                "schedule.memory_mib = {}, or more memory",
+                (has >> 21).max(1)
+            ),
+        );
     } else if wanted > has / 4 * 3 {
-        report.warn(CHECK, what, why, format!("schedule.memory_mib = {}, or more memory", (has >> 21).max(1)));
+        report.warn(
+            CHECK,
+            what,
+            why,
+            format!(
+                "schedule.memory_mib = {}, or more memory",
+                (has >> 21).max(1)
+            ),
+        );
     } else {
         report.good(CHECK, what);
     }

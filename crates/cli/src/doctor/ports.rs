@@ -19,7 +19,10 @@ pub(super) fn examine(report: &mut Report, config: &Config, engine: Option<&Runn
         ("admin.address", Some(config.admin.address)),
         ("control.address", control),
     ];
-    for (key, address) in addresses.into_iter().filter_map(|(key, address)| Some((key, address?))) {
+    for (key, address) in addresses
+        .into_iter()
+        .filter_map(|(key, address)| Some((key, address?)))
+    {
         listen(report, key, address, engine.is_some());
         if address.ip().is_unspecified() && key != "listen.address" {
             report.warn(
@@ -37,7 +40,10 @@ fn running(report: &mut Report, config: &Config, engine: &RunningEngine) {
     let (is_ready, said) = &engine.ready;
     let at = config.admin.address;
     if *is_ready {
-        report.good("engine", format!("one runs and is ready, says http://{at}/ready/store"));
+        report.good(
+            "engine",
+            format!("one runs and is ready, says http://{at}/ready/store"),
+        );
     } else {
         report.wrong(
             "engine",

@@ -53,8 +53,14 @@ pub(super) async fn examine(
     let mut trials = JoinSet::new();
     for (name, settings) in providers.iter() {
         if is_active(name) {
-            let (providers, name, settings) = (Arc::clone(providers), name.to_owned(), settings.clone());
-            trials.spawn(async move { (name.clone(), within(trial(&providers, &name, &settings)).await) });
+            let (providers, name, settings) =
+                (Arc::clone(providers), name.to_owned(), settings.clone());
+            trials.spawn(async move {
+                (
+                    name.clone(),
+                    within(trial(&providers, &name, &settings)).await,
+                )
+            });
         } else if name != LOCAL_PROVIDER {
             report.warn(
                 CHECK,
@@ -91,34 +97,64 @@ async fn slots(report: &mut Report, providers: &Arc<Providers>, set: [u8; 16], r
     let results: BTreeMap<_, _> = unwraps.join_all().await.into_iter().collect();
     let works = results.values().any(Result::is_ok);
     for slot in &root.slots {
-        let RootSlot { number, provider, kind, .. } = slot;
+        let RootSlot {
+            number,
+            provider,
+            kind,
+            ..
+        } = slot;
         let named = format!("slot {number} (provider {provider}, {kind})");
         if providers.needs_holders(slot) {
-            report.good(CHECK, format!("{named} opens with the holders of shares; {}", last_check(slot)));
+            report.good(
+                CHECK,
+                format!(
+                    "{named} opens with the holders of shares; {}",
+                    last_check(slot)
+                ),
+            );
             continue;
         }
-        let remedy =
-            "restore access to the provider and its permission for the key; `sealwire kek verify` checks it again";
+        let remedy = "restore access to the provider and its permission for the key; `sealwire kek verify` checks it again";
         match results.get(number) {
             Some(Ok(())) => {
                 let age = age_text(slot.verified_unix_s);
-                report.good(CHECK, format!("{named} unwraps root key {root}; the last `kek verify` was {age} ago"));
+                report.good(
+                    CHECK,
+                    format!("{named} unwraps root key {root}; the last `kek verify` was {age} ago"),
+                );
             }
             Some(Err(reason)) if works => {
-                report.warn(CHECK, format!("{named} does not unwrap root key {root}: {reason}"), DOWN, remedy);
+                report.warn(
+                    CHECK,
+                    format!("{named} does not unwrap root key {root}: {reason}"),
+                    DOWN,
+                    remedy,
+                );
             }
             Some(Err(reason)) => {
-                let why = "no slot unwraps this root key: an engine that starts cannot open any key";
-                report.wrong(CHECK, format!("{named} does not unwrap root key {root}: {reason}"), why, remedy);
+                let why =
+                    "no slot unwraps this root key: an engine that starts cannot open any key";
+                report.wrong(
+                    CHECK,
+                    format!("{named} does not unwrap root key {root}: {reason}"),
+                    why,
+                    remedy,
+                );
             }
             None => {}
         }
     }
-    let mut alone = root.slots.iter().filter(|slot| !providers.needs_holders(slot));
+    let mut alone = root
+        .slots
+        .iter()
+        .filter(|slot| !providers.needs_holders(slot));
     if let (Some(slot), None) = (alone.next(), alone.next()) {
         report.warn(
             CHECK,
-            format!("root key {root} has one slot that starts an engine, of provider {}", slot.provider),
+            format!(
+                "root key {root} has one slot that starts an engine, of provider {}",
+                slot.provider
+            ),
             "if that provider loses its key, nothing sealed can be opened again",
             "configure another provider, and run `sealwire kek add` for it",
         );
@@ -126,13 +162,24 @@ async fn slots(report: &mut Report, providers: &Arc<Providers>, set: [u8; 16], r
 }
 
 /// Wraps a test value, and unwraps it unless that needs the holders of shares.
-async fn trial(providers: &Providers, name: &str, settings: &ProviderSettings) -> Result<(), String> {
+async fn trial(
+    providers: &Providers,
+    name: &str,
+    settings: &ProviderSettings,
+) -> Result<(), String> {
     if let ProviderSettings::Pkcs11(options) = settings {
         // Also checks that the token rejects altered values.
-        return Pkcs11Provider::new(options.clone()).check().await.map_err(|error| error.to_string());
+        return Pkcs11Provider::new(options.clone())
+            .check()
+            .await
+            .map_err(|error| error.to_string());
     }
     let root = RootKey::generate().map_err(|error| error.to_string())?;
-    providers.new_slot(name, [0; 16], &root, 0).await.map(drop).map_err(|error| error.to_string())
+    providers
+        .new_slot(name, [0; 16], &root, 0)
+        .await
+        .map(drop)
+        .map_err(|error| error.to_string())
 }
 
 fn last_check(slot: &RootSlot) -> String {
@@ -144,12 +191,16 @@ fn last_check(slot: &RootSlot) -> String {
 
 async fn within(check: impl Future<Output = Result<(), String>>) -> Result<(), String> {
     let late = |_| Err(format!("no answer within {USE_SECONDS_MAX} seconds"));
-    tokio::time::timeout(Duration::from_secs(USE_SECONDS_MAX), check).await.unwrap_or_else(late)
+    tokio::time::timeout(Duration::from_secs(USE_SECONDS_MAX), check)
+        .await
+        .unwrap_or_else(late)
 }
 
 /// Prints the time since a moment, in days or, below two days, in hours.
 fn age_text(unix_s: u64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
     match now.saturating_sub(unix_s) / 3_600 {
         hours @ 0..48 => format!("{hours} hours"),
         hours => format!("{} days", hours / 24),

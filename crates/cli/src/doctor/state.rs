@@ -25,7 +25,12 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
         Ok(unsealer) => unsealer,
         Err(error) => {
             let remedy = "restore the named file from a backup, with its owner and permissions, or access to the provider; never write another key there. Then run `sealwire doctor` again";
-            report.wrong(CHECK, error.to_string(), "no app key can be opened without it", remedy);
+            report.wrong(
+                CHECK,
+                error.to_string(),
+                "no app key can be opened without it",
+                remedy,
+            );
             audit::examine(report, config, None);
             place(report, config, engine_runs).await;
             return;
@@ -38,7 +43,12 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
         }
         Err(error) => {
             let remedy = "restore access to the named provider: network, credentials, permission for the key. Or configure a provider of another slot that the store has. Then run `sealwire doctor` again";
-            report.wrong(CHECK, error.to_string(), "no app key can be opened without it", remedy);
+            report.wrong(
+                CHECK,
+                error.to_string(),
+                "no app key can be opened without it",
+                remedy,
+            );
             None
         }
     };
@@ -59,7 +69,10 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
             stores.close().await;
             match loaded {
                 Ok(state) => {
-                    report.good("state", format!("{} apps are there, and their keys open", state.apps.len()));
+                    report.good(
+                        "state",
+                        format!("{} apps are there, and their keys open", state.apps.len()),
+                    );
                     old_records(report, &state.apps);
                 }
                 Err(error) => refused(report, &error),
@@ -67,7 +80,10 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
         }
         Err(StoreError::InUse { process, .. }) if engine_runs => {
             let by = process.map_or_else(String::new, |id| format!(", process {id}"));
-            report.good("state", format!("the folder is in use by the engine that runs{by}"));
+            report.good(
+                "state",
+                format!("the folder is in use by the engine that runs{by}"),
+            );
             // The engine keeps a copy of the record beside its audit log.
             if let Ok(Some(record)) = copied_record(config) {
                 providers::examine(report, config, unsealer.providers(), Some(&record)).await;
@@ -80,9 +96,19 @@ pub(super) async fn examine(report: &mut Report, config: &Config, engine_runs: b
 /// Names collections of objects that read records of which nobody can tell who sealed them.
 fn old_records(report: &mut Report, apps: &[App]) {
     let of_app = |app: &App| {
-        let reads_old = |collection: &Collection| collection.schema().is_some_and(|schema| schema.records.has_old());
-        let names = app.collections.iter().filter(|(_, collection)| reads_old(collection)).map(|(name, _)| name);
-        names.map(|name| format!("{} of {}", name.as_str(), app.keys.app())).collect::<Vec<_>>()
+        let reads_old = |collection: &Collection| {
+            collection
+                .schema()
+                .is_some_and(|schema| schema.records.has_old())
+        };
+        let names = app
+            .collections
+            .iter()
+            .filter(|(_, collection)| reads_old(collection))
+            .map(|(name, _)| name);
+        names
+            .map(|name| format!("{} of {}", name.as_str(), app.keys.app()))
+            .collect::<Vec<_>>()
     };
     let old: Vec<String> = apps.iter().flat_map(of_app).collect();
     if !old.is_empty() {
@@ -146,14 +172,18 @@ fn refused(report: &mut Report, error: &StoreError) {
             "the engine does not start: someone wrote to the store, or put back an older state",
             "copy the store aside as it is, find out who did, then restore the whole store from the latest sound backup: docs/operations.md",
         ),
-        StoreError::InUse { .. } => {
-            ("the engine does not start", "stop whoever has it, or give this engine another folder")
-        }
+        StoreError::InUse { .. } => (
+            "the engine does not start",
+            "stop whoever has it, or give this engine another folder",
+        ),
         StoreError::Damaged { .. } => (
             "the engine does not start",
             "copy it aside as it is, then restore it from the latest backup: docs/operations.md",
         ),
-        StoreError::Newer { .. } => ("the engine does not start", "upgrade the program on this machine"),
+        StoreError::Newer { .. } => (
+            "the engine does not start",
+            "upgrade the program on this machine",
+        ),
         _ => (
             "the engine does not start",
             "correct what is named, with the user and from the folder that the engine has",
@@ -166,12 +196,18 @@ fn refused(report: &mut Report, error: &StoreError) {
 fn is_ours(report: &mut Report, folder: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
     let owner = std::fs::metadata(folder).map(|metadata| metadata.uid());
-    if owner.as_ref().is_ok_and(|owner| *owner == rustix::process::geteuid().as_raw()) {
+    if owner
+        .as_ref()
+        .is_ok_and(|owner| *owner == rustix::process::geteuid().as_raw())
+    {
         return true;
     }
     report.warn(
         "state",
-        format!("state.folder: {} belongs to another user, and was not opened", folder.display()),
+        format!(
+            "state.folder: {} belongs to another user, and was not opened",
+            folder.display()
+        ),
         "whether the key-encryption key opens it is not known",
         "run this as the user of the engine: `sudo -u sealwire sealwire doctor`",
     );
@@ -185,7 +221,12 @@ async fn place(report: &mut Report, config: &Config, engine_runs: bool) -> bool 
         Mode::Embedded => embedded(report, &config.state.folder, engine_runs),
         Mode::Postgres => match examine_postgres(postgres_options(&config.postgres)).await {
             Ok(found) => {
-                database(report, &found, Duration::from_millis(config.postgres.timeout_ms), needed(config));
+                database(
+                    report,
+                    &found,
+                    Duration::from_millis(config.postgres.timeout_ms),
+                    needed(config),
+                );
                 found.schema == found.schema_known
             }
             Err(error) => {
@@ -202,19 +243,33 @@ async fn place(report: &mut Report, config: &Config, engine_runs: bool) -> bool 
 }
 
 fn embedded(report: &mut Report, folder: &Path, engine_runs: bool) -> bool {
-    let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
-    files::room(report, "state.folder", there, "a full disk fails every write of a token");
+    let there = folder
+        .ancestors()
+        .find(|folder| folder.is_dir())
+        .unwrap_or(Path::new("."));
+    files::room(
+        report,
+        "state.folder",
+        there,
+        "a full disk fails every write of a token",
+    );
     if !engine_runs && rustix::fs::access(there, rustix::fs::Access::WRITE_OK).is_err() {
         report.wrong(
             "state",
-            format!("state.folder: {} cannot be written by this user", there.display()),
+            format!(
+                "state.folder: {} cannot be written by this user",
+                there.display()
+            ),
             "the engine keeps apps, keys and tokens there",
             "make it with the engine's user as owner, mode 0700, or run this as that user",
         );
         return false;
     }
     if !folder.exists() {
-        report.good("state", format!("{} is made at the first start", folder.display()));
+        report.good(
+            "state",
+            format!("{} is made at the first start", folder.display()),
+        );
         return false;
     }
     engine_runs || is_ours(report, folder)
@@ -228,11 +283,29 @@ fn needed(config: &Config) -> u32 {
 
 fn database(report: &mut Report, found: &Examined, timeout: Duration, needed: u32) {
     const CHECK: &str = "database";
-    let Examined { version, schema, schema_known, latency, .. } = found;
-    let over = if found.tls { "over TLS" } else { "without TLS, over a socket or loopback" };
-    report.good(CHECK, format!("PostgreSQL {version} answers {over} in {:.1} ms", latency.as_secs_f64() * 1e3));
+    let Examined {
+        version,
+        schema,
+        schema_known,
+        latency,
+        ..
+    } = found;
+    let over = if found.tls {
+        "over TLS"
+    } else {
+        "without TLS, over a socket or loopback"
+    };
+    report.good(
+        CHECK,
+        format!(
+            "PostgreSQL {version} answers {over} in {:.1} ms",
+            latency.as_secs_f64() * 1e3
+        ),
+    );
     match *schema {
-        0 if found.may_create => report.good(CHECK, "it has no schema yet; the first start makes it"),
+        0 if found.may_create => {
+            report.good(CHECK, "it has no schema yet; the first start makes it")
+        }
         0 => report.wrong(
             CHECK,
             "it has no schema, and this user may not make one",
@@ -240,20 +313,39 @@ fn database(report: &mut Report, found: &Examined, timeout: Duration, needed: u3
             "GRANT CREATE ON DATABASE to that user, at least for the first start",
         ),
         _ if schema < schema_known => {
-            report.good(CHECK, format!("its schema is version {schema}; the next start brings it to {schema_known}"));
+            report.good(
+                CHECK,
+                format!(
+                    "its schema is version {schema}; the next start brings it to {schema_known}"
+                ),
+            );
         }
         _ => report.good(CHECK, format!("its schema is version {schema}")),
     }
     let lost = "what was acknowledged is lost when the machine of the database fails";
     if !found.fsync {
-        report.wrong(CHECK, "fsync is off", lost, "set fsync = on in postgresql.conf and restart it");
+        report.wrong(
+            CHECK,
+            "fsync is off",
+            lost,
+            "set fsync = on in postgresql.conf and restart it",
+        );
     }
     if !found.full_page_writes {
-        let remedy = "set full_page_writes = on in postgresql.conf, unless the disk writes pages whole";
-        report.warn(CHECK, "full_page_writes is off", "a page half-written in a crash damages the database", remedy);
+        let remedy =
+            "set full_page_writes = on in postgresql.conf, unless the disk writes pages whole";
+        report.warn(
+            CHECK,
+            "full_page_writes is off",
+            "a page half-written in a crash damages the database",
+            remedy,
+        );
     }
     match &*found.synchronous_commit {
-        "off" => report.good(CHECK, "synchronous_commit is off there; sessions of the engine set it on"),
+        "off" => report.good(
+            CHECK,
+            "synchronous_commit is off there; sessions of the engine set it on",
+        ),
         other => report.good(CHECK, format!("synchronous_commit is {other}")),
     }
     if let Some(citus) = &found.citus {
@@ -279,16 +371,26 @@ fn database(report: &mut Report, found: &Examined, timeout: Duration, needed: u3
     if free < needed {
         report.warn(
             CHECK,
-            format!("{free} of {} connections are free there, and an engine takes {needed}", found.connections_max),
+            format!(
+                "{free} of {} connections are free there, and an engine takes {needed}",
+                found.connections_max
+            ),
             "an engine that gets none of a kind does not answer calls that need it",
             "raise max_connections there, or lower postgres.writers and postgres.readers",
         );
     }
     if found.clock_ahead_s.abs() > CLOCK_S_MANY {
-        let way = if found.clock_ahead_s > 0.0 { "ahead of" } else { "behind" };
+        let way = if found.clock_ahead_s > 0.0 {
+            "ahead of"
+        } else {
+            "behind"
+        };
         report.warn(
             "clock",
-            format!("the database's is {:.0} s {way} this machine's", found.clock_ahead_s.abs()),
+            format!(
+                "the database's is {:.0} s {way} this machine's",
+                found.clock_ahead_s.abs()
+            ),
             "tokens expire, and engines are taken for dead, at the wrong time",
             "keep both right by NTP: `timedatectl`",
         );
@@ -298,7 +400,13 @@ fn database(report: &mut Report, found: &Examined, timeout: Duration, needed: u3
 /// Checks a database with the extension Citus.
 fn cluster(report: &mut Report, found: &CitusCluster) {
     const CHECK: &str = "database";
-    let CitusCluster { version, is_coordinator, distributed, misplaced, workers } = found;
+    let CitusCluster {
+        version,
+        is_coordinator,
+        distributed,
+        misplaced,
+        workers,
+    } = found;
     if !is_coordinator {
         report.wrong(
             CHECK,
@@ -317,12 +425,21 @@ fn cluster(report: &mut Report, found: &CitusCluster) {
         );
     } else {
         let tables = distributed.join(", ");
-        report.good(CHECK, format!("Citus {version} distributes {tables} by app over {} workers", workers.len()));
+        report.good(
+            CHECK,
+            format!(
+                "Citus {version} distributes {tables} by app over {} workers",
+                workers.len()
+            ),
+        );
     }
     if !misplaced.is_empty() {
         report.wrong(
             CHECK,
-            format!("these tables are not where the rest of an app is: {}", misplaced.join(", ")),
+            format!(
+                "these tables are not where the rest of an app is: {}",
+                misplaced.join(", ")
+            ),
             "calls fail or are slow",
             "stop the engines and run `sealwire store distribute`: docs/citus.md",
         );
@@ -344,7 +461,10 @@ fn cluster(report: &mut Report, found: &CitusCluster) {
             ),
             Ok((_, commit)) if commit == "off" => report.wrong(
                 CHECK,
-                format!("synchronous_commit is off on worker {} in sessions of the coordinator", worker.name),
+                format!(
+                    "synchronous_commit is off on worker {} in sessions of the coordinator",
+                    worker.name
+                ),
                 lost,
                 "run `sealwire store distribute`, which sets it for the role on every node",
             ),

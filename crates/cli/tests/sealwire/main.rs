@@ -9,7 +9,11 @@
 //! | `no_alloc` | field operations, with their allocations counted |
 //! | `operations` | the operators' guide, dashboard, alerts, unit and container file, compared with the program |
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests, which lints only know in unit tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of tests, which lints only know in unit tests"
+)]
 
 mod cli;
 mod cluster;

@@ -10,9 +10,12 @@ use allocation_counter::measure;
 use sealwire_config::Config;
 use sealwire_crypto::evervault::{self, Form};
 use sealwire_crypto::{
-    AppId, AppKeys, Curve, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, KeyVersion, Opener, Sealer,
+    AppId, AppKeys, Curve, Encoding, EpochLifetime, KeyPair, KeyScope, KeyState, KeyVersion,
+    Opener, Sealer,
 };
-use sealwire_engine::operations::{OpenFields, OutsideSealers, RewrapFields, SealFields, ShowFields, UnopenedFields};
+use sealwire_engine::operations::{
+    OpenFields, OutsideSealers, RewrapFields, SealFields, ShowFields, UnopenedFields,
+};
 use sealwire_jobs::field_errors::{FieldErrors, FieldFault};
 use sealwire_jobs::field_opener::{Evervault, FieldOpener};
 use sealwire_jobs::field_sealer::FieldSealer;
@@ -24,34 +27,69 @@ use sealwire_wire::OnError;
 
 /// Makes an app with an old and a new key.
 fn app() -> Arc<AppKeys> {
-    let version = |number| KeyVersion::new(number, KeyState::Active, KeyPair::generate(Curve::P256).unwrap());
+    let version = |number| {
+        KeyVersion::new(
+            number,
+            KeyState::Active,
+            KeyPair::generate(Curve::P256).unwrap(),
+        )
+    };
     Arc::new(AppKeys::new(AppId::new("shop").unwrap(), vec![version(1), version(2)]).unwrap())
 }
 
 fn version(keys: &AppKeys, number: u32) -> Arc<KeyVersion> {
-    Arc::clone(keys.versions().iter().find(|version| version.number == number).unwrap())
+    Arc::clone(
+        keys.versions()
+            .iter()
+            .find(|version| version.number == number)
+            .unwrap(),
+    )
 }
 
 fn sealer(keys: &AppKeys, number: u32, encoding: Encoding) -> FieldSealer {
-    let sealer = Sealer::new(keys.app(), version(keys, number), KeyScope::Request, encoding, b"ctx").unwrap();
+    let sealer = Sealer::new(
+        keys.app(),
+        version(keys, number),
+        KeyScope::Request,
+        encoding,
+        b"ctx",
+    )
+    .unwrap();
     FieldSealer::Native(sealer.into())
 }
 
 fn evervault_sealer(keys: &AppKeys, number: u32) -> FieldSealer {
-    let form = Form::Metadata { role: None, encrypted_at: 1_700_000_000 };
+    let form = Form::Metadata {
+        role: None,
+        encrypted_at: 1_700_000_000,
+    };
     let sealer = evervault::Sealer::new(version(keys, number), KeyScope::Request, &form).unwrap();
     FieldSealer::Evervault(sealer.into())
 }
 
 fn sealing(writer: FieldSealer) -> SealFields {
-    SealFields { writer, cancel: Arc::default(), faults: FieldErrors::new(OnError::Fail, 10, 10) }
+    SealFields {
+        writer,
+        cancel: Arc::default(),
+        faults: FieldErrors::new(OnError::Fail, 10, 10),
+    }
 }
 
 /// Makes a sealer that shares the key of the epoch.
 fn sharing(keys: &AppKeys, encoding: Encoding) -> FieldSealer {
-    let (newest, lifetime) =
-        (keys.newest(Curve::P256).unwrap(), EpochLifetime::from_ms(EpochLifetime::MS_MAX).unwrap());
-    let sealer = Sealer::in_epoch(keys.app(), Arc::clone(newest), lifetime, Instant::now, encoding, b"ctx").unwrap();
+    let (newest, lifetime) = (
+        keys.newest(Curve::P256).unwrap(),
+        EpochLifetime::from_ms(EpochLifetime::MS_MAX).unwrap(),
+    );
+    let sealer = Sealer::in_epoch(
+        keys.app(),
+        Arc::clone(newest),
+        lifetime,
+        Instant::now,
+        encoding,
+        b"ctx",
+    )
+    .unwrap();
     FieldSealer::Native(sealer.into())
 }
 
@@ -67,7 +105,10 @@ fn opening(keys: &Arc<AppKeys>) -> OpenFields {
 }
 
 fn showing(keys: &Arc<AppKeys>) -> ShowFields {
-    ShowFields { open: opening(keys), shown: Disclosure::clear() }
+    ShowFields {
+        open: opening(keys),
+        shown: Disclosure::clear(),
+    }
 }
 
 fn document(fields: u32) -> Vec<u8> {
@@ -84,19 +125,28 @@ fn document(fields: u32) -> Vec<u8> {
 }
 
 /// Returns the transformed document, and the number of allocations.
-fn walk(input: &[u8], containers: Containers, mut transform: impl Transform<Error = FieldFault>) -> (Vec<u8>, u64) {
+fn walk(
+    input: &[u8],
+    containers: Containers,
+    mut transform: impl Transform<Error = FieldFault>,
+) -> (Vec<u8>, u64) {
     let mut out = Vec::with_capacity(input.len() * 20);
     let everything = Arc::new(Selection::everything());
     let counted = measure(|| {
         let mut walk = Walk::new(everything, containers, WalkLimits::default());
-        while walk.advance(input, &mut out, &mut transform, Budget::fields(100)) == Ok(Progress::More) {}
+        while walk.advance(input, &mut out, &mut transform, Budget::fields(100))
+            == Ok(Progress::More)
+        {}
     });
     (out, counted.count_total)
 }
 
 #[test]
 fn twenty_fields_cost_as_many_allocations_as_two_thousand() {
-    for (read, written) in [(Encoding::Text, Encoding::Binary), (Encoding::Binary, Encoding::Text)] {
+    for (read, written) in [
+        (Encoding::Text, Encoding::Binary),
+        (Encoding::Binary, Encoding::Text),
+    ] {
         let allocations = [20, 2_000].map(|fields| {
             // Of its own, because an epoch keeps what its first request allocated.
             let keys = app();
@@ -123,7 +173,11 @@ fn nor_do_evervault_strings_cost_more_of_them() {
     let keys = app();
     let allocations = [20, 2_000].map(|fields| {
         let plain = document(fields);
-        let (sealed, sealing) = walk(&plain, Containers::Whole, sealing(evervault_sealer(&keys, 1)));
+        let (sealed, sealing) = walk(
+            &plain,
+            Containers::Whole,
+            sealing(evervault_sealer(&keys, 1)),
+        );
         let (opened, open) = walk(&sealed, Containers::Descend, showing(&keys));
         assert!(opened == plain && sealed != plain);
         [sealing, open]
@@ -137,8 +191,12 @@ fn a_call_that_is_not_traced_allocates_nothing_for_that() {
     let sampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
     let mut config = Config::defaults(Path::new("")).traces;
-    let service = || Service { name: "test", instance: String::new() };
-    let traces = |settings: &_| Traces::start(settings, service(), &SpanMetrics::default()).unwrap();
+    let service = || Service {
+        name: "test",
+        instance: String::new(),
+    };
+    let traces =
+        |settings: &_| Traces::start(settings, service(), &SpanMetrics::default()).unwrap();
     let off = traces(&config);
     config.endpoint = Endpoint::parse("http://127.0.0.1:1/v1/traces");
     let on = traces(&config);
@@ -154,10 +212,21 @@ fn a_call_that_is_not_traced_allocates_nothing_for_that() {
         // The first random number of a thread allocates its generator.
         let _ = traces.sample(traceparent);
         let (mut kept, begun) = (0, Instant::now());
-        let count = measure(|| kept = (0..100_000).filter(|_| traces.sample(black_box(traceparent)).is_some()).count());
-        println!("{name}, {traceparent:?}: {} ns", begun.elapsed().as_nanos() / 100_000);
+        let count = measure(|| {
+            kept = (0..100_000)
+                .filter(|_| traces.sample(black_box(traceparent)).is_some())
+                .count()
+        });
+        println!(
+            "{name}, {traceparent:?}: {} ns",
+            begun.elapsed().as_nanos() / 100_000
+        );
         // One request in a million is sampled by chance.
-        assert!(count.count_total == 0 && kept < 100, "{name}: {} allocations, {kept} kept", count.count_total);
+        assert!(
+            count.count_total == 0 && kept < 100,
+            "{name}: {} allocations, {kept} kept",
+            count.count_total
+        );
     }
     assert!(on.sample(Some(sampled)).is_some());
 }

@@ -17,11 +17,19 @@ const MINUTES: RetryLimits = within(Duration::from_secs(600));
 const ONCE: RetryLimits = within(Duration::ZERO);
 
 const fn within(retry_timeout: Duration) -> RetryLimits {
-    RetryLimits { deadline: Duration::from_secs(30), retry_timeout }
+    RetryLimits {
+        deadline: Duration::from_secs(30),
+        retry_timeout,
+    }
 }
 
 async fn permit(pacer: &Pacer) -> Permit<'_> {
-    let time = RequestTime { began: Instant::now(), limits: MINUTES, deadline: None, pause_end: None };
+    let time = RequestTime {
+        began: Instant::now(),
+        limits: MINUTES,
+        deadline: None,
+        pause_end: None,
+    };
     pacer.acquire(&time).await.expect("a permit is free")
 }
 
@@ -60,7 +68,12 @@ async fn errors_that_pass_are_waited_out_and_no_others() {
         (rpc(ErrorCode::Overloaded), true),
         (rpc(ErrorCode::Unavailable), true),
         (refused(), true),
-        (Error::Disconnected { why: "reset".into() }, true),
+        (
+            Error::Disconnected {
+                why: "reset".into(),
+            },
+            true,
+        ),
         (Error::Deadline, true),
         (not_yet(), true),
         (rpc(ErrorCode::Conflict), false),
@@ -71,9 +84,17 @@ async fn errors_that_pass_are_waited_out_and_no_others() {
         (Error::RequestTooLong { max: 1 }, false),
     ] {
         let (outcome, sent) = run(vec![error.clone(); 3], MINUTES).await;
-        assert_eq!((outcome.is_ok(), sent), if passes { (true, 4) } else { (false, 1) }, "{error}");
+        assert_eq!(
+            (outcome.is_ok(), sent),
+            if passes { (true, 4) } else { (false, 1) },
+            "{error}"
+        );
         let (outcome, sent) = run(vec![error.clone(); 3], ONCE).await;
-        assert_eq!((outcome.is_ok(), sent), (false, 1), "{error}: without a time-out there is one try");
+        assert_eq!(
+            (outcome.is_ok(), sent),
+            (false, 1),
+            "{error}: without a time-out there is one try"
+        );
     }
 }
 
@@ -91,22 +112,48 @@ async fn an_engine_that_stays_away_fails_the_request_when_the_time_is_up() {
 #[tokio::test(start_paused = true)]
 async fn a_pause_that_the_server_names_is_kept() {
     let began = Instant::now();
-    run(vec![overloaded(40_000)], MINUTES).await.0.expect("passes");
-    assert!((40..=61).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    run(vec![overloaded(40_000)], MINUTES)
+        .await
+        .0
+        .expect("passes");
+    assert!(
+        (40..=61).contains(&began.elapsed().as_secs()),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_is_as_named_and_the_rest_of_it_fits_into_the_time_that_is_left() {
     for round in 0..50 {
-        for (pause_ms, retry_ms, expected) in
-            [(1_500, 2_000, true), (1_900, 2_000, true), (2_000, 2_000, false), (9_000, 2_000, false), (0, 300, true)]
-        {
+        for (pause_ms, retry_ms, expected) in [
+            (1_500, 2_000, true),
+            (1_900, 2_000, true),
+            (2_000, 2_000, false),
+            (9_000, 2_000, false),
+            (0, 300, true),
+        ] {
             let began = Instant::now();
-            let (outcome, sent) = run(vec![overloaded(pause_ms)], within(Duration::from_millis(retry_ms))).await;
+            let (outcome, sent) = run(
+                vec![overloaded(pause_ms)],
+                within(Duration::from_millis(retry_ms)),
+            )
+            .await;
             let took = began.elapsed();
-            assert_eq!((outcome.is_ok(), sent), (expected, 1 + usize::from(expected)), "{pause_ms} {retry_ms} {round}");
-            let least = if expected { Duration::from_millis(pause_ms.into()) } else { Duration::ZERO };
-            assert!(took >= least && took <= Duration::from_millis(retry_ms), "{pause_ms} {retry_ms}: {took:?}");
+            assert_eq!(
+                (outcome.is_ok(), sent),
+                (expected, 1 + usize::from(expected)),
+                "{pause_ms} {retry_ms} {round}"
+            );
+            let least = if expected {
+                Duration::from_millis(pause_ms.into())
+            } else {
+                Duration::ZERO
+            };
+            assert!(
+                took >= least && took <= Duration::from_millis(retry_ms),
+                "{pause_ms} {retry_ms}: {took:?}"
+            );
         }
     }
 }
@@ -116,9 +163,21 @@ async fn an_engine_that_returns_in_time_gets_the_request() {
     for round in 0..50 {
         let pacer = Pacer::new(4);
         let began = Instant::now();
-        let request = |_| async { if began.elapsed() < Duration::from_millis(600) { Err(refused()) } else { Ok(()) } };
-        let outcome = pacer.run(within(Duration::from_secs(1)), request, |_, _| {}).await;
-        assert!(outcome.is_ok(), "{round}: given up after {:?}", began.elapsed());
+        let request = |_| async {
+            if began.elapsed() < Duration::from_millis(600) {
+                Err(refused())
+            } else {
+                Ok(())
+            }
+        };
+        let outcome = pacer
+            .run(within(Duration::from_secs(1)), request, |_, _| {})
+            .await;
+        assert!(
+            outcome.is_ok(),
+            "{round}: given up after {:?}",
+            began.elapsed()
+        );
     }
 }
 
@@ -150,8 +209,15 @@ async fn a_deadline_that_the_retry_time_cut_does_not_slow_the_job() {
             Err::<(), _>(Error::Deadline)
         };
         let (outcome, ()) = tokio::join!(pacer.run(limits, late, |_, _| {}), release);
-        assert!(matches!(outcome, Err(Error::Deadline)), "{deadline_ms} {retry_ms}");
-        assert_eq!(pacer.state().limit < LIMIT_START, slows, "{deadline_ms} {retry_ms}");
+        assert!(
+            matches!(outcome, Err(Error::Deadline)),
+            "{deadline_ms} {retry_ms}"
+        );
+        assert_eq!(
+            pacer.state().limit < LIMIT_START,
+            slows,
+            "{deadline_ms} {retry_ms}"
+        );
     }
 }
 
@@ -159,7 +225,11 @@ async fn a_deadline_that_the_retry_time_cut_does_not_slow_the_job() {
 async fn requests_that_were_under_way_together_halve_the_limit_once() {
     let pacer = Pacer::new(64);
     pacer.state().limit = 64.0;
-    let permits = [permit(&pacer).await, permit(&pacer).await, permit(&pacer).await];
+    let permits = [
+        permit(&pacer).await,
+        permit(&pacer).await,
+        permit(&pacer).await,
+    ];
     for permit in &permits {
         pacer.back_off(permit, Cause::Overload, Pause::Unnamed);
     }
@@ -178,7 +248,10 @@ async fn requests_that_were_under_way_together_halve_the_limit_once() {
 async fn a_limit_that_is_not_used_does_not_grow() {
     let pacer = Pacer::new(1_000);
     for _ in 0..10_000 {
-        pacer.run(MINUTES, |_| async { Ok(()) }, |_, _| {}).await.expect("passes");
+        pacer
+            .run(MINUTES, |_| async { Ok(()) }, |_, _| {})
+            .await
+            .expect("passes");
     }
     assert_eq!(pacer.state().limit, LIMIT_START);
 }
@@ -194,7 +267,10 @@ fn one_slow_request_hardly_delays_the_next_ones_and_a_fast_one_counts_at_once() 
     round_trip(10, 100);
     assert!((100..200).contains(&round_trip(1_000, 1)));
     assert_eq!(round_trip(10, 1), 10);
-    assert!(round_trip(1_000, 50) > 900, "a server that is slow for long is noticed");
+    assert!(
+        round_trip(1_000, 50) > 900,
+        "a server that is slow for long is noticed"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -203,11 +279,23 @@ async fn cancelled_requests_return_their_permits() {
     let never = |_| std::future::pending::<Result<(), Error>>();
     let second = Duration::from_secs(1);
     for _ in 0..3 {
-        assert!(timeout(second, pacer.run(MINUTES, never, |_, _| {})).await.is_err(), "in flight");
         assert!(
-            timeout(second, pacer.run(MINUTES, |_| async { Err::<(), _>(overloaded(9_000)) }, |_, _| {}))
+            timeout(second, pacer.run(MINUTES, never, |_, _| {}))
                 .await
-                .is_err()
+                .is_err(),
+            "in flight"
+        );
+        assert!(
+            timeout(
+                second,
+                pacer.run(
+                    MINUTES,
+                    |_| async { Err::<(), _>(overloaded(9_000)) },
+                    |_, _| {}
+                )
+            )
+            .await
+            .is_err()
         );
         // The pause of the rejection is over.
         advance(Duration::from_secs(60)).await;
@@ -220,7 +308,10 @@ async fn cancelled_requests_return_their_permits() {
     let cancelled = timeout(second / 2, permit(&pacer));
     let (_, cancelled) = tokio::join!(waiting, cancelled);
     assert!(cancelled.is_err());
-    pacer.run(MINUTES, |_| async { Ok(()) }, |_, _| {}).await.expect("the permit is free again");
+    pacer
+        .run(MINUTES, |_| async { Ok(()) }, |_, _| {})
+        .await
+        .expect("the permit is free again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,19 +324,29 @@ async fn a_cancelled_request_leaves_no_other_waiting() {
             let run = |pacer: Rc<Pacer>, rejects: Rc<Cell<bool>>| async move {
                 let request = |_| async {
                     sleep(Duration::from_millis(5)).await;
-                    if rejects.get() { Err(overloaded(2_000)) } else { Ok(()) }
+                    if rejects.get() {
+                        Err(overloaded(2_000))
+                    } else {
+                        Ok(())
+                    }
                 };
                 pacer.run(MINUTES, request, |_, _| {}).await
             };
-            let first: Vec<_> =
-                (0..12).map(|_| tokio::task::spawn_local(run(Rc::clone(&pacer), Rc::clone(&rejects)))).collect();
-            let second: Vec<_> =
-                (0..8).map(|_| tokio::task::spawn_local(run(Rc::clone(&pacer), Rc::clone(&rejects)))).collect();
+            let first: Vec<_> = (0..12)
+                .map(|_| tokio::task::spawn_local(run(Rc::clone(&pacer), Rc::clone(&rejects))))
+                .collect();
+            let second: Vec<_> = (0..8)
+                .map(|_| tokio::task::spawn_local(run(Rc::clone(&pacer), Rc::clone(&rejects))))
+                .collect();
             sleep(Duration::from_secs(20)).await;
             first.iter().for_each(tokio::task::JoinHandle::abort);
             rejects.set(false);
             for task in second {
-                timeout(Duration::from_secs(120), task).await.expect("ends").expect("no panic").expect("passes");
+                timeout(Duration::from_secs(120), task)
+                    .await
+                    .expect("ends")
+                    .expect("no panic")
+                    .expect("passes");
             }
         })
         .await;
@@ -262,10 +363,18 @@ async fn a_quota_or_a_conflict_delays_its_own_request_only() {
     for error in [hourly, conflict] {
         let pacer = Pacer::new(8);
         let began = Instant::now();
-        let failed = pacer.run(ONCE, |_| async { Err::<(), _>(error.clone()) }, |_, _| {}).await;
+        let failed = pacer
+            .run(ONCE, |_| async { Err::<(), _>(error.clone()) }, |_, _| {})
+            .await;
         assert!(failed.is_err());
-        pacer.run(MINUTES, |_| async { Ok(()) }, |_, _| {}).await.expect("passes");
-        assert_eq!((pacer.state().limit, began.elapsed()), (LIMIT_START, Duration::ZERO));
+        pacer
+            .run(MINUTES, |_| async { Ok(()) }, |_, _| {})
+            .await
+            .expect("passes");
+        assert_eq!(
+            (pacer.state().limit, began.elapsed()),
+            (LIMIT_START, Duration::ZERO)
+        );
     }
 }
 
@@ -274,13 +383,22 @@ async fn without_a_time_out_no_pause_is_waited_for() {
     let pacer = Pacer::new(8);
     for _ in 0..20 {
         let began = Instant::now();
-        let failed = pacer.run(ONCE, |_| async { Err::<(), _>(overloaded(3_600_000)) }, |_, _| {}).await;
+        let failed = pacer
+            .run(
+                ONCE,
+                |_| async { Err::<(), _>(overloaded(3_600_000)) },
+                |_, _| {},
+            )
+            .await;
         assert!(failed.is_err());
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
     // A patient request waits for a bounded time.
     let began = Instant::now();
-    pacer.run(MINUTES, |_| async { Ok(()) }, |_, _| {}).await.expect("passes");
+    pacer
+        .run(MINUTES, |_| async { Ok(()) }, |_, _| {})
+        .await
+        .expect("passes");
     assert!(began.elapsed() <= 3 * PAUSE_MAX, "{:?}", began.elapsed());
 }
 
@@ -326,7 +444,12 @@ impl Server {
 }
 
 /// Runs jobs that each keep up to 16 requests ready, for some seconds of virtual time.
-async fn simulate(server: &Rc<Server>, jobs: usize, seconds: u64, events: impl AsyncFnOnce(&Server)) {
+async fn simulate(
+    server: &Rc<Server>,
+    jobs: usize,
+    seconds: u64,
+    events: impl AsyncFnOnce(&Server),
+) {
     let tasks = LocalSet::new();
     for job in 0..jobs {
         let pacer = Rc::new(Pacer::new(16));
@@ -334,7 +457,10 @@ async fn simulate(server: &Rc<Server>, jobs: usize, seconds: u64, events: impl A
             let (server, pacer) = (Rc::clone(server), Rc::clone(&pacer));
             tasks.spawn_local(async move {
                 loop {
-                    pacer.run(MINUTES, |_| server.request(job), |_, _| {}).await.expect("no request fails");
+                    pacer
+                        .run(MINUTES, |_| server.request(job), |_, _| {})
+                        .await
+                        .expect("no request fails");
                 }
             });
         }
@@ -366,11 +492,17 @@ async fn a_thousand_jobs_share_a_server_evenly_and_keep_it_busy() {
         let done = server.done.borrow();
         let all: u32 = done.iter().sum();
         let busy = f64::from(all) / (800 * seconds) as f64;
-        let rejected = server.rejected.get() as f64 / (server.rejected.get() as f64 + f64::from(all));
+        let rejected =
+            server.rejected.get() as f64 / (server.rejected.get() as f64 + f64::from(all));
         let shared = fairness(&done);
-        println!("{jobs} jobs: {busy:.3} of the server's rate, {rejected:.3} rejected, fairness {shared:.3}");
+        println!(
+            "{jobs} jobs: {busy:.3} of the server's rate, {rejected:.3} rejected, fairness {shared:.3}"
+        );
         assert!(busy > 0.95, "{jobs} jobs: {busy:.3} of the server's rate");
-        assert!(rejected < rejected_max, "{jobs} jobs: {rejected:.3} of the requests were rejected");
+        assert!(
+            rejected < rejected_max,
+            "{jobs} jobs: {rejected:.3} of the requests were rejected"
+        );
         assert!(shared > 0.8, "{jobs} jobs: a fairness of {shared:.3}");
     }
 }

@@ -26,7 +26,12 @@ struct Counter {
 
 impl Counter {
     fn new(endpoints: usize) -> Self {
-        Self { of: std::iter::repeat_with(AtomicU64::default).take(endpoints).collect(), all: AtomicU64::default() }
+        Self {
+            of: std::iter::repeat_with(AtomicU64::default)
+                .take(endpoints)
+                .collect(),
+            all: AtomicU64::default(),
+        }
     }
 
     fn add(&self, endpoint: usize, count: u64) {
@@ -40,7 +45,9 @@ impl Counter {
 
     fn of_others(&self, endpoint: usize) -> u64 {
         // The two numbers are not read at once.
-        self.all.load(Ordering::Relaxed).saturating_sub(self.of(endpoint))
+        self.all
+            .load(Ordering::Relaxed)
+            .saturating_sub(self.of(endpoint))
     }
 }
 
@@ -52,11 +59,17 @@ pub(super) struct WorkCounters {
 
 impl WorkCounters {
     pub(super) fn new(endpoints: usize) -> Self {
-        Self { worked: Counter::new(endpoints), missed: Counter::new(endpoints) }
+        Self {
+            worked: Counter::new(endpoints),
+            missed: Counter::new(endpoints),
+        }
     }
 
     fn of_others(&self, endpoint: usize) -> WorkCounts {
-        WorkCounts { worked: self.worked.of_others(endpoint), missed: self.missed.of_others(endpoint) }
+        WorkCounts {
+            worked: self.worked.of_others(endpoint),
+            missed: self.missed.of_others(endpoint),
+        }
     }
 }
 
@@ -116,7 +129,10 @@ impl Lease {
             self.watch();
         }
         let outcome = AttemptOutcome::of(answer, course.wants().tokens);
-        self.record(AttemptOutcome { worked: outcome.worked && !course.is_immediate(), ..outcome });
+        self.record(AttemptOutcome {
+            worked: outcome.worked && !course.is_immediate(),
+            ..outcome
+        });
     }
 
     fn record(&self, outcome: AttemptOutcome) {
@@ -124,7 +140,10 @@ impl Lease {
         if outcome.worked {
             inner.work.worked.add(self.endpoint, 1);
         }
-        let only_answered = AttemptOutcome { worked: false, ..outcome } == AttemptOutcome::ANSWERED;
+        let only_answered = AttemptOutcome {
+            worked: false,
+            ..outcome
+        } == AttemptOutcome::ANSWERED;
         if only_answered && !inner.doubted[self.endpoint].load(Ordering::Relaxed) {
             return;
         }
@@ -146,7 +165,9 @@ impl Lease {
         }
         inner.doubted[self.endpoint].store(target.health.is_doubted(), Ordering::Relaxed);
         if let Some(pause) = outcome.pause {
-            target.health.pause(now, pause.unwrap_or_else(|| inner.backoff(1)));
+            target
+                .health
+                .pause(now, pause.unwrap_or_else(|| inner.backoff(1)));
         }
         if let Some(length) = outcome.pause_tokens {
             target.health.pause_tokens(now, length);
@@ -165,7 +186,9 @@ impl Lease {
         for (other, target) in table.targets.iter().enumerate() {
             if other != endpoint && target.health.is_fit() {
                 has_better |= target.health.misses_none();
-                others_are_idle &= target.connections().all(|one| one.in_flight().load(Ordering::Relaxed) == 0);
+                others_are_idle &= target
+                    .connections()
+                    .all(|one| one.in_flight().load(Ordering::Relaxed) == 0);
             }
         }
         let request = MissedRequest {
@@ -179,18 +202,30 @@ impl Lease {
             ejected_at: table.missed_ejection_at,
         };
         let target = &mut table.targets[endpoint];
-        match target.health.missed(self.term, &request, now, &inner.policy) {
+        match target
+            .health
+            .missed(self.term, &request, now, &inner.policy)
+        {
             Miss::Ignored | Miss::Counted => {}
             Miss::Slow => inner.work.missed.add(endpoint, 1),
-            Miss::Ejected { length, was_on_probation } => {
+            Miss::Ejected {
+                length,
+                was_on_probation,
+            } => {
                 inner.ejected(&target.address, length);
                 if !was_on_probation {
                     table.missed_ejection_at = Some(now);
-                    table.targets.iter_mut().for_each(|target| target.health.restart_comparison());
+                    table
+                        .targets
+                        .iter_mut()
+                        .for_each(|target| target.health.restart_comparison());
                 }
             }
         }
-        inner.doubted[endpoint].store(table.targets[endpoint].health.is_doubted(), Ordering::Relaxed);
+        inner.doubted[endpoint].store(
+            table.targets[endpoint].health.is_doubted(),
+            Ordering::Relaxed,
+        );
     }
 
     /// Checks after a missed deadline whether the connection is still alive, and counts a failure if not. Otherwise, a
@@ -206,7 +241,12 @@ impl Lease {
                 return;
             }
             let Some(inner) = inner.upgrade() else { return };
-            inner.failed(endpoint, &mut inner.table().targets[endpoint], term, Instant::now());
+            inner.failed(
+                endpoint,
+                &mut inner.table().targets[endpoint],
+                term,
+                Instant::now(),
+            );
             inner.changed.notify_waiters();
         });
     }

@@ -42,7 +42,8 @@ impl Inner {
     /// Replaces connections that were opened before `since`, one endpoint after another. All of an endpoint end at once,
     /// because they are of certificates that soon are not accepted; requests open others.
     async fn renew(&self, since: Instant) {
-        let is_before = |slot: &Slot| matches!(slot, Slot::Taken { since: made, .. } if *made < since);
+        let is_before =
+            |slot: &Slot| matches!(slot, Slot::Taken { since: made, .. } if *made < since);
         let mut failed: Option<Arc<str>> = None;
         for endpoint in 0..self.doubted.len() {
             if !self.table().targets[endpoint].slots.iter().any(is_before) {
@@ -56,19 +57,36 @@ impl Inner {
                     address = target.address,
                     "renewed certificates do not get through; old connections stay"
                 );
-                let text = format!("no connection to {} gets through under the renewed certificates", target.address);
+                let text = format!(
+                    "no connection to {} gets through under the renewed certificates",
+                    target.address
+                );
                 failed.get_or_insert(text.into());
                 continue;
             };
-            tracing::info!(address = target.address, "connections are replaced under renewed certificates");
-            target.slots.iter_mut().filter(|slot| is_before(slot)).for_each(Slot::retire);
-            if let Some(slot) = target.slots.iter_mut().find(|slot| matches!(slot, Slot::Empty)) {
+            tracing::info!(
+                address = target.address,
+                "connections are replaced under renewed certificates"
+            );
+            target
+                .slots
+                .iter_mut()
+                .filter(|slot| is_before(slot))
+                .for_each(Slot::retire);
+            if let Some(slot) = target
+                .slots
+                .iter_mut()
+                .find(|slot| matches!(slot, Slot::Empty))
+            {
                 *slot = self.taken(connection, Instant::now());
             }
             drop(table);
             self.changed.notify_waiters();
         }
-        *self.renewal_error.lock().unwrap_or_else(PoisonError::into_inner) = failed;
+        *self
+            .renewal_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = failed;
     }
 
     /// Replaces old connections, each by a new one.
@@ -79,15 +97,23 @@ impl Inner {
             let old = {
                 let table = self.table();
                 let target = &table.targets[endpoint];
-                if target.keep_old_until > now { 0 } else { target.slots.iter().filter(|slot| is_old(slot)).count() }
+                if target.keep_old_until > now {
+                    0
+                } else {
+                    target.slots.iter().filter(|slot| is_old(slot)).count()
+                }
             };
             for _ in 0..old {
                 let proven = self.proven(endpoint).await;
                 let mut table = self.table();
                 let target = &mut table.targets[endpoint];
                 let Some(connection) = proven else {
-                    tracing::debug!(address = target.address, "no new connection gets through; old ones stay");
-                    target.keep_old_until = Instant::now() + OLD_RETRY_PERIOD + jitter::part_of(OLD_RETRY_PERIOD);
+                    tracing::debug!(
+                        address = target.address,
+                        "no new connection gets through; old ones stay"
+                    );
+                    target.keep_old_until =
+                        Instant::now() + OLD_RETRY_PERIOD + jitter::part_of(OLD_RETRY_PERIOD);
                     break;
                 };
                 // It can have ended meanwhile. The new connection then closes.

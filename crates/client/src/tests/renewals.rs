@@ -7,7 +7,10 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_is_not_accepted_any_more_is_replaced() {
-    let (client, [engine]) = engines::<1>(ClientConfig { attempts_max: 4, ..config() });
+    let (client, [engine]) = engines::<1>(ClientConfig {
+        attempts_max: 4,
+        ..config()
+    });
     warm(&client).await;
     sleep(Duration::from_secs(60)).await;
     engine.does(says(ErrorCode::Unauthenticated, None));
@@ -19,20 +22,40 @@ async fn a_connection_that_is_not_accepted_any_more_is_replaced() {
     sleep(Duration::from_millis(10)).await;
     engine.does(ServerBehaviour::Answer(0));
     assert!(calling.await.unwrap().is_ok());
-    assert_eq!((engine.connects.load(Ordering::Relaxed), engine.connections.load(Ordering::Relaxed)), (2, 1));
+    assert_eq!(
+        (
+            engine.connects.load(Ordering::Relaxed),
+            engine.connections.load(Ordering::Relaxed)
+        ),
+        (2, 1)
+    );
     assert_eq!(client.stats().retries, 0, "it costs no budget");
 
     engine.takes();
     engine.does(says(ErrorCode::Unauthenticated, None));
-    let Err(Error::Rpc(error)) = one(&client).await else { panic!("answered") };
-    assert_eq!((error.code, engine.takes()), (ErrorCode::Unauthenticated, 4), "no more than its attempts");
+    let Err(Error::Rpc(error)) = one(&client).await else {
+        panic!("answered")
+    };
+    assert_eq!(
+        (error.code, engine.takes()),
+        (ErrorCode::Unauthenticated, 4),
+        "no more than its attempts"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn requests_move_from_old_connections_to_new_ones_and_none_is_lost() {
     let age = Duration::from_secs(1_800);
-    let (client, [engine]) = engines::<1>(ClientConfig { connection_age_max: age, ..config() });
-    let counts = || (engine.connects.load(Ordering::Relaxed), engine.connections.load(Ordering::Relaxed));
+    let (client, [engine]) = engines::<1>(ClientConfig {
+        connection_age_max: age,
+        ..config()
+    });
+    let counts = || {
+        (
+            engine.connects.load(Ordering::Relaxed),
+            engine.connections.load(Ordering::Relaxed),
+        )
+    };
     warm(&client).await;
     sleep(age * 3 / 4 - Duration::from_secs(1)).await;
     assert!(calls(&client, 10).await);
@@ -116,7 +139,11 @@ async fn calls_move_to_connections_under_renewed_certificates_and_none_is_lost()
     }
     assert!(calls(&client, 10).await);
     sleep(Duration::from_millis(1)).await;
-    assert_eq!((connects(), open()), ([2, 1], [2, 1]), "calls in flight keep the connection that they are on");
+    assert_eq!(
+        (connects(), open()),
+        ([2, 1], [2, 1]),
+        "calls in flight keep the connection that they are on"
+    );
     assert!(callers.join_all().await.into_iter().all(|ok| ok));
     sleep(Duration::from_millis(1)).await;
     assert_eq!(open(), [1, 1]);

@@ -11,7 +11,10 @@ use crate::retry::Course;
 
 /// Returns the default configuration with one connection per endpoint.
 fn config() -> ClientConfig {
-    ClientConfig { attempts_max: 4, ..super::config() }
+    ClientConfig {
+        attempts_max: 4,
+        ..super::config()
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -43,14 +46,29 @@ async fn what_may_pass_is_tried_again_and_nothing_else() {
         let outcome = one(&client).await;
         // Timers have millisecond resolution, so each pause can be 1 ms longer.
         let took = begun.elapsed().as_millis();
-        assert!(ms.contains(&took) || (attempts > 1 && ms.contains(&(took - 3))), "{does:?}: {took} ms");
+        assert!(
+            ms.contains(&took) || (attempts > 1 && ms.contains(&(took - 3))),
+            "{does:?}: {took} ms"
+        );
         assert_eq!(engine.takes(), attempts, "{does:?}");
         let stats = client.stats();
-        assert_eq!((stats.attempts, stats.retries, stats.retries_refused), (attempts as u64, attempts as u64 - 1, 0));
+        assert_eq!(
+            (stats.attempts, stats.retries, stats.retries_refused),
+            (attempts as u64, attempts as u64 - 1, 0)
+        );
         match (does, outcome) {
-            (ServerBehaviour::Answer(_), Ok(_)) | (ServerBehaviour::Nothing, Err(Error::Deadline)) => {}
-            (ServerBehaviour::Say(RpcError { code: DeadlineExceeded, .. }), Err(Error::Deadline)) => {}
-            (ServerBehaviour::Say(said), Err(Error::Rpc(error))) => assert_eq!(error, said, "the answer comes whole"),
+            (ServerBehaviour::Answer(_), Ok(_))
+            | (ServerBehaviour::Nothing, Err(Error::Deadline)) => {}
+            (
+                ServerBehaviour::Say(RpcError {
+                    code: DeadlineExceeded,
+                    ..
+                }),
+                Err(Error::Deadline),
+            ) => {}
+            (ServerBehaviour::Say(said), Err(Error::Rpc(error))) => {
+                assert_eq!(error, said, "the answer comes whole")
+            }
             (ServerBehaviour::HangUp, Err(Error::Disconnected { .. })) => {}
             other => panic!("{other:?}"),
         }
@@ -64,7 +82,10 @@ async fn pauses_are_as_told_and_differ() {
     for ms in [200, 1_200] {
         let mut seen = Vec::new();
         for _ in 0..50 {
-            let (client, [engine]) = engines::<1>(ClientConfig { attempts_max: 2, ..config() });
+            let (client, [engine]) = engines::<1>(ClientConfig {
+                attempts_max: 2,
+                ..config()
+            });
             engine.does(says(ErrorCode::Overloaded, Some(ms)));
             let begun = Instant::now();
             assert!(one(&client).await.is_err());
@@ -82,13 +103,19 @@ async fn pauses_are_as_told_and_differ() {
 #[tokio::test(start_paused = true)]
 async fn a_pause_that_ends_too_late_is_not_begun() {
     // The deadline of each request is two seconds.
-    for (retry_after_ms, attempts) in
-        [(1_999, None), (2_000, Some(1)), (60_000, Some(1)), (u32::MAX, Some(1)), (1_300, Some(2))]
-    {
+    for (retry_after_ms, attempts) in [
+        (1_999, None),
+        (2_000, Some(1)),
+        (60_000, Some(1)),
+        (u32::MAX, Some(1)),
+        (1_300, Some(2)),
+    ] {
         let (client, [engine]) = engines::<1>(config());
         engine.does(says(ErrorCode::Overloaded, Some(retry_after_ms)));
         let begun = Instant::now();
-        let Err(Error::Rpc(error)) = one(&client).await else { panic!("{retry_after_ms}") };
+        let Err(Error::Rpc(error)) = one(&client).await else {
+            panic!("{retry_after_ms}")
+        };
         assert_eq!(error.retry_after_ms, Some(retry_after_ms));
         assert!(begun.elapsed() < Duration::from_secs(2));
         if let Some(attempts) = attempts {
@@ -117,7 +144,11 @@ async fn another_endpoint_is_asked_at_once() {
         assert_eq!(begun.elapsed().as_millis(), 0, "{does:?}");
         assert_eq!(good.takes(), 20);
         let stats = client.stats();
-        assert_eq!((stats.attempts, stats.retries), (21 + bad.takes() as u64, stats.attempts - 21), "{does:?}");
+        assert_eq!(
+            (stats.attempts, stats.retries),
+            (21 + bad.takes() as u64, stats.attempts - 21),
+            "{does:?}"
+        );
     }
 }
 
@@ -132,16 +163,29 @@ async fn each_endpoint_is_asked_once_and_then_the_shortest_pause_is_kept() {
     let begun = Instant::now();
     let waiting = call(&client, 1);
     settle().await;
-    assert_eq!(engines.each_ref().map(|engine| engine.calls.load(Ordering::Relaxed)), [1, 1, 1]);
+    assert_eq!(
+        engines
+            .each_ref()
+            .map(|engine| engine.calls.load(Ordering::Relaxed)),
+        [1, 1, 1]
+    );
     engines[1].does(ServerBehaviour::Answer(0));
     assert!(waiting.await.unwrap().is_ok());
-    assert!((100..=152).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    assert!(
+        (100..=152).contains(&begun.elapsed().as_millis()),
+        "{:?}",
+        begun.elapsed()
+    );
     assert_eq!(engines.each_ref().map(|engine| engine.takes()), [1, 2, 1]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_is_not_asked_before_the_end_of_the_pause_that_it_named() {
-    for (short, long, deadline_ms) in [(100, 900, 10_000), (1_500, 4_000, 10_000), (1_500, 60_000, 10_000)] {
+    for (short, long, deadline_ms) in [
+        (100, 900, 10_000),
+        (1_500, 4_000, 10_000),
+        (1_500, 60_000, 10_000),
+    ] {
         for _ in 0..20 {
             let (client, [one, two]) = engines::<2>(config());
             warm(&client).await;
@@ -150,7 +194,12 @@ async fn an_endpoint_is_not_asked_before_the_end_of_the_pause_that_it_named() {
             one.does(says(ErrorCode::Overloaded, Some(short)));
             two.does(says(ErrorCode::Overloaded, Some(long)));
             let calling = tokio::spawn(async move {
-                client.encrypt(Encrypt { deadline_ms: Some(deadline_ms), ..Encrypt::new("a", &[1]) }).await
+                client
+                    .encrypt(Encrypt {
+                        deadline_ms: Some(deadline_ms),
+                        ..Encrypt::new("a", &[1])
+                    })
+                    .await
             });
             settle().await;
             assert_eq!((one.takes(), two.takes()), (1, 1));
@@ -159,7 +208,11 @@ async fn an_endpoint_is_not_asked_before_the_end_of_the_pause_that_it_named() {
             sleep(Duration::from_millis(u64::from(long.min(deadline_ms)) - 2)).await;
             assert_eq!(two.takes(), 0, "{short} {long}");
             two.does(ServerBehaviour::Answer(0));
-            assert_eq!(calling.await.unwrap().is_ok(), long < deadline_ms, "{short} {long}");
+            assert_eq!(
+                calling.await.unwrap().is_ok(),
+                long < deadline_ms,
+                "{short} {long}"
+            );
         }
     }
 }
@@ -167,15 +220,24 @@ async fn an_endpoint_is_not_asked_before_the_end_of_the_pause_that_it_named() {
 #[tokio::test(start_paused = true)]
 async fn retries_never_multiply_an_overload() {
     for (percent, most) in [(10, 200), (0, 0), (100, 2_000)] {
-        let (client, [engine]) = engines::<1>(ClientConfig { retry_percent: percent, ..config() });
+        let (client, [engine]) = engines::<1>(ClientConfig {
+            retry_percent: percent,
+            ..config()
+        });
         engine.does(says(ErrorCode::Overloaded, Some(1)));
         let begun = Instant::now();
         assert!(!calls(&client, 2_000).await);
         let stats = client.stats();
         // Retries earned by requests, the full bucket at the start, and one per second.
         let most = most + 64 + begun.elapsed().as_secs() + 1;
-        assert!((most - 10..=most).contains(&stats.retries), "{percent} %: {stats:?}");
-        assert_eq!((stats.attempts, engine.takes() as u64), (2_000 + stats.retries, stats.attempts));
+        assert!(
+            (most - 10..=most).contains(&stats.retries),
+            "{percent} %: {stats:?}"
+        );
+        assert_eq!(
+            (stats.attempts, engine.takes() as u64),
+            (2_000 + stats.retries, stats.attempts)
+        );
         assert!(stats.retries_refused > 0);
     }
 }
@@ -183,7 +245,10 @@ async fn retries_never_multiply_an_overload() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_was_sent_is_repeated_unless_that_is_switched_off() {
     for repeat_sent in [true, false] {
-        let (client, [one, two]) = engines::<2>(ClientConfig { repeat_sent, ..config() });
+        let (client, [one, two]) = engines::<2>(ClientConfig {
+            repeat_sent,
+            ..config()
+        });
         warm(&client).await;
         for engine in [&one, &two] {
             engine.does(ServerBehaviour::Answer(50));
@@ -201,9 +266,20 @@ async fn a_call_that_was_sent_is_repeated_unless_that_is_switched_off() {
                 Err(other) => panic!("{other:?}"),
             }
         }
-        let lost = if one.takes() == 0 { lost } else { panic!("it is dead") };
+        let lost = if one.takes() == 0 {
+            lost
+        } else {
+            panic!("it is dead")
+        };
         // The request of `warm` can be among those counted, and is not in flight.
-        assert!(if repeat_sent { failed == 0 } else { lost - failed <= 1 }, "{failed} of {lost}");
+        assert!(
+            if repeat_sent {
+                failed == 0
+            } else {
+                lost - failed <= 1
+            },
+            "{failed} of {lost}"
+        );
         assert!(calls(&client, 50).await, "nobody else notices");
         assert_eq!(client.at_rest(), (128, 0));
     }
@@ -222,8 +298,11 @@ async fn a_restart_between_attempts_is_not_noticed() {
 
 #[tokio::test(start_paused = true)]
 async fn the_reason_is_given_where_the_deadline_cuts_a_wait_short() {
-    let config =
-        ClientConfig { backoff_min: Duration::from_secs(10), backoff_max: Duration::from_secs(10), ..config() };
+    let config = ClientConfig {
+        backoff_min: Duration::from_secs(10),
+        backoff_max: Duration::from_secs(10),
+        ..config()
+    };
     let (client, [engine]) = engines::<1>(config);
     engine.door(Some(false));
     let begun = Instant::now();
@@ -246,7 +325,8 @@ async fn a_certificate_that_will_not_do_is_not_tried_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_certificate_that_one_endpoint_rejects_does_not_hide_the_return_of_another() {
-    let rejected = || crate::error::rejected_certificate(rustls::AlertDescription::CertificateExpired);
+    let rejected =
+        || crate::error::rejected_certificate(rustls::AlertDescription::CertificateExpired);
     let mistrusted = || Error::Connect(Arc::new(io::ErrorKind::InvalidData.into()));
     let refused = || Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into()));
     for failure in [rejected(), mistrusted()] {
@@ -262,14 +342,27 @@ async fn a_certificate_that_one_endpoint_rejects_does_not_hide_the_return_of_ano
                     let outcome = if endpoint == 0 {
                         Err(failure.clone())
                     } else if door.load(Ordering::Relaxed) {
-                        sender.send(Peer::new(far)).map_err(|_| refused()).map(|()| near)
+                        sender
+                            .send(Peer::new(far))
+                            .map_err(|_| refused())
+                            .map(|()| near)
                     } else {
                         Err(refused())
                     };
                     Box::pin(async move { Ok(Connection::start(outcome?, BOUNDS)) })
                 });
-                let endpoints = vec![Endpoint::new("engine:0", "engine"), Endpoint::new("engine:1", "engine")];
-                let client = Client::over(&ClientConfig { endpoints, ..config() }, connector, None);
+                let endpoints = vec![
+                    Endpoint::new("engine:0", "engine"),
+                    Endpoint::new("engine:1", "engine"),
+                ];
+                let client = Client::over(
+                    &ClientConfig {
+                        endpoints,
+                        ..config()
+                    },
+                    connector,
+                    None,
+                );
                 if was_used {
                     let used = call(&client, 1);
                     let mut peer = next_peer(&mut peers).await;
@@ -326,11 +419,17 @@ impl AsyncWrite for AlertingStream {
         std::pin::Pin::new(&mut self.near).poll_write(context, bytes)
     }
 
-    fn poll_flush(mut self: std::pin::Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> Poll<io::Result<()>> {
         std::pin::Pin::new(&mut self.near).poll_flush(context)
     }
 
-    fn poll_shutdown(mut self: std::pin::Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> Poll<io::Result<()>> {
         std::pin::Pin::new(&mut self.near).poll_shutdown(context)
     }
 }
@@ -366,20 +465,49 @@ async fn a_request_that_was_sent_before_an_alert_is_repeated_only_if_it_may_be()
                     // The first one is connected earlier.
                     sleep(Duration::from_millis(100)).await;
                 }
-                Ok(Connection::start(AlertingStream { near, alert_at: Box::pin(sleep(wait)) }, BOUNDS))
+                Ok(Connection::start(
+                    AlertingStream {
+                        near,
+                        alert_at: Box::pin(sleep(wait)),
+                    },
+                    BOUNDS,
+                ))
             })
         });
-        let endpoints = vec![Endpoint::new("engine:0", "engine"), Endpoint::new("engine:1", "engine")];
-        let client = Client::over(&ClientConfig { endpoints, repeat_sent, ..config() }, connector, None);
+        let endpoints = vec![
+            Endpoint::new("engine:0", "engine"),
+            Endpoint::new("engine:1", "engine"),
+        ];
+        let client = Client::over(
+            &ClientConfig {
+                endpoints,
+                repeat_sent,
+                ..config()
+            },
+            connector,
+            None,
+        );
         if answers_first {
             assert!(call(&client, 1).await.unwrap().is_ok());
         }
         let request = Encrypt::new("a", &[2]);
-        let encode = |out: &mut Vec<u8>, msgid: u32, _| sealwire_wire::request::encrypt(out, msgid, &request);
+        let encode = |out: &mut Vec<u8>, msgid: u32, _| {
+            sealwire_wire::request::encrypt(out, msgid, &request)
+        };
         let outcome = client.call(Duration::from_secs(10), course(), encode).await;
-        let sent: Vec<_> = heard.lock().unwrap().iter().filter(|(_, byte)| *byte == 2).map(|(at, _)| *at).collect();
+        let sent: Vec<_> = heard
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|(_, byte)| *byte == 2)
+            .map(|(at, _)| *at)
+            .collect();
         let expected: &[usize] = if is_repeated { &[0, 1] } else { &[0] };
-        assert_eq!((outcome.is_ok(), &*sent), (is_repeated, expected), "{repeat_sent} {answers_first}: {outcome:?}");
+        assert_eq!(
+            (outcome.is_ok(), &*sent),
+            (is_repeated, expected),
+            "{repeat_sent} {answers_first}: {outcome:?}"
+        );
         // An alert after an answer does not reject the handshake.
         if let Err(error) = outcome {
             assert_eq!(matches!(error, Error::Tls(_)), !answers_first, "{error:?}");
@@ -390,7 +518,10 @@ async fn a_request_that_was_sent_before_an_alert_is_repeated_only_if_it_may_be()
 
 #[tokio::test(start_paused = true)]
 async fn calls_dropped_in_a_pause_leave_nothing() {
-    let (client, engines): (_, [Arc<TestServer>; 2]) = engines(ClientConfig { in_flight_max: 5, ..config() });
+    let (client, engines): (_, [Arc<TestServer>; 2]) = engines(ClientConfig {
+        in_flight_max: 5,
+        ..config()
+    });
     for engine in &engines {
         engine.does(says(ErrorCode::Overloaded, Some(500)));
     }
@@ -419,7 +550,10 @@ async fn heard_by_peers_that_hang_up(config: &ClientConfig, call: Task) -> Vec<P
     while let Ok(Some(mut peer)) = timeout(Duration::from_secs(60), peers.recv()).await {
         heard.push(peer.hear().await);
     }
-    assert!(matches!(call.await.unwrap(), Some(Error::Disconnected { .. })));
+    assert!(matches!(
+        call.await.unwrap(),
+        Some(Error::Disconnected { .. })
+    ));
     heard
 }
 
@@ -428,22 +562,42 @@ type Task = fn(Client) -> std::pin::Pin<Box<dyn Future<Output = Option<Error>> +
 #[tokio::test(start_paused = true)]
 async fn a_repeated_tokenize_carries_one_random_key() {
     let own: Task = |client| {
-        let writing =
-            || TokenizeOptions { collection: "c", idempotency_key: Some(b"own"), ..TokenizeOptions::default() };
-        Box::pin(
-            async move { client.tokenize(Tokenize { writing: writing(), ..Tokenize::new("a", &[1]) }).await.err() },
-        )
+        let writing = || TokenizeOptions {
+            collection: "c",
+            idempotency_key: Some(b"own"),
+            ..TokenizeOptions::default()
+        };
+        Box::pin(async move {
+            client
+                .tokenize(Tokenize {
+                    writing: writing(),
+                    ..Tokenize::new("a", &[1])
+                })
+                .await
+                .err()
+        })
     };
     let none: Task = |client| {
-        let writing = || TokenizeOptions { collection: "c", ..TokenizeOptions::default() };
-        Box::pin(
-            async move { client.tokenize(Tokenize { writing: writing(), ..Tokenize::new("a", &[1]) }).await.err() },
-        )
+        let writing = || TokenizeOptions {
+            collection: "c",
+            ..TokenizeOptions::default()
+        };
+        Box::pin(async move {
+            client
+                .tokenize(Tokenize {
+                    writing: writing(),
+                    ..Tokenize::new("a", &[1])
+                })
+                .await
+                .err()
+        })
     };
     let keys = async |config: &ClientConfig, call| {
         let heard = heard_by_peers_that_hang_up(config, call).await;
         let key = |heard| match heard {
-            PeerMessage::Tokenize { idempotency_key, .. } => idempotency_key,
+            PeerMessage::Tokenize {
+                idempotency_key, ..
+            } => idempotency_key,
             other => panic!("{other:?}"),
         };
         heard.into_iter().map(key).collect::<Vec<_>>()
@@ -452,8 +606,15 @@ async fn a_repeated_tokenize_carries_one_random_key() {
     let drawn = keys(&config(), none).await;
     assert_eq!(drawn, vec![drawn[0].clone(); 4]);
     assert_eq!(drawn[0].as_ref().unwrap().len(), 16);
-    assert_ne!(drawn, keys(&config(), none).await, "another call, another key");
-    let never = ClientConfig { repeat_sent: false, ..config() };
+    assert_ne!(
+        drawn,
+        keys(&config(), none).await,
+        "another call, another key"
+    );
+    let never = ClientConfig {
+        repeat_sent: false,
+        ..config()
+    };
     assert_eq!(keys(&never, none).await, [None]);
 }
 
@@ -463,10 +624,16 @@ async fn a_change_that_a_server_may_have_seen_is_not_repeated() {
     let list: Task = |client| Box::pin(async move { client.apps(Page::default()).await.err() });
     assert_eq!(heard_by_peers_that_hang_up(&config(), list).await.len(), 4);
     let create: Task = |client| {
-        let call = AppCall { app: "a", ask: AppOperation::Create };
+        let call = AppCall {
+            app: "a",
+            ask: AppOperation::Create,
+        };
         Box::pin(async move { client.change_app(call).await.err() })
     };
-    assert_eq!(heard_by_peers_that_hang_up(&config(), create).await.len(), 1);
+    assert_eq!(
+        heard_by_peers_that_hang_up(&config(), create).await.len(),
+        1
+    );
     for (code, pause, attempts) in [
         (ErrorCode::Unavailable, Some(10), 1),
         (ErrorCode::Conflict, None, 1),
@@ -474,11 +641,19 @@ async fn a_change_that_a_server_may_have_seen_is_not_repeated() {
         (ErrorCode::Overloaded, Some(10), 4),
     ] {
         let (client, mut peers) = client(&config(), 1 << 16);
-        let call =
-            tokio::spawn(async move { client.change_app(AppCall { app: "a", ask: AppOperation::Create }).await });
+        let call = tokio::spawn(async move {
+            client
+                .change_app(AppCall {
+                    app: "a",
+                    ask: AppOperation::Create,
+                })
+                .await
+        });
         let mut peer = next_peer(&mut peers).await;
         for _ in 0..attempts {
-            let PeerMessage::Small(msgid) = peer.hear().await else { panic!("no call") };
+            let PeerMessage::Small(msgid) = peer.hear().await else {
+                panic!("no call")
+            };
             let mut error = RpcError::new(code, "no");
             error.retry_after_ms = pause;
             let mut out = Vec::new();

@@ -55,7 +55,11 @@ impl Faults {
             self.seed,
             told.unwrap() - now
         );
-        assert!(self.forbidden_at.lock().unwrap().is_none() || self.forbidden != Some(request), "seed {}", self.seed);
+        assert!(
+            self.forbidden_at.lock().unwrap().is_none() || self.forbidden != Some(request),
+            "seed {}",
+            self.seed
+        );
         if self.forbidden == Some(request) {
             *self.forbidden_at.lock().unwrap() = Some(now);
             return Fault::Say(RpcError::new(ErrorCode::Forbidden, "no"));
@@ -69,7 +73,11 @@ impl Faults {
             2 => Fault::Answer(Duration::from_millis(self.draw(400..20_000))),
             3 => Fault::Say(RpcError::new(ErrorCode::Unavailable, "no")),
             kind => {
-                let code = [ErrorCode::Unavailable, ErrorCode::Conflict, ErrorCode::Overloaded][kind as usize - 4];
+                let code = [
+                    ErrorCode::Unavailable,
+                    ErrorCode::Conflict,
+                    ErrorCode::Overloaded,
+                ][kind as usize - 4];
                 let pause = [self.draw(0..100), self.draw(0..3_000)][self.draw(0..2) as usize];
                 let mut told = self.told.lock().unwrap();
                 told.insert((request, server), now + Duration::from_millis(pause));
@@ -90,24 +98,26 @@ impl Faults {
             };
             let mut out = Vec::new();
             match heard {
-                PeerMessage::Call { msgid, payload, .. } => match self.receive(payload[0], server) {
-                    Fault::Hang => {}
-                    Fault::HangUp => return,
-                    Fault::Say(error) => {
-                        reply::error(&mut out, msgid, &error, ErrorFormat::Map);
-                        peer.say(&out).await;
+                PeerMessage::Call { msgid, payload, .. } => {
+                    match self.receive(payload[0], server) {
+                        Fault::Hang => {}
+                        Fault::HangUp => return,
+                        Fault::Say(error) => {
+                            reply::error(&mut out, msgid, &error, ErrorFormat::Map);
+                            peer.say(&out).await;
+                        }
+                        Fault::Answer(delay) => {
+                            let document = reply::Document::begin(&mut out, msgid);
+                            out.push(1);
+                            document.finish(&mut out, 1, (&[], 0), &[], &[]);
+                            let answers = answers.clone();
+                            tokio::spawn(async move {
+                                sleep(delay).await;
+                                let _ = answers.send(out);
+                            });
+                        }
                     }
-                    Fault::Answer(delay) => {
-                        let document = reply::Document::begin(&mut out, msgid);
-                        out.push(1);
-                        document.finish(&mut out, 1, (&[], 0), &[], &[]);
-                        let answers = answers.clone();
-                        tokio::spawn(async move {
-                            sleep(delay).await;
-                            let _ = answers.send(out);
-                        });
-                    }
-                },
+                }
                 PeerMessage::Cancel(msgid) => {
                     let cancelled = RpcError::new(ErrorCode::Cancelled, "cancelled");
                     reply::error(&mut out, msgid, &cancelled, ErrorFormat::Map);
@@ -133,7 +143,9 @@ fn faulty_client(config: &ClientConfig, faults: &Arc<Faults>, servers: usize) ->
         Box::pin(async move {
             match faults.draw(0..20) {
                 0 => std::future::pending().await,
-                1 | 2 => Err(Error::Connect(Arc::new(io::ErrorKind::ConnectionRefused.into()))),
+                1 | 2 => Err(Error::Connect(Arc::new(
+                    io::ErrorKind::ConnectionRefused.into(),
+                ))),
                 _ => {
                     let (near, far) = duplex(1 << 16);
                     tokio::spawn(faults.serve(server, Peer::new(far)));
@@ -142,8 +154,17 @@ fn faulty_client(config: &ClientConfig, faults: &Arc<Faults>, servers: usize) ->
             }
         })
     });
-    let endpoints = (0..servers).map(|index| Endpoint::new(format!("engine:{index}"), "engine")).collect();
-    Client::over(&ClientConfig { endpoints, ..config.clone() }, connector, None)
+    let endpoints = (0..servers)
+        .map(|index| Endpoint::new(format!("engine:{index}"), "engine"))
+        .collect();
+    Client::over(
+        &ClientConfig {
+            endpoints,
+            ..config.clone()
+        },
+        connector,
+        None,
+    )
 }
 
 /// Runs a job of some requests. Returns how many of them succeeded and failed.
@@ -158,7 +179,9 @@ async fn run_schedule(seed: u64) -> (usize, usize) {
             [0, random.random_range(50..5_000)][random.random_range(0..4_usize).min(1)],
         ),
     };
-    let forbidden = random.random_bool(0.2).then(|| random.random_range(0..requests));
+    let forbidden = random
+        .random_bool(0.2)
+        .then(|| random.random_range(0..requests));
     let successes = [0.0, 0.1, 0.5, 0.9][random.random_range(0..4_usize)];
     let faults = Arc::new(Faults {
         seed,
@@ -169,7 +192,14 @@ async fn run_schedule(seed: u64) -> (usize, usize) {
         told: Mutex::default(),
         forbidden_at: Mutex::default(),
     });
-    let client = faulty_client(&ClientConfig { attempts_max: 4, ..config() }, &faults, servers);
+    let client = faulty_client(
+        &ClientConfig {
+            attempts_max: 4,
+            ..config()
+        },
+        &faults,
+        servers,
+    );
     let pacer = Arc::new(Pacer::new(8));
     let ends = Arc::new(Mutex::new(Vec::<(u8, Instant, Result<(), Error>)>::new()));
     let tasks = LocalSet::new();
@@ -179,34 +209,59 @@ async fn run_schedule(seed: u64) -> (usize, usize) {
             let send = |deadline_ms| {
                 let client = &client;
                 async move {
-                    client.encrypt(Encrypt { deadline_ms: Some(deadline_ms), ..Encrypt::new("a", &[request]) }).await
+                    client
+                        .encrypt(Encrypt {
+                            deadline_ms: Some(deadline_ms),
+                            ..Encrypt::new("a", &[request])
+                        })
+                        .await
                 }
             };
             let outcome = pacer.run(limits, send, |_, _| {}).await;
-            ends.lock().unwrap().push((request, Instant::now(), outcome.map(|_| ())));
+            ends.lock()
+                .unwrap()
+                .push((request, Instant::now(), outcome.map(|_| ())));
         });
     }
     tasks.await;
 
     let ends = ends.lock().unwrap();
-    let bound = if limits.retry_timeout.is_zero() { limits.deadline } else { limits.retry_timeout };
+    let bound = if limits.retry_timeout.is_zero() {
+        limits.deadline
+    } else {
+        limits.retry_timeout
+    };
     for (index, (request, at, outcome)) in ends.iter().enumerate() {
         // A job that makes progress only makes its other requests wait.
-        let progress = ends[..index].iter().filter(|(_, _, outcome)| outcome.is_ok()).map(|(_, at, _)| *at).max();
+        let progress = ends[..index]
+            .iter()
+            .filter(|(_, _, outcome)| outcome.is_ok())
+            .map(|(_, at, _)| *at)
+            .max();
         let since = progress.unwrap_or(faults.started);
         let took = *at - since;
-        assert!(took <= bound + SLACK, "seed {seed}: request {request} took {took:?} under {limits:?}: {outcome:?}");
-        let is_forbidden = matches!(outcome, Err(Error::Rpc(error)) if error.code == ErrorCode::Forbidden);
+        assert!(
+            took <= bound + SLACK,
+            "seed {seed}: request {request} took {took:?} under {limits:?}: {outcome:?}"
+        );
+        let is_forbidden =
+            matches!(outcome, Err(Error::Rpc(error)) if error.code == ErrorCode::Forbidden);
         if let Some(forbidden_at) = *faults.forbidden_at.lock().unwrap()
             && Some(*request) == forbidden
         {
             assert!(is_forbidden, "seed {seed}: {outcome:?}");
-            assert!(*at - forbidden_at <= SLACK, "seed {seed}: a permanent error is told at once");
+            assert!(
+                *at - forbidden_at <= SLACK,
+                "seed {seed}: a permanent error is told at once"
+            );
         } else {
             assert!(!is_forbidden, "seed {seed}");
         }
     }
-    let succeeded = ends.iter().filter(|(_, _, outcome)| outcome.is_ok()).count();
+    let succeeded = ends
+        .iter()
+        .filter(|(_, _, outcome)| outcome.is_ok())
+        .count();
     (succeeded, ends.len() - succeeded)
 }
 

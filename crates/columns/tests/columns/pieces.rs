@@ -5,11 +5,24 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use bytes::Bytes;
-use sealwire_columns::{ColumnError, Direction, Leaf, Path, Piece, Pieces, Replacement, replace_columns};
+use sealwire_columns::{
+    ColumnError, Direction, Leaf, Path, Piece, Pieces, Replacement, replace_columns,
+};
 use sealwire_msgpack::write;
 
-const VALUES: [Option<i64>; 11] =
-    [Some(1), None, Some(3), Some(4), None, Some(6), Some(7), Some(8), None, Some(10), Some(11)];
+const VALUES: [Option<i64>; 11] = [
+    Some(1),
+    None,
+    Some(3),
+    Some(4),
+    None,
+    Some(6),
+    Some(7),
+    Some(8),
+    None,
+    Some(10),
+    Some(11),
+];
 
 /// Returns the leaves of a column whose batches have these lengths.
 fn leaves(lengths: &[usize]) -> Vec<Leaf> {
@@ -17,7 +30,9 @@ fn leaves(lengths: &[usize]) -> Vec<Leaf> {
     let mut leaves = Vec::new();
     for length in lengths {
         let (own, others) = rest.split_at(*length);
-        leaves.push(Leaf::new(Arc::new(Int64Array::from(own.to_vec())) as ArrayRef));
+        leaves.push(Leaf::new(
+            Arc::new(Int64Array::from(own.to_vec())) as ArrayRef
+        ));
         rest = others;
     }
     leaves
@@ -38,18 +53,39 @@ fn pieces(leaves: &[Leaf], column_leaves: usize, fields_max: usize) -> Vec<Piece
 fn pieces_do_not_depend_on_the_lengths_of_batches() {
     for fields_max in [1, 3, 8, 100] {
         let whole: Vec<_> = pieces(&leaves(&[11]), 1, fields_max);
-        for lengths in [&[11][..], &[5, 6], &[0, 2, 0, 9, 0], &[1; 11], &[2, 1, 1, 7]] {
+        for lengths in [
+            &[11][..],
+            &[5, 6],
+            &[0, 2, 0, 9, 0],
+            &[1; 11],
+            &[2, 1, 1, 7],
+        ] {
             // The same column twice.
             let both = [leaves(lengths), leaves(lengths)].concat();
             let cut = pieces(&both, lengths.len(), fields_max);
             let requests = |pieces: &[Piece]| {
-                pieces.iter().map(|piece| (piece.earlier, piece.payload.clone())).collect::<Vec<_>>()
+                pieces
+                    .iter()
+                    .map(|piece| (piece.earlier, piece.payload.clone()))
+                    .collect::<Vec<_>>()
             };
-            assert_eq!(requests(&cut), [requests(&whole), requests(&whole)].concat(), "{lengths:?} {fields_max}");
+            assert_eq!(
+                requests(&cut),
+                [requests(&whole), requests(&whole)].concat(),
+                "{lengths:?} {fields_max}"
+            );
             for piece in &cut {
-                assert_eq!(piece.parts.iter().map(|part| part.count).sum::<usize>(), piece.count);
+                assert_eq!(
+                    piece.parts.iter().map(|part| part.count).sum::<usize>(),
+                    piece.count
+                );
                 let columns = piece.parts.iter().map(|part| part.leaf / lengths.len());
-                assert!(columns.clone().all(|column| Some(column) == columns.clone().next()), "one column each");
+                assert!(
+                    columns
+                        .clone()
+                        .all(|column| Some(column) == columns.clone().next()),
+                    "one column each"
+                );
             }
         }
     }
@@ -59,12 +95,18 @@ fn pieces_do_not_depend_on_the_lengths_of_batches() {
 fn a_result_goes_to_the_leaves_of_its_values() {
     let leaves = leaves(&[3, 2, 6]);
     let cut = pieces(&leaves, 3, 4);
-    let divided = cut[0].divide(&array(&[10, 20, 30, 40])).expect("it has four values");
+    let divided = cut[0]
+        .divide(&array(&[10, 20, 30, 40]))
+        .expect("it has four values");
     let parts: Vec<_> = divided.iter().map(|(leaf, _)| *leaf).collect();
     assert_eq!(parts, [0, 1, 2]);
     for (number, leaf, row) in [(0, 0, 0), (1, 0, 2), (2, 1, 0), (3, 2, 0)] {
         let (part, within) = cut[0].part_of(number).expect("it is there");
-        assert_eq!((part.leaf, leaves[leaf].row(part.first_row, within)), (leaf, Some(row)), "{number}");
+        assert_eq!(
+            (part.leaf, leaves[leaf].row(part.first_row, within)),
+            (leaf, Some(row)),
+            "{number}"
+        );
     }
     assert_eq!(cut[0].part_of(4), None);
 }
@@ -85,20 +127,44 @@ fn a_result_of_another_length_is_rejected() {
 
 #[test]
 fn nil_in_place_of_an_envelope_is_an_error() {
-    for (direction, is_accepted) in [(Direction::Seal, false), (Direction::Open, true), (Direction::Keep, true)] {
+    for (direction, is_accepted) in [
+        (Direction::Seal, false),
+        (Direction::Open, true),
+        (Direction::Keep, true),
+    ] {
         let values: ArrayRef = Arc::new(StringArray::from(vec!["a", "b"]));
         let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Utf8, true)]));
         let batch = RecordBatch::try_new(Arc::clone(&schema), vec![values]).expect("a batch");
         let path = Path::parse("n", &schema).expect("it is there");
         let leaves = vec![path.find(&batch)];
         let result = Bytes::from_static(b"\x92\xa1x\xc0");
-        let column = Replacement { path: &path, data_type: None };
-        let replaced = replace_columns(&schema, &mut [batch], &[column], leaves, vec![vec![result]], direction);
+        let column = Replacement {
+            path: &path,
+            data_type: None,
+        };
+        let replaced = replace_columns(
+            &schema,
+            &mut [batch],
+            &[column],
+            leaves,
+            vec![vec![result]],
+            direction,
+        );
         match replaced {
             Ok(_) => assert!(is_accepted, "{direction:?}"),
             Err(error) => {
                 assert!(!is_accepted, "{direction:?}");
-                assert!(matches!(error, ColumnError::Unfit { row: 1, found: "nil", .. }), "{error}");
+                assert!(
+                    matches!(
+                        error,
+                        ColumnError::Unfit {
+                            row: 1,
+                            found: "nil",
+                            ..
+                        }
+                    ),
+                    "{error}"
+                );
             }
         }
     }

@@ -27,10 +27,15 @@ fn masked(
 ) -> Result<RecordBatch, ResolveError> {
     let plans = resolve(rules, &batch.schema())?;
     let mut leaves: Vec<(&LeafPlan, Vec<ArrayRef>)> = Vec::new();
-    for plan in plans.iter().filter(|plan| plan.decision != LeafDecision::Keep) {
+    for plan in plans
+        .iter()
+        .filter(|plan| plan.decision != LeafDecision::Keep)
+    {
         let mask = plan.select(rules, batch)?;
         let pieces = mask.pieces(values_max, bytes_max);
-        let answers: Vec<_> = pieces.map(|piece| (piece.rule, Bytes::from(engine(&piece)))).collect();
+        let answers: Vec<_> = pieces
+            .map(|piece| (piece.rule, Bytes::from(engine(&piece))))
+            .collect();
         leaves.push((plan, vec![mask.put_back(&answers)?]));
     }
     let mut batches = [batch.clone()];
@@ -100,55 +105,109 @@ fn subjects_are_those_of_the_struct_that_the_value_is_in() {
     let visits: ListArray = visits.finish();
     let ids = Int64Array::from(vec![Some(7), Some(8), None]);
     let person = StructArray::from(vec![
-        (Arc::new(Field::new("id", DataType::Int64, true)), Arc::new(ids) as ArrayRef),
-        (Arc::new(Field::new("visits", visits.data_type().clone(), true)), Arc::new(visits) as ArrayRef),
+        (
+            Arc::new(Field::new("id", DataType::Int64, true)),
+            Arc::new(ids) as ArrayRef,
+        ),
+        (
+            Arc::new(Field::new("visits", visits.data_type().clone(), true)),
+            Arc::new(visits) as ArrayRef,
+        ),
     ]);
     let item = Arc::new(Field::new("item", person.data_type().clone(), true));
-    let people = ListArray::new(item, OffsetBuffer::from_lengths([2, 1]), Arc::new(person), None);
+    let people = ListArray::new(
+        item,
+        OffsetBuffer::from_lengths([2, 1]),
+        Arc::new(person),
+        None,
+    );
     let schema = Schema::new(vec![Field::new("people", people.data_type().clone(), true)]);
     let batch = RecordBatch::try_new(Arc::new(schema), vec![Arc::new(people)]).expect("a batch");
-    let given = rules("keep", &[("column = \"visits\"", "date_shift(within=9, subject=id)")]);
+    let given = rules(
+        "keep",
+        &[("column = \"visits\"", "date_shift(within=9, subject=id)")],
+    );
     let plans = resolve(&given, &batch.schema()).expect("resolves");
     let mask = plans[1].select(&given, &batch).expect("selects");
     let pieces: Vec<_> = mask.pieces(2, 100).collect();
     let found: Vec<_> = pieces
         .iter()
-        .map(|piece| (texts(&piece.values), texts(piece.subjects.as_deref().expect("subjects"))))
+        .map(|piece| {
+            (
+                texts(&piece.values),
+                texts(piece.subjects.as_deref().expect("subjects")),
+            )
+        })
         .collect();
-    let text = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+    let text = |texts: &[&str]| {
+        texts
+            .iter()
+            .map(|&text| text.to_owned())
+            .collect::<Vec<_>>()
+    };
     assert_eq!(
         found,
-        [(text(&["1970-01-02", "1970-01-03"]), text(&["7", "7"])), (text(&["1970-01-04"]), text(&["nil"])),]
+        [
+            (text(&["1970-01-02", "1970-01-03"]), text(&["7", "7"])),
+            (text(&["1970-01-04"]), text(&["nil"])),
+        ]
     );
     assert_eq!(mask.row(0, 2), Some(2));
 }
 
 #[test]
 fn only_values_that_a_kind_matches_are_sent() {
-    let values = [Some("ann@mail.test"), None, Some("free text"), Some("4111111111111111"), Some("bob@mail.test")];
+    let values = [
+        Some("ann@mail.test"),
+        None,
+        Some("free text"),
+        Some("4111111111111111"),
+        Some("bob@mail.test"),
+    ];
     let schema = Arc::new(Schema::new(vec![Field::new("note", DataType::Utf8, true)]));
-    let batch = RecordBatch::try_new(schema, vec![Arc::new(StringArray::from(values.to_vec()))]).expect("a batch");
+    let batch = RecordBatch::try_new(schema, vec![Arc::new(StringArray::from(values.to_vec()))])
+        .expect("a batch");
     let kinds = [("kind = \"email\"", "email"), ("kind = \"card\"", "card")];
     let given = rules("keep", &kinds);
     let constant = |column: &Column| {
         let mut out = Vec::new();
-        texts(&column.values).iter().for_each(|text| write::str(&mut out, &format!("{}-{text}", column.rule)));
+        texts(&column.values)
+            .iter()
+            .for_each(|text| write::str(&mut out, &format!("{}-{text}", column.rule)));
         out
     };
     let masked_batch = masked(&given, &batch, (1, 100), constant).expect("masks");
-    let expected =
-        [Some("0-ann@mail.test"), None, Some("free text"), Some("1-4111111111111111"), Some("0-bob@mail.test")];
-    assert_eq!(masked_batch.column(0).as_ref(), &StringArray::from(expected.to_vec()) as &dyn Array);
+    let expected = [
+        Some("0-ann@mail.test"),
+        None,
+        Some("free text"),
+        Some("1-4111111111111111"),
+        Some("0-bob@mail.test"),
+    ];
+    assert_eq!(
+        masked_batch.column(0).as_ref(),
+        &StringArray::from(expected.to_vec()) as &dyn Array
+    );
 
     let error = masked(&rules("refuse", &kinds), &batch, (1, 100), constant).expect_err("unknown");
-    assert_eq!(error, ResolveError::UnknownValue { column: "note".to_owned(), row: 2 });
+    assert_eq!(
+        error,
+        ResolveError::UnknownValue {
+            column: "note".to_owned(),
+            row: 2
+        }
+    );
 }
 
 #[test]
 fn dates_and_instants_are_sent_as_text() {
     let schema = Schema::new(vec![
         Field::new("day", DataType::Date32, true),
-        Field::new("at", DataType::Timestamp(arrow_schema::TimeUnit::Millisecond, None), true),
+        Field::new(
+            "at",
+            DataType::Timestamp(arrow_schema::TimeUnit::Millisecond, None),
+            true,
+        ),
     ]);
     let at = TimestampMillisecondArray::from(vec![-1, 1_773_480_413_589]);
     let columns: Vec<ArrayRef> = vec![Arc::new(Date32Array::from(vec![-1, 20_526])), Arc::new(at)];
@@ -157,10 +216,15 @@ fn dates_and_instants_are_sent_as_text() {
     let plans = resolve(&given, &batch.schema()).expect("resolves");
     let sent = |at: usize| {
         let mask = plans[at].select(&given, &batch).expect("selects");
-        mask.pieces(9, 999).flat_map(|piece| texts(&piece.values)).collect::<Vec<_>>()
+        mask.pieces(9, 999)
+            .flat_map(|piece| texts(&piece.values))
+            .collect::<Vec<_>>()
     };
     assert_eq!(sent(0), ["1969-12-31", "2026-03-14"]);
-    assert_eq!(sent(1), ["1969-12-31T23:59:59.999Z", "2026-03-14T09:26:53.589Z"]);
+    assert_eq!(
+        sent(1),
+        ["1969-12-31T23:59:59.999Z", "2026-03-14T09:26:53.589Z"]
+    );
 }
 
 #[test]
@@ -175,11 +239,21 @@ fn masked_values_that_do_not_fit_are_an_error_without_the_value() {
         out
     };
     for (answers, expected) in [
-        (answer(&["1970-01-02", "no date"]), "column day: value 2 is a string that type Date32 does not hold"),
-        (answer(&["1970-01-02"]), "column day: the response has another shape than the request"),
+        (
+            answer(&["1970-01-02", "no date"]),
+            "column day: value 2 is a string that type Date32 does not hold",
+        ),
+        (
+            answer(&["1970-01-02"]),
+            "column day: the response has another shape than the request",
+        ),
     ] {
-        let error = masked(&given, &batch, (9, 999), |_| answers.clone()).expect_err("does not fit");
-        assert!(matches!(error, ResolveError::Column(ColumnError::Unfit { .. } | ColumnError::Shape { .. })));
+        let error =
+            masked(&given, &batch, (9, 999), |_| answers.clone()).expect_err("does not fit");
+        assert!(matches!(
+            error,
+            ResolveError::Column(ColumnError::Unfit { .. } | ColumnError::Shape { .. })
+        ));
         assert_eq!(error.to_string(), expected);
     }
 }

@@ -41,19 +41,34 @@ pub(super) struct Derived {
 
 impl Derived {
     pub(super) fn new(x: SharedX) -> Self {
-        Self { x: Box::new(x), keys: [None, None] }
+        Self {
+            x: Box::new(x),
+            keys: [None, None],
+        }
     }
 
     /// Returns the key under `kdf`. `ephemeral` is the sealer's uncompressed point, on both sides of the exchange.
     #[inline]
-    pub(super) fn key(&mut self, kdf: Kdf, curve: Curve, ephemeral: &[u8; 65]) -> Result<&Arc<AeadKey>, Error> {
+    pub(super) fn key(
+        &mut self,
+        kdf: Kdf,
+        curve: Curve,
+        ephemeral: &[u8; 65],
+    ) -> Result<&Arc<AeadKey>, Error> {
         if self.keys[kdf as usize].is_none() {
-            self.keys[kdf as usize] = Some(Arc::new(AeadKey::new(&self.key_bytes(kdf, curve, ephemeral))?));
+            self.keys[kdf as usize] = Some(Arc::new(AeadKey::new(
+                &self.key_bytes(kdf, curve, ephemeral),
+            )?));
         }
         self.keys[kdf as usize].as_ref().ok_or(Error::Library)
     }
 
-    pub(super) fn key_bytes(&self, kdf: Kdf, curve: Curve, ephemeral: &[u8; 65]) -> Zeroizing<[u8; 32]> {
+    pub(super) fn key_bytes(
+        &self,
+        kdf: Kdf,
+        curve: Curve,
+        ephemeral: &[u8; 65],
+    ) -> Zeroizing<[u8; 32]> {
         match kdf {
             Kdf::None => self.x.0.clone(),
             Kdf::X963 => {

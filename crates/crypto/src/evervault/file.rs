@@ -92,8 +92,15 @@ impl FileVersion {
     }
 
     pub(super) fn scheme(self) -> Scheme {
-        let kdf = if self == Self::V2 { Kdf::None } else { Kdf::X963 };
-        Scheme { kdf, is_mixed: self.curve() == Curve::Secp256k1 }
+        let kdf = if self == Self::V2 {
+            Kdf::None
+        } else {
+            Kdf::X963
+        };
+        Scheme {
+            kdf,
+            is_mixed: self.curve() == Curve::Secp256k1,
+        }
     }
 
     /// Returns the additional data, given the app's compressed point.
@@ -122,16 +129,23 @@ impl FileHeader {
     #[must_use]
     pub fn read(bytes: &[u8; FILE_HEADER_BYTES]) -> Option<Self> {
         let (version, rest) = bytes.strip_prefix(MAGIC)?.split_first()?;
-        let version = [FileVersion::V2, FileVersion::V3, FileVersion::V4, FileVersion::V5]
-            .into_iter()
-            .find(|known| *known as u8 == *version)?;
+        let version = [
+            FileVersion::V2,
+            FileVersion::V3,
+            FileVersion::V4,
+            FileVersion::V5,
+        ]
+        .into_iter()
+        .find(|known| *known as u8 == *version)?;
         let (offset, rest) = rest.split_first_chunk()?;
         let (ephemeral, rest) = rest.split_first_chunk()?;
         let (iv, flags) = rest.split_first_chunk()?;
         let offset = usize::from(u16::from_le_bytes(*offset));
         let metadata_bytes = match version.is_legacy() {
             true => offset.checked_sub(FILE_HEADER_BYTES + 2)?,
-            false => offset.checked_sub(FILE_HEADER_BYTES).filter(|more| *more == 0)?,
+            false => offset
+                .checked_sub(FILE_HEADER_BYTES)
+                .filter(|more| *more == 0)?,
         };
         // Unknown flag bits are rejected.
         let is_debug = match flags {
@@ -139,7 +153,14 @@ impl FileHeader {
             [1] => true,
             _ => return None,
         };
-        Some(Self { version, is_debug, ephemeral: *ephemeral, iv: *iv, metadata_bytes, bytes: *bytes })
+        Some(Self {
+            version,
+            is_debug,
+            ephemeral: *ephemeral,
+            iv: *iv,
+            metadata_bytes,
+            bytes: *bytes,
+        })
     }
 
     /// Splits a whole file into its header and the rest.
@@ -201,14 +222,22 @@ pub struct FileInspection {
 pub fn inspect_file(file: &[u8]) -> Option<FileInspection> {
     let (header, rest) = FileHeader::split(file)?;
     let (_, content) = header.split_metadata(rest)?;
-    let FileHeader { version, is_debug, .. } = header;
-    Some(FileInspection { version, is_debug, content_bytes: content.len().checked_sub(TRAILER_BYTES)? })
+    let FileHeader {
+        version, is_debug, ..
+    } = header;
+    Some(FileInspection {
+        version,
+        is_debug,
+        content_bytes: content.len().checked_sub(TRAILER_BYTES)?,
+    })
 }
 
 /// Returns the role in the opened metadata of versions 4 and 5. The metadata still ends with its used tag.
 pub(super) fn role(opened: &[u8]) -> Result<Option<&str>, CannotOpen> {
     let map = opened.split_last_chunk::<TAG_BYTES>().map(|(map, _)| map);
-    map.and_then(Metadata::parse).map(|metadata| metadata.role).ok_or(CannotOpen)
+    map.and_then(Metadata::parse)
+        .map(|metadata| metadata.role)
+        .ok_or(CannotOpen)
 }
 
 /// Returns the role in metadata at the start of the content of versions 2 and 3. Some Android clients put metadata

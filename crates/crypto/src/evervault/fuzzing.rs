@@ -44,7 +44,11 @@ pub fn in_front(content: &[u8], piece: usize) -> Result<Option<Fields<'_>>, Cann
 #[must_use]
 pub fn stamp(origin: u8, encrypted_at: u32, role: Option<&str>) -> Vec<u8> {
     let mut out = Vec::new();
-    MetadataStamp { origin, encrypted_at }.encode(role, &mut out);
+    MetadataStamp {
+        origin,
+        encrypted_at,
+    }
+    .encode(role, &mut out);
     out
 }
 

@@ -33,7 +33,11 @@ impl Role {
     pub fn new(role: &str) -> Result<Self, InvalidRole> {
         let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let valid = (1..=ROLE_CHARS_MAX).contains(&role.len()) && role.bytes().all(allowed);
-        if valid { Ok(Self(role.into())) } else { Err(InvalidRole) }
+        if valid {
+            Ok(Self(role.into()))
+        } else {
+            Err(InvalidRole)
+        }
     }
 
     /// Returns the role as text.
@@ -66,7 +70,9 @@ impl<'a> Metadata<'a> {
     /// # Errors
     /// [`CannotOpen`] when there is such a map and [`Metadata::parse`] rejects it.
     pub(super) fn in_front(content: &'a [u8]) -> Result<Option<Self>, CannotOpen> {
-        let map = content.split_first_chunk().and_then(|(length, rest)| rest.get(..u16::from_le_bytes(*length).into()));
+        let map = content
+            .split_first_chunk()
+            .and_then(|(length, rest)| rest.get(..u16::from_le_bytes(*length).into()));
         match map.filter(|map| names_a_key(map) == Some(true)) {
             None => Ok(None),
             Some(map) => Self::parse(map).map(Some).ok_or(CannotOpen),
@@ -127,7 +133,10 @@ impl ContentPrefix {
     /// Takes the next bytes. Returns `true` once there are enough. Content that ends earlier has no metadata.
     pub(super) fn take(&mut self, mut content: &[u8]) -> bool {
         loop {
-            let length = self.0.first_chunk().map_or(0, |length| u16::from_le_bytes(*length).into());
+            let length = self
+                .0
+                .first_chunk()
+                .map_or(0, |length| u16::from_le_bytes(*length).into());
             let missing = 2 + length - self.0.len();
             if missing == 0 || content.is_empty() {
                 return missing == 0;

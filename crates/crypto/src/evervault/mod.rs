@@ -22,8 +22,8 @@ mod text;
 
 pub(crate) use derive::Kdf;
 pub use file::{
-    FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileInspection, FileVersion, inspect_file,
-    looks_like_file,
+    FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileInspection, FileVersion,
+    inspect_file, looks_like_file,
 };
 pub use metadata::{InvalidRole, ORIGIN, Role};
 pub use number::{Number, NumberText};

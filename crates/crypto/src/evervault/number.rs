@@ -41,7 +41,9 @@ pub(super) fn parse(text: &str) -> Parsed {
         _ => {}
     }
     // PHP marks every numeric string as a number: white space, signs, leading zeros, bare points.
-    let numeric = |byte: u8| byte.is_ascii_digit() || byte.is_ascii_whitespace() || b"+-.eE\x0b".contains(&byte);
+    let numeric = |byte: u8| {
+        byte.is_ascii_digit() || byte.is_ascii_whitespace() || b"+-.eE\x0b".contains(&byte)
+    };
     if !text.bytes().all(numeric) || !text.bytes().any(|byte| byte.is_ascii_digit()) {
         return Parsed::Refused;
     }
@@ -95,8 +97,10 @@ impl<'a> Grammar<'a> {
             Some((whole, fraction)) => (whole, Some(fraction)),
             None => (mantissa, None),
         };
-        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        let unsigned = exponent.map(|exponent| exponent.strip_prefix(['+', '-']).unwrap_or(exponent));
+        let digits =
+            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let unsigned =
+            exponent.map(|exponent| exponent.strip_prefix(['+', '-']).unwrap_or(exponent));
         let valid = digits(whole)
             && (whole == "0" || !whole.starts_with('0'))
             && fraction.is_none_or(digits)
@@ -129,7 +133,12 @@ impl Digits {
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
         let all = || whole.bytes().chain(fraction.bytes());
         let zeros = all().take_while(|digit| *digit == b'0').count();
-        let mut digits = Self { is_negative, digits: [0; DIGITS_MAX], length: 0, exponent: 0 };
+        let mut digits = Self {
+            is_negative,
+            digits: [0; DIGITS_MAX],
+            length: 0,
+            exponent: 0,
+        };
         let mut last = 0;
         for (at, digit) in all().skip(zeros).enumerate() {
             if digit != b'0' {
@@ -195,7 +204,9 @@ impl NumberText {
 
 impl fmt::Write for NumberText {
     fn write_str(&mut self, part: &str) -> fmt::Result {
-        let room = self.bytes[self.length..].get_mut(..part.len()).ok_or(fmt::Error)?;
+        let room = self.bytes[self.length..]
+            .get_mut(..part.len())
+            .ok_or(fmt::Error)?;
         room.copy_from_slice(part.as_bytes());
         self.length += part.len();
         Ok(())

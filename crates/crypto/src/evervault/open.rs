@@ -77,28 +77,42 @@ impl Opener {
     #[must_use]
     pub fn new(keys: &Arc<AppKeys>, legacy: Legacy) -> Self {
         let body = Zeroizing::new(Vec::new());
-        Self { legacy, ignores_unauthenticated_types: false, ring: Ring::new(keys), body }
+        Self {
+            legacy,
+            ignores_unauthenticated_types: false,
+            ring: Ring::new(keys),
+            body,
+        }
     }
 
     /// Makes the opener use and extend the cache of keys that other requests opened. The published clients use one
     /// ephemeral key for 15 seconds, so many requests share it.
     #[must_use]
     pub fn keeping(self, kept: Option<Arc<OpenedSchedules>>) -> Self {
-        Self { ring: self.ring.keeping(kept), ..self }
+        Self {
+            ring: self.ring.keeping(kept),
+            ..self
+        }
     }
 
     /// Makes the opener abandon a value between two attempts once `stop` returns true. The first attempt of a value
     /// always runs.
     #[must_use]
     pub fn stopping(self, stop: impl Fn() -> bool + Send + 'static) -> Self {
-        Self { ring: self.ring.stopping(stop), ..self }
+        Self {
+            ring: self.ring.stopping(stop),
+            ..self
+        }
     }
 
     /// Makes the opener return strings as text if their datatype is not authenticated. Otherwise a client could learn
     /// about a value by changing its datatype.
     #[must_use]
     pub fn ignoring_unauthenticated_types(self) -> Self {
-        Self { ignores_unauthenticated_types: true, ..self }
+        Self {
+            ignores_unauthenticated_types: true,
+            ..self
+        }
     }
 
     /// Returns the number of Diffie-Hellmans so far, which dominate the cost. One value needs at most one per active
@@ -130,7 +144,10 @@ impl Opener {
             return Err(CannotOpen);
         }
         let nonce = parts.nonce()?;
-        let scheme = Scheme { kdf: tag.kdf(), is_mixed: tag.mixes_derivations() };
+        let scheme = Scheme {
+            kdf: tag.kdf(),
+            is_mixed: tag.mixes_derivations(),
+        };
         let place = self.ring.place_of_chars(tag.curve(), parts.ephemeral)?;
         room(&mut self.body, parts.sealed.len());
         let mut turn = 0;
@@ -139,14 +156,22 @@ impl Opener {
             let aad = Aad::new(tag, datatype, candidate.ephemeral, candidate.app);
             // Decoded again for each attempt, because a failed attempt destroys the ciphertext.
             let bytes = parts.decode_sealed(&mut self.body)?;
-            if let Ok(plaintext) = candidate.key.open(nonce, aad.as_slice(), &mut self.body[..bytes]) {
+            if let Ok(plaintext) =
+                candidate
+                    .key
+                    .open(nonce, aad.as_slice(), &mut self.body[..bytes])
+            {
                 break plaintext.len();
             }
             turn += 1;
         };
         self.ring.opened(place, scheme, turn);
         let is_ignored = self.ignores_unauthenticated_types && !tag.authenticates_datatype();
-        let datatype = if is_ignored { Datatype::String } else { datatype };
+        let datatype = if is_ignored {
+            Datatype::String
+        } else {
+            datatype
+        };
         read(tag, datatype, &self.body[..length])
     }
 
@@ -174,7 +199,8 @@ impl Opener {
             let candidate = self.ring.candidate(place, scheme, turn)?;
             let aad = header.version.aad(candidate.app);
             for_metadata.copy_from_slice(metadata);
-            let metadata_opens = metadata.is_empty() || candidate.key.open(header.iv, aad, for_metadata).is_ok();
+            let metadata_opens =
+                metadata.is_empty() || candidate.key.open(header.iv, aad, for_metadata).is_ok();
             if metadata_opens {
                 let body = &mut for_content[..content.len()];
                 body.copy_from_slice(content);
@@ -219,12 +245,26 @@ fn read(tag: Tag, datatype: Datatype, payload: &[u8]) -> Result<Opened<'_>, Cann
             _ => return Err(CannotOpen),
         },
     };
-    let Metadata { role, origin, encrypted_at } = metadata;
-    Ok(Opened { value, datatype, text, role, origin, encrypted_at })
+    let Metadata {
+        role,
+        origin,
+        encrypted_at,
+    } = metadata;
+    Ok(Opened {
+        value,
+        datatype,
+        text,
+        role,
+        origin,
+        encrypted_at,
+    })
 }
 
 impl fmt::Debug for Opener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opener").field("app", self.ring.app()).field("legacy", &self.legacy).finish_non_exhaustive()
+        f.debug_struct("Opener")
+            .field("app", self.ring.app())
+            .field("legacy", &self.legacy)
+            .finish_non_exhaustive()
     }
 }

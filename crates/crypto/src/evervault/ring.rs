@@ -11,7 +11,10 @@ use super::derive::{Derived, Kdf};
 use super::text::{POINT_BYTES, POINT_CHARS, point};
 use crate::aead::AeadKey;
 use crate::open_key_cache::{HELD_MAX, Name, Schedule};
-use crate::{AppId, AppKeys, CannotOpen, Curve, KeyState, KeyVersion, OpenedSchedules, Origin, PublicKey, Suite};
+use crate::{
+    AppId, AppKeys, CannotOpen, Curve, KeyState, KeyVersion, OpenedSchedules, Origin, PublicKey,
+    Suite,
+};
 
 /// Returns the active versions of `curve`, newest first; none if the app does not read the suite of these key pairs. Values
 /// sealed outside are native envelopes.
@@ -20,9 +23,16 @@ pub(super) fn active(keys: &AppKeys, curve: Curve) -> Vec<Arc<KeyVersion>> {
     if !keys.reads(suite) {
         return Vec::new();
     }
-    let is_active = |version: &&Arc<KeyVersion>| version.state == KeyState::Active && version.suite() == suite;
+    let is_active =
+        |version: &&Arc<KeyVersion>| version.state == KeyState::Active && version.suite() == suite;
     let is_inside = |version: &&Arc<KeyVersion>| version.origin == Origin::Inside;
-    let mut versions: Vec<_> = keys.versions().iter().filter(is_active).filter(is_inside).cloned().collect();
+    let mut versions: Vec<_> = keys
+        .versions()
+        .iter()
+        .filter(is_active)
+        .filter(is_inside)
+        .cloned()
+        .collect();
     versions.sort_by_key(|version| std::cmp::Reverse(version.number));
     versions
 }
@@ -42,7 +52,8 @@ pub(super) fn attempt(scheme: Scheme, versions: usize, turn: usize) -> Option<(u
     if turn < versions {
         Some((turn, scheme.kdf))
     } else {
-        (scheme.is_mixed && turn - versions < versions).then(|| (turn - versions, scheme.kdf.other()))
+        (scheme.is_mixed && turn - versions < versions)
+            .then(|| (turn - versions, scheme.kdf.other()))
     }
 }
 
@@ -114,7 +125,10 @@ impl Ring {
     }
 
     pub(super) fn stopping(self, stop: impl Fn() -> bool + Send + 'static) -> Self {
-        Self { stop: Some(Box::new(stop)), ..self }
+        Self {
+            stop: Some(Box::new(stop)),
+            ..self
+        }
     }
 
     /// Returns the number of Diffie-Hellmans so far.
@@ -124,7 +138,11 @@ impl Ring {
 
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
-        self.points.iter().flat_map(|point| &point.versions).filter(|known| known.is_held()).count()
+        self.points
+            .iter()
+            .flat_map(|point| &point.versions)
+            .filter(|known| known.is_held())
+            .count()
     }
 
     pub(super) fn app(&self) -> &AppId {
@@ -133,7 +151,11 @@ impl Ring {
 
     /// Returns the index of a point given as text, adding the point if it is new.
     #[inline]
-    pub(super) fn place_of_chars(&mut self, curve: Curve, chars: &[u8; POINT_CHARS]) -> Result<usize, CannotOpen> {
+    pub(super) fn place_of_chars(
+        &mut self,
+        curve: Curve,
+        chars: &[u8; POINT_CHARS],
+    ) -> Result<usize, CannotOpen> {
         if let Some((last_curve, last, place)) = &self.last
             && *last_curve == curve
             && last == chars
@@ -146,7 +168,11 @@ impl Ring {
     }
 
     /// Returns the index of a point. A new point is checked to be on the curve.
-    pub(super) fn place(&mut self, curve: Curve, point: [u8; POINT_BYTES]) -> Result<usize, CannotOpen> {
+    pub(super) fn place(
+        &mut self,
+        curve: Curve,
+        point: [u8; POINT_BYTES],
+    ) -> Result<usize, CannotOpen> {
         if let Some(place) = self.by_point.get(&(curve, point)) {
             return Ok(*place);
         }
@@ -169,17 +195,31 @@ impl Ring {
     /// Creates a point with the keys that earlier requests cached for it. A version that opened a value then is tried
     /// first now.
     fn known(&self, curve: Curve, ephemeral: PublicKey) -> Point {
-        let mut versions: Vec<CachedKeys> =
-            self.versions[curve as usize].iter().map(|_| CachedKeys::default()).collect();
+        let mut versions: Vec<CachedKeys> = self.versions[curve as usize]
+            .iter()
+            .map(|_| CachedKeys::default())
+            .collect();
         let mut likely = [0; 2];
-        let Some(kept) = &self.kept else { return Point { ephemeral, versions, likely } };
+        let Some(kept) = &self.kept else {
+            return Point {
+                ephemeral,
+                versions,
+                likely,
+            };
+        };
         let count = versions.len();
         let names = self.versions[curve as usize].iter().flat_map(|version| {
-            Kdf::ALL.map(|kdf| Name::Evervault { key: version.id, ephemeral: *ephemeral.compressed(), kdf })
+            Kdf::ALL.map(|kdf| Name::Evervault {
+                key: version.id,
+                ephemeral: *ephemeral.compressed(),
+                kdf,
+            })
         });
         kept.get_each(&self.app, names, |at, schedule| {
             let (place, kdf) = (at / Kdf::ALL.len(), Kdf::ALL[at % Kdf::ALL.len()]);
-            let Schedule::Evervault(key) = schedule else { return };
+            let Schedule::Evervault(key) = schedule else {
+                return;
+            };
             versions[place].kept[kdf as usize] = Some(key);
             likely[kdf as usize] = place;
             // A value that specifies the other derivation was made with this derivation, unless the key of the other is
@@ -188,20 +228,33 @@ impl Ring {
                 likely[kdf.other() as usize] = count + place;
             }
         });
-        Point { ephemeral, versions, likely }
+        Point {
+            ephemeral,
+            versions,
+            likely,
+        }
     }
 
     /// Returns the attempt to make first. Clients that do not mix derivations never need the other derivation.
     fn likely(&self, place: usize, scheme: Scheme) -> usize {
         let point = &self.points[place];
         let likely = point.likely[scheme.kdf as usize];
-        if scheme.is_mixed || likely < point.versions.len() { likely } else { 0 }
+        if scheme.is_mixed || likely < point.versions.len() {
+            likely
+        } else {
+            0
+        }
     }
 
     /// Returns the `turn`-th key to try, the likeliest first. Returns [`CannotOpen`] when all keys were tried or the
     /// request was stopped.
     #[inline]
-    pub(super) fn candidate(&mut self, place: usize, scheme: Scheme, turn: usize) -> Result<Candidate<'_>, CannotOpen> {
+    pub(super) fn candidate(
+        &mut self,
+        place: usize,
+        scheme: Scheme,
+        turn: usize,
+    ) -> Result<Candidate<'_>, CannotOpen> {
         if turn > 0 && self.stop.as_ref().is_some_and(|stop| stop()) {
             return Err(CannotOpen);
         }
@@ -209,7 +262,9 @@ impl Ring {
         let point = &mut self.points[place];
         let curve = point.ephemeral.curve();
         let (version, kdf) = attempt(scheme, point.versions.len(), turn).ok_or(CannotOpen)?;
-        let own = self.versions[curve as usize][version].pair().map_err(|_| CannotOpen)?;
+        let own = self.versions[curve as usize][version]
+            .pair()
+            .map_err(|_| CannotOpen)?;
         let CachedKeys { derived, kept } = &mut point.versions[version];
         let key = match &kept[kdf as usize] {
             Some(key) => key,
@@ -217,13 +272,21 @@ impl Ring {
                 if derived.is_none() {
                     self.agreements += 1;
                     self.held += 1;
-                    *derived = Some(Derived::new(own.agree(&point.ephemeral).map_err(|_| CannotOpen)?));
+                    *derived = Some(Derived::new(
+                        own.agree(&point.ephemeral).map_err(|_| CannotOpen)?,
+                    ));
                 }
                 let derived = derived.as_mut().ok_or(CannotOpen)?;
-                derived.key(kdf, curve, point.ephemeral.uncompressed()).map_err(|_| CannotOpen)?
+                derived
+                    .key(kdf, curve, point.ephemeral.uncompressed())
+                    .map_err(|_| CannotOpen)?
             }
         };
-        Ok(Candidate { key, app: own.public().compressed(), ephemeral: point.ephemeral.compressed() })
+        Ok(Candidate {
+            key,
+            app: own.public().compressed(),
+            ephemeral: point.ephemeral.compressed(),
+        })
     }
 
     /// Records the attempt that opened a value, and caches its key for other requests.
@@ -232,15 +295,30 @@ impl Ring {
         let turn = reordered(self.likely(place, scheme), turn);
         self.points[place].likely[scheme.kdf as usize] = turn;
         if let Some(kept) = &self.kept {
-            let Point { ephemeral, versions, .. } = &mut self.points[place];
-            let Some((version, kdf)) = attempt(scheme, versions.len(), turn) else { return };
-            let CachedKeys { derived, kept: known } = &mut versions[version];
+            let Point {
+                ephemeral,
+                versions,
+                ..
+            } = &mut self.points[place];
+            let Some((version, kdf)) = attempt(scheme, versions.len(), turn) else {
+                return;
+            };
+            let CachedKeys {
+                derived,
+                kept: known,
+            } = &mut versions[version];
             if known[kdf as usize].is_none()
-                && let Some(Ok(key)) = derived.as_mut().map(|d| d.key(kdf, ephemeral.curve(), ephemeral.uncompressed()))
+                && let Some(Ok(key)) = derived
+                    .as_mut()
+                    .map(|d| d.key(kdf, ephemeral.curve(), ephemeral.uncompressed()))
             {
                 let key = known[kdf as usize].insert(Arc::clone(key));
                 let id = self.versions[ephemeral.curve() as usize][version].id;
-                let name = Name::Evervault { key: id, ephemeral: *ephemeral.compressed(), kdf };
+                let name = Name::Evervault {
+                    key: id,
+                    ephemeral: *ephemeral.compressed(),
+                    kdf,
+                };
                 kept.keep(&self.app, name, Schedule::Evervault(Arc::clone(key)));
             }
         }

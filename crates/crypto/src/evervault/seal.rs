@@ -6,10 +6,14 @@ use std::sync::Arc;
 use base64::Engine as _;
 
 use super::derive::Derived;
-use super::file::{FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileVersion, TRAILER_BYTES, check_front};
+use super::file::{
+    FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileVersion, TRAILER_BYTES,
+    check_front,
+};
 use super::metadata::{CARRIED_ROLE_BYTES_MAX, MetadataStamp, ORIGIN, Role};
 use super::text::{
-    Aad, BASE64, Datatype, IV_CHARS, POINT_BYTES, POINT_CHARS, PREFIX, SUFFIX, TEXT_BYTES_MAX, Tag, compressed,
+    Aad, BASE64, Datatype, IV_CHARS, POINT_BYTES, POINT_CHARS, PREFIX, SUFFIX, TEXT_BYTES_MAX, Tag,
+    compressed,
 };
 use crate::aead::{NONCE_BYTES, TAG_BYTES};
 use crate::envelope::base64_chars;
@@ -79,8 +83,16 @@ impl Ephemeral {
     fn new((uncompressed, x): ([u8; 65], SharedX)) -> Self {
         let compressed = compressed(&uncompressed);
         let mut chars = [0; POINT_CHARS];
-        BASE64.encode_slice(compressed, &mut chars).expect("33 bytes are 44 characters");
-        Self { compressed, uncompressed, chars, derived: Derived::new(x), used: 0 }
+        BASE64
+            .encode_slice(compressed, &mut chars)
+            .expect("33 bytes are 44 characters");
+        Self {
+            compressed,
+            uncompressed,
+            chars,
+            derived: Derived::new(x),
+            used: 0,
+        }
     }
 }
 
@@ -111,7 +123,9 @@ impl Ivs {
             aws_lc_rs::rand::fill(&mut self.bytes).map_err(|_| Error::Library)?;
             self.used = 0;
         }
-        let iv = self.bytes[self.used * NONCE_BYTES..].first_chunk().expect("IVS of them");
+        let iv = self.bytes[self.used * NONCE_BYTES..]
+            .first_chunk()
+            .expect("IVS of them");
         self.used += 1;
         Ok(*iv)
     }
@@ -138,7 +152,8 @@ impl Sealer {
     ) -> Result<Self, Error> {
         let x = ephemeral.agree(recipient.pair()?.public())?;
         let ephemeral = Ephemeral::new((*ephemeral.public().uncompressed(), x));
-        let mut sealer = Self::with_ephemeral(recipient, KeyScope::Request, form, ephemeral, origin)?;
+        let mut sealer =
+            Self::with_ephemeral(recipient, KeyScope::Request, form, ephemeral, origin)?;
         sealer.ivs.fixed = Some(iv);
         Ok(sealer)
     }
@@ -153,20 +168,36 @@ impl Sealer {
         let tag = form.tag(recipient.pair()?.public().curve());
         let (stamp, role) = match form {
             Form::Metadata { role, encrypted_at } => (
-                Some(MetadataStamp { origin, encrypted_at: *encrypted_at }),
+                Some(MetadataStamp {
+                    origin,
+                    encrypted_at: *encrypted_at,
+                }),
                 role.as_ref().map_or("", Role::as_str).to_owned(),
             ),
             Form::Plain => (None, String::new()),
         };
         let (ivs, body) = (Ivs::new(), Vec::new());
-        let mut sealer = Self { recipient, scope, tag, stamp, role, metadata: Vec::new(), ephemeral, ivs, body };
+        let mut sealer = Self {
+            recipient,
+            scope,
+            tag,
+            stamp,
+            role,
+            metadata: Vec::new(),
+            ephemeral,
+            ivs,
+            body,
+        };
         sealer.write_metadata();
         Ok(sealer)
     }
 
     fn write_metadata(&mut self) {
         if let Some(stamp) = self.stamp {
-            stamp.encode((!self.role.is_empty()).then_some(&self.role), &mut self.metadata);
+            stamp.encode(
+                (!self.role.is_empty()).then_some(&self.role),
+                &mut self.metadata,
+            );
         }
     }
 
@@ -181,7 +212,10 @@ impl Sealer {
             // An empty role must not be lost, because a policy can name it.
             return role.is_none() || !wanted.is_empty();
         }
-        if self.stamp.is_none() || wanted.len() > CARRIED_ROLE_BYTES_MAX || role.is_some_and(str::is_empty) {
+        if self.stamp.is_none()
+            || wanted.len() > CARRIED_ROLE_BYTES_MAX
+            || role.is_some_and(str::is_empty)
+        {
             return false;
         }
         wanted.clone_into(&mut self.role);
@@ -225,13 +259,22 @@ impl Sealer {
         self.take_use()?;
         let iv = self.ivs.next()?;
         let app = self.recipient.pair()?.public();
-        let Ephemeral { compressed, uncompressed, chars, derived, .. } = &mut self.ephemeral;
+        let Ephemeral {
+            compressed,
+            uncompressed,
+            chars,
+            derived,
+            ..
+        } = &mut self.ephemeral;
         self.body.clear();
-        self.body.reserve(self.metadata.len() + text.len() + TAG_BYTES);
+        self.body
+            .reserve(self.metadata.len() + text.len() + TAG_BYTES);
         self.body.extend_from_slice(&self.metadata);
         self.body.extend_from_slice(text.as_bytes());
         let aad = Aad::new(self.tag, datatype, compressed, app.compressed());
-        derived.key(self.tag.kdf(), app.curve(), uncompressed)?.seal(iv, aad.as_slice(), &mut self.body, 0)?;
+        derived
+            .key(self.tag.kdf(), app.curve(), uncompressed)?
+            .seal(iv, aad.as_slice(), &mut self.body, 0)?;
 
         out.extend_from_slice(PREFIX);
         out.extend_from_slice(self.tag.text().as_bytes());
@@ -261,7 +304,12 @@ impl Sealer {
         check_front(content)?;
         self.take_use()?;
         let iv = self.ivs.next()?;
-        let Ephemeral { compressed, uncompressed, derived, .. } = &mut self.ephemeral;
+        let Ephemeral {
+            compressed,
+            uncompressed,
+            derived,
+            ..
+        } = &mut self.ephemeral;
         let app = self.recipient.pair()?.public();
         let version = FileVersion::of(app.curve());
         let key = derived.key(version.scheme().kdf, app.curve(), uncompressed)?;
@@ -269,7 +317,12 @@ impl Sealer {
         out.reserve(FILE_HEADER_BYTES + content.len() + TRAILER_BYTES);
         out.extend_from_slice(&FileHeader::write(version, compressed, iv));
         out.extend_from_slice(content);
-        if let Err(error) = key.seal(iv, version.aad(app.compressed()), out, before + FILE_HEADER_BYTES) {
+        if let Err(error) = key.seal(
+            iv,
+            version.aad(app.compressed()),
+            out,
+            before + FILE_HEADER_BYTES,
+        ) {
             out.truncate(before);
             return Err(error.into());
         }
@@ -294,11 +347,16 @@ impl Sealer {
 fn append_base64(bytes: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + base64_chars(bytes.len()), 0);
-    BASE64.encode_slice(bytes, &mut out[start..]).expect("the room is base64_chars long");
+    BASE64
+        .encode_slice(bytes, &mut out[start..])
+        .expect("the room is base64_chars long");
 }
 
 impl fmt::Debug for Sealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sealer").field("tag", &self.tag).field("scope", &self.scope).finish_non_exhaustive()
+        f.debug_struct("Sealer")
+            .field("tag", &self.tag)
+            .field("scope", &self.scope)
+            .finish_non_exhaustive()
     }
 }

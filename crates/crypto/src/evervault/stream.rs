@@ -12,7 +12,10 @@ use openssl::cipher::Cipher;
 use openssl::cipher_ctx::CipherCtx;
 
 use super::derive::Derived;
-use super::file::{FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileVersion, TRAILER_BYTES, check_front};
+use super::file::{
+    FILE_BYTES_MAX, FILE_HEADER_BYTES, FileError, FileHeader, FileVersion, TRAILER_BYTES,
+    check_front,
+};
 use super::metadata::ContentPrefix;
 use super::open::Legacy;
 use super::ring::{active, attempt};
@@ -54,24 +57,45 @@ impl FileOpener {
     ///
     /// # Errors
     /// [`CannotOpen`] when none can open the file.
-    pub fn candidates(keys: &AppKeys, header: &FileHeader, legacy: Legacy) -> Result<Vec<Self>, CannotOpen> {
+    pub fn candidates(
+        keys: &AppKeys,
+        header: &FileHeader,
+        legacy: Legacy,
+    ) -> Result<Vec<Self>, CannotOpen> {
         header.check(legacy)?;
-        let ephemeral = PublicKey::from_sec1(header.version.curve(), &header.ephemeral).map_err(|_| CannotOpen)?;
+        let ephemeral = PublicKey::from_sec1(header.version.curve(), &header.ephemeral)
+            .map_err(|_| CannotOpen)?;
         let versions = active(keys, header.version.curve());
         let turns = (0..).map_while(|turn| attempt(header.version.scheme(), versions.len(), turn));
         let openers = turns.map(|(version, kdf)| {
             let own = versions[version].pair().map_err(|_| CannotOpen)?;
             let derived = Derived::new(own.agree(&ephemeral).map_err(|_| CannotOpen)?);
             let key = derived.key_bytes(kdf, ephemeral.curve(), ephemeral.uncompressed());
-            Self::new(header, &key, header.version.aad(own.public().compressed()), legacy)
+            Self::new(
+                header,
+                &key,
+                header.version.aad(own.public().compressed()),
+                legacy,
+            )
         });
         let openers = openers.collect::<Result<Vec<_>, _>>()?;
-        if openers.is_empty() { Err(CannotOpen) } else { Ok(openers) }
+        if openers.is_empty() {
+            Err(CannotOpen)
+        } else {
+            Ok(openers)
+        }
     }
 
-    fn new(header: &FileHeader, key: &[u8; 32], aad: &[u8], legacy: Legacy) -> Result<Self, CannotOpen> {
+    fn new(
+        header: &FileHeader,
+        key: &[u8; 32],
+        aad: &[u8],
+        legacy: Legacy,
+    ) -> Result<Self, CannotOpen> {
         let mut context = CipherCtx::new().map_err(|_| CannotOpen)?;
-        context.decrypt_init(Some(Cipher::aes_256_gcm()), Some(key), Some(&header.iv)).map_err(|_| CannotOpen)?;
+        context
+            .decrypt_init(Some(Cipher::aes_256_gcm()), Some(key), Some(&header.iv))
+            .map_err(|_| CannotOpen)?;
         bind(&mut context, aad).map_err(|_| CannotOpen)?;
         let metadata = match header.version.is_legacy() {
             false => None,
@@ -85,7 +109,15 @@ impl FileOpener {
         let mut checksum = crc32fast::Hasher::new();
         checksum.update(&header.bytes);
         let front = metadata.is_none().then(ContentPrefix::default);
-        Ok(Self { context, checksum, metadata, front, legacy, role: None, held: Vec::with_capacity(TRAILER_BYTES) })
+        Ok(Self {
+            context,
+            checksum,
+            metadata,
+            front,
+            legacy,
+            role: None,
+            held: Vec::with_capacity(TRAILER_BYTES),
+        })
     }
 
     /// Takes the next bytes of the file, of any length, and appends the decrypted bytes: **not authenticated yet**.
@@ -108,7 +140,9 @@ impl FileOpener {
         self.checksum.update(&out[start..]);
         for piece in out[start..].chunks_mut(CALL_BYTES_MAX) {
             let length = piece.len();
-            self.context.cipher_update_inplace(piece, length).map_err(|_| CannotOpen)?;
+            self.context
+                .cipher_update_inplace(piece, length)
+                .map_err(|_| CannotOpen)?;
         }
         if let Some(front) = self.front.take_if(|front| front.take(&out[start..])) {
             self.role = super::file::unmarked_role(front.bytes(), self.legacy)?.map(Into::into);
@@ -118,7 +152,9 @@ impl FileOpener {
 
     /// Collects the metadata, opens it once it is complete, and returns the bytes after it.
     fn take_metadata<'a>(&mut self, chunk: &'a [u8]) -> Result<&'a [u8], CannotOpen> {
-        let Some(part) = &mut self.metadata else { return Ok(chunk) };
+        let Some(part) = &mut self.metadata else {
+            return Ok(chunk);
+        };
         let missing = 2 + part.header.metadata_bytes - part.read.len();
         let (now, rest) = chunk.split_at(missing.min(chunk.len()));
         part.read.extend_from_slice(now);
@@ -127,7 +163,9 @@ impl FileOpener {
         }
         self.checksum.update(&part.read);
         let (length, sealed) = part.read.split_first_chunk_mut().ok_or(CannotOpen)?;
-        part.header.check_metadata_length(*length).ok_or(CannotOpen)?;
+        part.header
+            .check_metadata_length(*length)
+            .ok_or(CannotOpen)?;
         part.key.open(part.header.iv, &part.aad, sealed)?;
         self.role = super::file::role(sealed)?.map(Into::into);
         self.metadata = None;
@@ -148,7 +186,10 @@ impl FileOpener {
         if self.metadata.is_some() {
             return Err(CannotOpen);
         }
-        let (tag, checksum) = self.held.split_first_chunk::<TAG_BYTES>().ok_or(CannotOpen)?;
+        let (tag, checksum) = self
+            .held
+            .split_first_chunk::<TAG_BYTES>()
+            .ok_or(CannotOpen)?;
         self.checksum.update(tag);
         if self.checksum.finalize().to_le_bytes() != *checksum {
             return Err(CannotOpen);
@@ -196,12 +237,22 @@ impl FileSealer {
         let version = FileVersion::of(app.curve());
         let key = Derived::new(x).key_bytes(version.scheme().kdf, app.curve(), ephemeral);
         let mut context = CipherCtx::new().map_err(|_| Error::Library)?;
-        context.encrypt_init(Some(Cipher::aes_256_gcm()), Some(&key[..]), Some(&iv)).map_err(|_| Error::Library)?;
+        context
+            .encrypt_init(Some(Cipher::aes_256_gcm()), Some(&key[..]), Some(&iv))
+            .map_err(|_| Error::Library)?;
         bind(&mut context, version.aad(app.compressed()))?;
         let header = FileHeader::write(version, &compressed(ephemeral), iv);
         let mut checksum = crc32fast::Hasher::new();
         checksum.update(&header);
-        Ok((Self { context, checksum, content_bytes: 0, front: Some(ContentPrefix::default()) }, header))
+        Ok((
+            Self {
+                context,
+                checksum,
+                content_bytes: 0,
+                front: Some(ContentPrefix::default()),
+            },
+            header,
+        ))
     }
 
     /// Encrypts the next bytes, of any length, in place.
@@ -218,7 +269,9 @@ impl FileSealer {
             check_front(front.bytes())?;
         }
         let length = chunk.len();
-        self.context.cipher_update_inplace(chunk, length).map_err(|_| FileError::Library)?;
+        self.context
+            .cipher_update_inplace(chunk, length)
+            .map_err(|_| FileError::Library)?;
         self.checksum.update(chunk);
         Ok(())
     }
@@ -228,9 +281,13 @@ impl FileSealer {
     /// # Errors
     /// [`FileError::Library`] when the crypto library fails.
     pub fn finish(mut self) -> Result<[u8; 20], FileError> {
-        self.context.cipher_final(&mut []).map_err(|_| FileError::Library)?;
+        self.context
+            .cipher_final(&mut [])
+            .map_err(|_| FileError::Library)?;
         let mut trailer = [0; TRAILER_BYTES];
-        self.context.tag(&mut trailer[..TAG_BYTES]).map_err(|_| FileError::Library)?;
+        self.context
+            .tag(&mut trailer[..TAG_BYTES])
+            .map_err(|_| FileError::Library)?;
         self.checksum.update(&trailer[..TAG_BYTES]);
         trailer[TAG_BYTES..].copy_from_slice(&self.checksum.finalize().to_le_bytes());
         Ok(trailer)
@@ -245,7 +302,9 @@ impl fmt::Debug for FileSealer {
 
 fn bind(context: &mut CipherCtx, aad: &[u8]) -> Result<(), Error> {
     if !aad.is_empty() {
-        context.cipher_update(aad, None).map_err(|_| Error::Library)?;
+        context
+            .cipher_update(aad, None)
+            .map_err(|_| Error::Library)?;
     }
     Ok(())
 }

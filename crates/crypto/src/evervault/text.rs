@@ -29,7 +29,8 @@ pub(super) const POINT_CHARS: usize = 44;
 /// tries.
 pub const TEXT_BYTES_MAX: usize = 25 << 20;
 /// Characters of the longest sealed text, with the longest possible metadata and padding.
-pub(super) const SEALED_CHARS_MAX: usize = (2 + u16::MAX as usize + TEXT_BYTES_MAX + TAG_BYTES).div_ceil(3) * 4;
+pub(super) const SEALED_CHARS_MAX: usize =
+    (2 + u16::MAX as usize + TEXT_BYTES_MAX + TAG_BYTES).div_ceil(3) * 4;
 
 /// Returns true if a string has the prefix of an Evervault string. Such a string must open or fail; it is never treated
 /// as data.
@@ -73,8 +74,16 @@ enum Binding {
 
 impl Tag {
     /// Every tag. The tags that we write come first.
-    pub const ALL: [Self; 8] =
-        [Self::Qktc, Self::S0ls, Self::Tk9d, Self::Rfvc, Self::Tenz, Self::Qljv, Self::T1jl, Self::Untagged];
+    pub const ALL: [Self; 8] = [
+        Self::Qktc,
+        Self::S0ls,
+        Self::Tk9d,
+        Self::Rfvc,
+        Self::Tenz,
+        Self::Qljv,
+        Self::T1jl,
+        Self::Untagged,
+    ];
 
     /// Returns the four characters; empty for an untagged string.
     #[must_use]
@@ -142,7 +151,9 @@ impl Tag {
     }
 
     fn from_text(text: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find(|tag| !tag.text().is_empty() && tag.text().as_bytes() == text)
+        Self::ALL
+            .into_iter()
+            .find(|tag| !tag.text().is_empty() && tag.text().as_bytes() == text)
     }
 }
 
@@ -173,9 +184,14 @@ impl Datatype {
     #[inline]
     fn strip_word(rest: &[u8]) -> (Self, &[u8]) {
         // No client writes the word for a string, but the published readers accept it.
-        let words: [(&[u8], Self); 3] =
-            [(Self::Number.word(), Self::Number), (Self::Boolean.word(), Self::Boolean), (b"string:", Self::String)];
-        let stripped = words.into_iter().find_map(|(word, datatype)| Some((datatype, rest.strip_prefix(word)?)));
+        let words: [(&[u8], Self); 3] = [
+            (Self::Number.word(), Self::Number),
+            (Self::Boolean.word(), Self::Boolean),
+            (b"string:", Self::String),
+        ];
+        let stripped = words
+            .into_iter()
+            .find_map(|(word, datatype)| Some((datatype, rest.strip_prefix(word)?)));
         stripped.unwrap_or((Self::String, rest))
     }
 }
@@ -188,8 +204,16 @@ pub(super) struct Aad {
 
 impl Aad {
     #[inline]
-    pub(super) fn new(tag: Tag, datatype: Datatype, ephemeral: &[u8; POINT_BYTES], app: &[u8; POINT_BYTES]) -> Self {
-        let mut aad = Self { bytes: [0; 1 + 2 * POINT_BYTES], length: 0 };
+    pub(super) fn new(
+        tag: Tag,
+        datatype: Datatype,
+        ephemeral: &[u8; POINT_BYTES],
+        app: &[u8; POINT_BYTES],
+    ) -> Self {
+        let mut aad = Self {
+            bytes: [0; 1 + 2 * POINT_BYTES],
+            length: 0,
+        };
         match tag.binding() {
             Binding::Nothing => {}
             Binding::App => {
@@ -239,13 +263,22 @@ impl<'a> Parts<'a> {
         let (datatype, rest) = Datatype::strip_word(rest);
         let (iv, rest) = rest.split_first_chunk()?;
         let (ephemeral, rest) = rest.strip_prefix(b":")?.split_first_chunk()?;
-        Some(Self { is_debug, tag, datatype, iv, ephemeral, sealed: rest.strip_prefix(b":")? })
+        Some(Self {
+            is_debug,
+            tag,
+            datatype,
+            iv,
+            ephemeral,
+            sealed: rest.strip_prefix(b":")?,
+        })
     }
 
     #[inline]
     pub(super) fn nonce(&self) -> Result<[u8; NONCE_BYTES], CannotOpen> {
         let mut nonce = [0; NONCE_BYTES];
-        BASE64.decode_slice(self.iv, &mut nonce).map_err(|_| CannotOpen)?;
+        BASE64
+            .decode_slice(self.iv, &mut nonce)
+            .map_err(|_| CannotOpen)?;
         Ok(nonce)
     }
 
@@ -253,8 +286,14 @@ impl<'a> Parts<'a> {
     /// characters. Padding must be exact or absent: the published clients strip it, the vendor's examples contain it.
     #[inline]
     pub(super) fn decode_sealed(&self, body: &mut [u8]) -> Result<usize, CannotOpen> {
-        let engine = if self.sealed.ends_with(b"=") { &PADDED } else { &BASE64 };
-        engine.decode_slice(self.sealed, body).map_err(|_| CannotOpen)
+        let engine = if self.sealed.ends_with(b"=") {
+            &PADDED
+        } else {
+            &BASE64
+        };
+        engine
+            .decode_slice(self.sealed, body)
+            .map_err(|_| CannotOpen)
     }
 }
 
@@ -269,7 +308,9 @@ pub(super) fn compressed(point: &[u8; 65]) -> [u8; POINT_BYTES] {
 /// Decodes the characters of a compressed point.
 pub(super) fn point(chars: &[u8; POINT_CHARS]) -> Result<[u8; POINT_BYTES], CannotOpen> {
     let mut point = [0; POINT_BYTES];
-    BASE64.decode_slice(chars, &mut point).map_err(|_| CannotOpen)?;
+    BASE64
+        .decode_slice(chars, &mut point)
+        .map_err(|_| CannotOpen)?;
     Ok(point)
 }
 

@@ -6,17 +6,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::app;
 use crate::{
-    AppId, AppKeys, CannotOpen, Curve, Datatype, EncapsulationPlace, Encoding, KeyPair, KeyScope, KeyState, KeyVersion,
-    OpenedSchedules, Opener, Origin, Sealer, Suite,
+    AppId, AppKeys, CannotOpen, Curve, Datatype, EncapsulationPlace, Encoding, KeyPair, KeyScope,
+    KeyState, KeyVersion, OpenedSchedules, Opener, Origin, Sealer, Suite,
 };
 
 /// Texts of `count` fields, each under a key of its own.
 fn cold(keys: &AppKeys, suite: Suite, encoding: Encoding, count: usize) -> Vec<Vec<u8>> {
     let version = keys.newest(suite).unwrap();
-    let mut sealer = Sealer::new(keys.app(), Arc::clone(version), KeyScope::Field, encoding, b"row").unwrap();
+    let mut sealer = Sealer::new(
+        keys.app(),
+        Arc::clone(version),
+        KeyScope::Field,
+        encoding,
+        b"row",
+    )
+    .unwrap();
     let seal = |field: usize| {
         let mut out = Vec::new();
-        sealer.seal(Datatype::String, field.to_string().as_bytes(), &mut out).unwrap();
+        sealer
+            .seal(Datatype::String, field.to_string().as_bytes(), &mut out)
+            .unwrap();
         out
     };
     (0..count).map(seal).collect()
@@ -31,7 +40,10 @@ fn opens(opener: &mut Opener, encoding: Encoding, envelope: &[u8], field: usize)
         Encoding::Text => opener.open_text(envelope),
         Encoding::Binary => opener.open_binary(envelope),
     };
-    assert_eq!(opened.map(|opened| opened.plaintext.to_vec()), Ok(field.to_string().into_bytes()));
+    assert_eq!(
+        opened.map(|opened| opened.plaintext.to_vec()),
+        Ok(field.to_string().into_bytes())
+    );
 }
 
 #[test]
@@ -66,7 +78,9 @@ fn help_comes_from_the_back_while_the_opener_goes_on_in_front() {
     let envelopes = texts(&keys, 10);
     let mut opener = Opener::new(Arc::clone(&keys), b"row");
     let queue = opener.share_agreements();
-    envelopes.iter().for_each(|envelope| queue.add_text(envelope));
+    envelopes
+        .iter()
+        .for_each(|envelope| queue.add_text(envelope));
     for (field, envelope) in envelopes.iter().enumerate() {
         opens(&mut opener, Encoding::Text, envelope, field);
         assert_eq!(queue.agree_next(), field < 5);
@@ -85,9 +99,19 @@ fn what_takes_no_agreement_is_not_queued() {
     opener.open_text(&had).unwrap();
     let apart = {
         let version = Arc::clone(keys.newest(Suite::P256MlKem768).unwrap());
-        let sealer = Sealer::new(keys.app(), version, KeyScope::Request, Encoding::Text, b"row").unwrap();
+        let sealer = Sealer::new(
+            keys.app(),
+            version,
+            KeyScope::Request,
+            Encoding::Text,
+            b"row",
+        )
+        .unwrap();
         let mut out = Vec::new();
-        sealer.placing(EncapsulationPlace::Apart).seal(Datatype::String, b"x", &mut out).unwrap();
+        sealer
+            .placing(EncapsulationPlace::Apart)
+            .seal(Datatype::String, b"x", &mut out)
+            .unwrap();
         out
     };
     let mut wrong_encapsulation = cold(&keys, Suite::P256MlKem768, Encoding::Text, 1).remove(0);
@@ -96,9 +120,17 @@ fn what_takes_no_agreement_is_not_queued() {
     for (name, text, is_queued) in [
         ("opened before by this request", &had[..], false),
         ("opened before by another one", &cached, false),
-        ("symmetric", &cold(&keys, Suite::Xaes, Encoding::Text, 1)[0], false),
+        (
+            "symmetric",
+            &cold(&keys, Suite::Xaes, Encoding::Text, 1)[0],
+            false,
+        ),
         ("encapsulation not given", &apart, false),
-        ("encapsulation of another header", &wrong_encapsulation, false),
+        (
+            "encapsulation of another header",
+            &wrong_encapsulation,
+            false,
+        ),
         ("key of another app", &texts(&app("other"), 1)[0], false),
         ("too short", b"sw1:AQ", false),
         ("not base64", &[&b"sw1:"[..], &[b'*'; 99]].concat(), false),
@@ -114,8 +146,14 @@ fn what_takes_no_agreement_is_not_queued() {
 #[test]
 fn what_a_request_must_not_open_is_not_prepared_for_it() {
     let keys = |state, origin| {
-        let version = KeyVersion::new(1, state, KeyPair::from_scalar(Curve::P256, &[7; 32]).unwrap());
-        Arc::new(AppKeys::new(AppId::new("shop").unwrap(), vec![version.of_origin(origin)]).unwrap())
+        let version = KeyVersion::new(
+            1,
+            state,
+            KeyPair::from_scalar(Curve::P256, &[7; 32]).unwrap(),
+        );
+        Arc::new(
+            AppKeys::new(AppId::new("shop").unwrap(), vec![version.of_origin(origin)]).unwrap(),
+        )
     };
     let envelope = &texts(&keys(KeyState::Active, Origin::Inside), 1)[0];
     for (state, origin, inside_only, opens) in [
@@ -127,7 +165,11 @@ fn what_a_request_must_not_open_is_not_prepared_for_it() {
         let mut opener = Opener::new(keys(state, origin), b"row").inside_only(inside_only);
         let queue = opener.share_agreements();
         queue.add_text(envelope);
-        assert_eq!((queue.agree_next(), opener.open_text(envelope).is_ok()), (opens, opens), "{state:?} {origin:?}");
+        assert_eq!(
+            (queue.agree_next(), opener.open_text(envelope).is_ok()),
+            (opens, opens),
+            "{state:?} {origin:?}"
+        );
     }
 }
 
@@ -206,7 +248,11 @@ fn every_field_opens_whatever_threads_do_meanwhile() {
                 }
             });
         }
-        scope.spawn(|| envelopes.iter().for_each(|envelope| queue.add_text(envelope)));
+        scope.spawn(|| {
+            envelopes
+                .iter()
+                .for_each(|envelope| queue.add_text(envelope))
+        });
         scope.spawn(|| (0..5).for_each(|_| queue.clear()));
         for (field, envelope) in envelopes.iter().enumerate() {
             opens(&mut opener, Encoding::Text, envelope, field);

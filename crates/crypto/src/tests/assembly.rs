@@ -21,13 +21,24 @@ const ROUTINES: [(&str, &[&str]); 2] = [
             "ossl_vaes_vpclmulqdq_capable",
         ],
     ),
-    ("aws_lc", &["p256_montjscalarmul", "ecp_nistz256_avx2_select_w7", "aesni_gcm_encrypt", "aes_gcm_encrypt_avx512"]),
+    (
+        "aws_lc",
+        &[
+            "p256_montjscalarmul",
+            "ecp_nistz256_avx2_select_w7",
+            "aesni_gcm_encrypt",
+            "aes_gcm_encrypt_avx512",
+        ],
+    ),
 ];
 
 /// A symbol as (library, routine). AWS-LC puts itself and its version before every name.
 fn attribute(symbol: &str) -> (&str, &str) {
     match symbol.strip_prefix("aws_lc_") {
-        Some(versioned) => ("aws_lc", versioned.trim_start_matches(|c: char| c.is_ascii_digit() || c == '_')),
+        Some(versioned) => (
+            "aws_lc",
+            versioned.trim_start_matches(|c: char| c.is_ascii_digit() || c == '_'),
+        ),
         None => ("openssl", symbol),
     }
 }
@@ -42,13 +53,23 @@ fn openssl_and_aws_lc_have_their_assembly() {
         .map(|symbol| attribute(symbol.name().unwrap()))
         .collect();
     assert!(!defined.is_empty(), "a stripped program cannot tell");
-    let wanted = ROUTINES.iter().flat_map(|(library, names)| names.iter().map(move |name| (*library, *name)));
-    let missing: Vec<_> = wanted.filter(|routine| !defined.contains(routine)).collect();
+    let wanted = ROUTINES
+        .iter()
+        .flat_map(|(library, names)| names.iter().map(move |name| (*library, *name)));
+    let missing: Vec<_> = wanted
+        .filter(|routine| !defined.contains(routine))
+        .collect();
     assert!(missing.is_empty(), "built without assembly: {missing:?}");
 }
 
 #[test]
 fn a_symbol_is_its_librarys() {
-    assert_eq!(attribute("aws_lc_0_47_0_aesni_gcm_encrypt"), ("aws_lc", "aesni_gcm_encrypt"));
-    assert_eq!(attribute("aesni_gcm_encrypt"), ("openssl", "aesni_gcm_encrypt"));
+    assert_eq!(
+        attribute("aws_lc_0_47_0_aesni_gcm_encrypt"),
+        ("aws_lc", "aesni_gcm_encrypt")
+    );
+    assert_eq!(
+        attribute("aesni_gcm_encrypt"),
+        ("openssl", "aesni_gcm_encrypt")
+    );
 }

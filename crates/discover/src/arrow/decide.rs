@@ -6,7 +6,8 @@ use std::fmt;
 use arrow_schema::{DataType, Schema};
 use sealwire_columns::{holds, resolve, schema_leaves};
 use sealwire_mask_rules::{
-    Column, Function, FunctionKind, Kind, RuleText, Rules, Target, Unknown, Value, limits::RULES_MAX,
+    Column, Function, FunctionKind, Kind, RuleText, Rules, Target, Unknown, Value,
+    limits::RULES_MAX,
 };
 use sealwire_msgpack::TokenReader;
 
@@ -15,8 +16,8 @@ use crate::choose::{DemandSource, Demands, candidates};
 use crate::judge::Judgement;
 use crate::path::{PathPart, path_text};
 use crate::{
-    ColumnPaths, DiscoverOptions, DiscoveredField, Discovery, FieldClass, FieldVerdict, RULE_STEPS_MAX, Trial,
-    UNCERTAIN_MIN,
+    ColumnPaths, DiscoverOptions, DiscoveredField, Discovery, FieldClass, FieldVerdict,
+    RULE_STEPS_MAX, Trial, UNCERTAIN_MIN,
 };
 
 /// Width in bits from which integers hold the results of functions on numbers, except near their ends.
@@ -27,9 +28,14 @@ const WIDE_BITS: usize = 32;
 pub type ColumnTrial<'t, E> = &'t mut dyn FnMut(&Function, &Column) -> Result<Option<Vec<u8>>, E>;
 
 /// Returns a trial of columns by a trial of values.
-pub fn column_trial(trial: Trial<'_>) -> impl FnMut(&Function, &Column) -> Result<Option<Vec<u8>>, Infallible> {
+pub fn column_trial(
+    trial: Trial<'_>,
+) -> impl FnMut(&Function, &Column) -> Result<Option<Vec<u8>>, Infallible> {
     move |function, column| {
-        let (mut values, mut out) = (TokenReader::new(&column.values), Vec::with_capacity(column.values.len()));
+        let (mut values, mut out) = (
+            TokenReader::new(&column.values),
+            Vec::with_capacity(column.values.len()),
+        );
         let mut fits = || {
             let value = values.value().ok().and_then(Value::read);
             value.is_some_and(|value| trial(function, value, &mut out))
@@ -49,7 +55,9 @@ pub struct JudgedColumns {
 
 impl fmt::Debug for JudgedColumns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JudgedColumns").field("columns", &self.columns.len()).finish_non_exhaustive()
+        f.debug_struct("JudgedColumns")
+            .field("columns", &self.columns.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -68,16 +76,28 @@ impl JudgedColumns {
     /// # Errors
     /// The first error of `trial`.
     pub fn decide<E>(self, mut trial: Option<ColumnTrial<'_, E>>) -> Result<Discovery, E> {
-        let Self { schema, columns, notes, options } = self;
-        let mut discovery = Discovery { notes, ..Discovery::default() };
+        let Self {
+            schema,
+            columns,
+            notes,
+            options,
+        } = self;
+        let mut discovery = Discovery {
+            notes,
+            ..Discovery::default()
+        };
         if trial.is_none() {
-            let note =
-                "no function was tried on values: type and form decided, so later values can need other functions";
+            let note = "no function was tried on values: type and form decided, so later values can need other functions";
             discovery.notes.push(note.to_owned());
         }
         let names: Vec<Vec<PathPart>> = schema_leaves(&schema)
             .iter()
-            .map(|leaf| leaf.keys.iter().map(|key| key.clone().map_or(PathPart::Any, PathPart::Key)).collect())
+            .map(|leaf| {
+                leaf.keys
+                    .iter()
+                    .map(|key| key.clone().map_or(PathPart::Any, PathPart::Key))
+                    .collect()
+            })
             .collect();
         let mut steps = 0;
         for column in columns {
@@ -100,11 +120,18 @@ fn by_name(field: &mut DiscoveredField, parts: &[PathPart], all: &[Vec<PathPart>
     let Some(PathPart::Key(name)) = parts.last() else {
         return unsure(field, "too many path rules");
     };
-    let named = |parts: &&Vec<PathPart>| parts.iter().any(|part| matches!(part, PathPart::Key(key) if key == name));
+    let named = |parts: &&Vec<PathPart>| {
+        parts
+            .iter()
+            .any(|part| matches!(part, PathPart::Key(key) if key == name))
+    };
     if all.iter().filter(named).count() == 1 {
         field.target = Some(Target::Column(name.clone()));
     } else {
-        unsure(field, "too many path rules, and other columns share its name");
+        unsure(
+            field,
+            "too many path rules, and other columns share its name",
+        );
     }
 }
 
@@ -120,12 +147,24 @@ fn resolved(schema: &Schema, discovery: &mut Discovery) {
         unsure(field, "a file of rules has too many rules");
     }
     let resolves = |fields: &[&DiscoveredField]| {
-        let text =
-            |field: &&DiscoveredField| Some(RuleText { target: field.target.clone()?, mask: field.mask.clone()? });
-        let rules = Rules::new(Unknown::Keep, fields.iter().filter_map(text).collect(), Vec::new());
+        let text = |field: &&DiscoveredField| {
+            Some(RuleText {
+                target: field.target.clone()?,
+                mask: field.mask.clone()?,
+            })
+        };
+        let rules = Rules::new(
+            Unknown::Keep,
+            fields.iter().filter_map(text).collect(),
+            Vec::new(),
+        );
         rules.is_ok_and(|rules| resolve(&rules, schema).is_ok())
     };
-    let rules: Vec<_> = discovery.fields.iter().filter(|field| field.verdict == FieldVerdict::Sensitive).collect();
+    let rules: Vec<_> = discovery
+        .fields
+        .iter()
+        .filter(|field| field.verdict == FieldVerdict::Sensitive)
+        .collect();
     if resolves(&rules) {
         return;
     }
@@ -144,15 +183,22 @@ impl JudgedColumn {
     ) -> Result<DiscoveredField, E> {
         let mut field = self.field();
         let is_told = field.confidence >= UNCERTAIN_MIN.min(options.min_confidence);
-        let Some(category) = field.category.filter(|_| is_told) else { return Ok(field) };
+        let Some(category) = field.category.filter(|_| is_told) else {
+            return Ok(field);
+        };
         field.verdict = FieldVerdict::Uncertain;
         if let Some(obstacle) = self.leaves.iter().find_map(|leaf| leaf.obstacle.as_ref()) {
             field.evidence.push(obstacle.clone());
             return Ok(field);
         }
         let functions = self.candidates(category);
-        field.fallback = functions.iter().find(|function| is_constant(function)).map(Function::to_string);
-        field.mask = self.choose(functions, trial)?.map(|function| function.to_string());
+        field.fallback = functions
+            .iter()
+            .find(|function| is_constant(function))
+            .map(Function::to_string);
+        field.mask = self
+            .choose(functions, trial)?
+            .map(|function| function.to_string());
         if field.confidence >= options.min_confidence && field.mask.is_some() {
             field.verdict = FieldVerdict::Sensitive;
         }
@@ -168,10 +214,19 @@ impl JudgedColumn {
             confidence: self.judgement.confidence,
             evidence: self.judgement.evidence.clone(),
             mask: None,
-            values: self.leaves.iter().map(|leaf| leaf.sample.values.len()).sum(),
+            values: self
+                .leaves
+                .iter()
+                .map(|leaf| leaf.sample.values.len())
+                .sum(),
             target: Some(Target::Path(path)),
             fallback: None,
-            columns: ColumnPaths(self.leaves.iter().map(|leaf| leaf.leaf.path.text().to_owned()).collect()),
+            columns: ColumnPaths(
+                self.leaves
+                    .iter()
+                    .map(|leaf| leaf.leaf.path.text().to_owned())
+                    .collect(),
+            ),
         }
     }
 
@@ -179,7 +234,13 @@ impl JudgedColumn {
     fn candidates(&self, category: crate::Category) -> Vec<Function> {
         let is_nullable = self.leaves.iter().all(|leaf| leaf.leaf.field.is_nullable());
         let name = crate::names_of(&self.parts).0;
-        let demands = Demands { name, class: &self.class, is_unique: false, is_nullable, source: DemandSource::Arrow };
+        let demands = Demands {
+            name,
+            class: &self.class,
+            is_unique: false,
+            is_nullable,
+            source: DemandSource::Arrow,
+        };
         let mut functions = candidates(category, demands);
         functions.retain(|function| self.leaves.iter().all(|leaf| leaf.fits_type(function)));
         functions
@@ -192,12 +253,19 @@ impl JudgedColumn {
     ) -> Result<Option<Function>, E> {
         let values: Vec<Column> = self.leaves.iter().map(SampledLeaf::column).collect();
         'functions: for function in functions {
-            for (leaf, values) in self.leaves.iter().zip(&values).filter(|(_, values)| values.count > 0) {
+            for (leaf, values) in self
+                .leaves
+                .iter()
+                .zip(&values)
+                .filter(|(_, values)| values.count > 0)
+            {
                 let fits = match trial {
                     None => fits_by_form(&function, leaf),
                     Some(trial) => {
                         let masks = trial(&function, values)?;
-                        masks.is_some_and(|masks| holds(leaf.leaf.field.data_type(), values.count, masks))
+                        masks.is_some_and(|masks| {
+                            holds(leaf.leaf.field.data_type(), values.count, masks)
+                        })
                     }
                 };
                 if !fits {
@@ -211,13 +279,22 @@ impl JudgedColumn {
 }
 
 fn is_constant(function: &Function) -> bool {
-    matches!(function.kind(), FunctionKind::Redact { .. } | FunctionKind::Fixed(_) | FunctionKind::Null)
+    matches!(
+        function.kind(),
+        FunctionKind::Redact { .. } | FunctionKind::Fixed(_) | FunctionKind::Null
+    )
 }
 
 /// Returns true if a function surely takes the sampled values, by their type and form alone.
 fn fits_by_form(function: &Function, sampled: &SampledLeaf) -> bool {
     let data_type = sampled.leaf.field.data_type();
-    let all = |kind: Kind| sampled.sample.values.iter().all(|(_, text)| kind.knows(text));
+    let all = |kind: Kind| {
+        sampled
+            .sample
+            .values
+            .iter()
+            .all(|(_, text)| kind.knows(text))
+    };
     match function.kind() {
         FunctionKind::Email { .. } => all(Kind::Email),
         FunctionKind::Phone { .. } => all(Kind::Phone),
@@ -226,13 +303,21 @@ fn fits_by_form(function: &Function, sampled: &SampledLeaf) -> bool {
         FunctionKind::Iban | FunctionKind::Mac | FunctionKind::PostalCode => false,
         // The number of characters that it needs depends on its alphabet and on other characters between them.
         FunctionKind::Fpe(_) => false,
-        FunctionKind::ShiftBy { .. } | FunctionKind::ShiftWithin { .. } | FunctionKind::Coarsen(_) => {
+        FunctionKind::ShiftBy { .. }
+        | FunctionKind::ShiftWithin { .. }
+        | FunctionKind::Coarsen(_) => {
             matches!(data_type, DataType::Date32 | DataType::Timestamp(..))
         }
-        FunctionKind::Step { .. } | FunctionKind::NoisePercent { .. } | FunctionKind::NoiseBy { .. } => {
-            let is_wide = data_type.primitive_width().is_some_and(|bytes| bytes * 8 >= WIDE_BITS);
+        FunctionKind::Step { .. }
+        | FunctionKind::NoisePercent { .. }
+        | FunctionKind::NoiseBy { .. } => {
+            let is_wide = data_type
+                .primitive_width()
+                .is_some_and(|bytes| bytes * 8 >= WIDE_BITS);
             let mut texts = sampled.sample.values.iter().map(|(_, text)| &**text);
-            is_wide && data_type.is_numeric() && texts.all(|text| is_moved_surely(function.kind(), text))
+            is_wide
+                && data_type.is_numeric()
+                && texts.all(|text| is_moved_surely(function.kind(), text))
         }
         _ => true,
     }
@@ -240,9 +325,14 @@ fn fits_by_form(function: &Function, sampled: &SampledLeaf) -> bool {
 
 /// Returns true if a function of numbers surely takes the number with this text, by its bounds.
 fn is_moved_surely(function: &FunctionKind, text: &str) -> bool {
-    let Some(value) = text.parse::<f64>().ok().filter(|value| value.is_finite()) else { return false };
-    let (FunctionKind::NoisePercent { bounds, .. } | FunctionKind::NoiseBy { bounds, .. }) = function else {
+    let Some(value) = text.parse::<f64>().ok().filter(|value| value.is_finite()) else {
+        return false;
+    };
+    let (FunctionKind::NoisePercent { bounds, .. } | FunctionKind::NoiseBy { bounds, .. }) =
+        function
+    else {
         return true;
     };
-    bounds.min.is_none_or(|min| min as f64 <= value) && bounds.max.is_none_or(|max| value <= max as f64)
+    bounds.min.is_none_or(|min| min as f64 <= value)
+        && bounds.max.is_none_or(|max| value <= max as f64)
 }

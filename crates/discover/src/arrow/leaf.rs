@@ -26,7 +26,11 @@ pub(super) struct SampledLeaf {
 
 impl SampledLeaf {
     pub(super) fn parts(&self) -> Vec<PathPart> {
-        self.leaf.keys.iter().map(|key| key.clone().map_or(PathPart::Any, PathPart::Key)).collect()
+        self.leaf
+            .keys
+            .iter()
+            .map(|key| key.clone().map_or(PathPart::Any, PathPart::Key))
+            .collect()
     }
 
     pub(super) fn add(&mut self, leaf: &Leaf) {
@@ -38,7 +42,11 @@ impl SampledLeaf {
         let dictionary = values.as_any_dictionary();
         if !dictionary.values().is_empty() {
             let (entries, keys) = (dictionary.values(), dictionary.normalized_keys());
-            self.add_rows(entries, rows.map(|row| keys[row]).filter(|entry| entries.is_valid(*entry)));
+            self.add_rows(
+                entries,
+                rows.map(|row| keys[row])
+                    .filter(|entry| entries.is_valid(*entry)),
+            );
         }
     }
 
@@ -46,7 +54,11 @@ impl SampledLeaf {
         if check("", values.data_type()).is_err() {
             return;
         }
-        let Self { sample, binary_values, .. } = self;
+        let Self {
+            sample,
+            binary_values,
+            ..
+        } = self;
         let mut scalar = Vec::new();
         with_values(values, &mut |append| {
             for row in rows.by_ref() {
@@ -64,11 +76,18 @@ impl SampledLeaf {
             match data_type {
                 DataType::Dictionary(_, values) => class(values, is_text),
                 DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Null => {
-                    FieldClass::Text { characters_max: None }
+                    FieldClass::Text {
+                        characters_max: None,
+                    }
                 }
-                DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
+                DataType::Binary
+                | DataType::LargeBinary
+                | DataType::BinaryView
+                | DataType::FixedSizeBinary(_) => {
                     if is_text {
-                        FieldClass::Text { characters_max: None }
+                        FieldClass::Text {
+                            characters_max: None,
+                        }
                     } else {
                         FieldClass::Bytes
                     }
@@ -86,7 +105,10 @@ impl SampledLeaf {
             (_, Some(_)) => return FieldClass::Array,
         }
         // Old writers of Parquet do not mark text as such, and some texts are in an older encoding than UTF-8.
-        class(self.leaf.field.data_type(), self.sample.texts().count() > self.binary_values)
+        class(
+            self.leaf.field.data_type(),
+            self.sample.texts().count() > self.binary_values,
+        )
     }
 
     pub(super) fn fits_type(&self, function: &Function) -> bool {
@@ -96,8 +118,14 @@ impl SampledLeaf {
     /// Returns the sampled values in the form that functions take.
     pub(super) fn column(&self) -> Column {
         let data_type = self.leaf.field.data_type();
-        let mut column = Column { count: self.sample.values.len(), ..Column::default() };
-        self.sample.values.iter().for_each(|(_, text)| append_scalar(data_type, text, &mut column.values));
+        let mut column = Column {
+            count: self.sample.values.len(),
+            ..Column::default()
+        };
+        self.sample
+            .values
+            .iter()
+            .for_each(|(_, text)| append_scalar(data_type, text, &mut column.values));
         column
     }
 }
@@ -118,7 +146,13 @@ fn bytes_max(values: &ArrayRef, row: usize) -> usize {
 
 /// Returns a MessagePack scalar as text. The content of binary values that are no text is not kept.
 fn text_of(scalar: &[u8], binary_values: &mut usize) -> (ValueType, Box<str>) {
-    let float = |number: f64| if number.abs() < 1e15 { number.to_string() } else { format!("{number:?}") };
+    let float = |number: f64| {
+        if number.abs() < 1e15 {
+            number.to_string()
+        } else {
+            format!("{number:?}")
+        }
+    };
     match TokenReader::new(scalar).token() {
         Ok(Token::Str(bytes)) => (ValueType::Text, String::from_utf8_lossy(bytes).into()),
         Ok(Token::Bool(flag)) => (ValueType::Boolean, flag.to_string().into()),
@@ -141,7 +175,10 @@ fn append_scalar(data_type: &DataType, text: &str, out: &mut Vec<u8>) {
         DataType::Boolean => write::bool(out, text == "true"),
         DataType::Float32 => write::f32(out, text.parse().unwrap_or_default()),
         DataType::Float64 => write::f64(out, text.parse().unwrap_or_default()),
-        DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
+        DataType::Binary
+        | DataType::LargeBinary
+        | DataType::BinaryView
+        | DataType::FixedSizeBinary(_) => {
             write::bin(out, text.as_bytes());
         }
         data_type if data_type.is_integer() => match text.parse() {

@@ -35,7 +35,9 @@ pub struct ArrowSamples {
 
 impl fmt::Debug for ArrowSamples {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ArrowSamples").field("leaves", &self.leaves.len()).finish_non_exhaustive()
+        f.debug_struct("ArrowSamples")
+            .field("leaves", &self.leaves.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -46,18 +48,34 @@ impl ArrowSamples {
         let leaves = schema_leaves(schema);
         let bytes_max = SAMPLES_BYTES_MAX / leaves.len().max(1);
         let sampled = |(at, leaf): (u64, SchemaLeaf)| {
-            let seed = options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at);
+            let seed = options
+                .seed
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .wrapping_add(at);
             let data_type = leaf.field.data_type();
             let obstacle = check("", data_type).is_err().then(|| match data_type {
-                DataType::Dictionary(..) => "the column is a dictionary: cast it to the type of its values".to_owned(),
-                nested if nested.is_nested() => "the column has a nested type that cannot be masked".to_owned(),
+                DataType::Dictionary(..) => {
+                    "the column is a dictionary: cast it to the type of its values".to_owned()
+                }
+                nested if nested.is_nested() => {
+                    "the column has a nested type that cannot be masked".to_owned()
+                }
                 other => format!("the column has type {other}, which cannot be masked"),
             });
             let sample = Sample::bounded(options.sample, seed, bytes_max);
-            SampledLeaf { leaf, sample, obstacle, binary_values: 0 }
+            SampledLeaf {
+                leaf,
+                sample,
+                obstacle,
+                binary_values: 0,
+            }
         };
         let leaves = (0..).zip(leaves).map(sampled).collect();
-        Self { schema: schema.clone(), leaves, options }
+        Self {
+            schema: schema.clone(),
+            leaves,
+            options,
+        }
     }
 
     /// Marks a column as one that cannot be masked. Such columns are judged by name.
@@ -85,26 +103,44 @@ impl ArrowSamples {
     /// Returns the sampled texts of a column.
     #[cfg(test)]
     pub(crate) fn texts(&self, column: usize) -> Vec<String> {
-        self.leaves[column].sample.texts().map(str::to_owned).collect()
+        self.leaves[column]
+            .sample
+            .texts()
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Judges the columns. `table` is the name of the table or file.
     #[must_use]
     pub fn judge(self, table: &str) -> JudgedColumns {
-        let Self { schema, leaves, options } = self;
-        let (keys, values): (Vec<_>, Vec<_>) = leaves.into_iter().partition(|sampled| sampled.leaf.is_map_key);
+        let Self {
+            schema,
+            leaves,
+            options,
+        } = self;
+        let (keys, values): (Vec<_>, Vec<_>) = leaves
+            .into_iter()
+            .partition(|sampled| sampled.leaf.is_map_key);
         // Of keys too, since the path of a map can have names that are data.
-        let mut key_paths: Vec<Vec<PathPart>> = keys.iter().chain(&values).map(SampledLeaf::parts).collect();
+        let mut key_paths: Vec<Vec<PathPart>> =
+            keys.iter().chain(&values).map(SampledLeaf::parts).collect();
         // The columns of a table are names, even if there are many.
-        let is_map =
-            |prefix: &[PathPart], keys: &BTreeSet<String>| (!prefix.is_empty() && are_personal(keys)).then_some(true);
+        let is_map = |prefix: &[PathPart], keys: &BTreeSet<String>| {
+            (!prefix.is_empty() && are_personal(keys)).then_some(true)
+        };
         let hidden = hide_keys(&mut key_paths, is_map);
-        let mut notes: Vec<String> = hidden.iter().map(|(prefix, _)| personal_keys(prefix)).collect();
+        let mut notes: Vec<String> = hidden
+            .iter()
+            .map(|(prefix, _)| personal_keys(prefix))
+            .collect();
         let paths = key_paths.split_off(keys.len());
         for (sampled, parts) in keys.iter().zip(key_paths) {
             let texts: BTreeSet<String> = sampled.sample.texts().map(str::to_owned).collect();
             if are_personal(&texts) {
-                let map = parts.iter().rposition(|part| *part == PathPart::Any).unwrap_or(0);
+                let map = parts
+                    .iter()
+                    .rposition(|part| *part == PathPart::Any)
+                    .unwrap_or(0);
                 notes.push(personal_keys(&parts[..map]));
             }
         }
@@ -124,13 +160,26 @@ impl ArrowSamples {
                         (column.judgement, column.class) = (judgement, class);
                     }
                 }
-                None => columns.push(JudgedColumn { parts, leaves: vec![sampled], judgement, class }),
+                None => columns.push(JudgedColumn {
+                    parts,
+                    leaves: vec![sampled],
+                    judgement,
+                    class,
+                }),
             }
         }
-        JudgedColumns { schema, columns, notes, options }
+        JudgedColumns {
+            schema,
+            columns,
+            notes,
+            options,
+        }
     }
 }
 
 fn personal_keys(map: &[PathPart]) -> String {
-    format!("keys of the map {} have the form of personal data, and masking never changes keys", path_text(map))
+    format!(
+        "keys of the map {} have the form of personal data, and masking never changes keys",
+        path_text(map)
+    )
 }

@@ -34,7 +34,9 @@ struct Bucket {
 impl Bucket {
     fn drain(&mut self, now: Instant) {
         let elapsed = now.saturating_duration_since(self.updated);
-        self.level = (self.level - f64::from(self.hourly) * elapsed.as_secs_f64() / HOUR.as_secs_f64()).max(0.0);
+        self.level = (self.level
+            - f64::from(self.hourly) * elapsed.as_secs_f64() / HOUR.as_secs_f64())
+        .max(0.0);
         self.updated = now;
     }
 }
@@ -52,7 +54,9 @@ impl HourlyLimiter {
         fields: u64,
         now: Instant,
     ) -> Result<(), CallFailure> {
-        let Some(hourly) = permit.hourly() else { return Ok(()) };
+        let Some(hourly) = permit.hourly() else {
+            return Ok(());
+        };
         if fields > u64::from(hourly) {
             return Err(CallFailure::AboveHourlyLimit { hourly });
         }
@@ -65,15 +69,25 @@ impl HourlyLimiter {
                 bucket.level > 0.0
             });
             if buckets.len() >= BUCKETS_MAX {
-                return Err(CallFailure::HourlyLimitReached { hourly, retry_after: HOUR });
+                return Err(CallFailure::HourlyLimitReached {
+                    hourly,
+                    retry_after: HOUR,
+                });
             }
         }
-        let bucket = buckets.entry(key).or_insert(Bucket { level: 0.0, hourly, updated: now });
+        let bucket = buckets.entry(key).or_insert(Bucket {
+            level: 0.0,
+            hourly,
+            updated: now,
+        });
         bucket.drain(now);
         let excess = bucket.level + fields as f64 - f64::from(hourly);
         if excess > 0.0 {
             let retry_after = HOUR.mul_f64(excess / f64::from(hourly));
-            return Err(CallFailure::HourlyLimitReached { hourly, retry_after });
+            return Err(CallFailure::HourlyLimitReached {
+                hourly,
+                retry_after,
+            });
         }
         bucket.level += fields as f64;
         Ok(())
@@ -87,7 +101,9 @@ mod tests {
     use super::*;
 
     fn grants(text: &str) -> Grants {
-        Grants::of([Role::new("support", vec![Grant::from_text(text).unwrap()]).unwrap().into()])
+        Grants::of([Role::new("support", vec![Grant::from_text(text).unwrap()])
+            .unwrap()
+            .into()])
     }
 
     fn ask(operation: Operation) -> AuthorizationRequest<'static> {
@@ -96,14 +112,24 @@ mod tests {
 
     #[test]
     fn a_bucket_holds_the_limit_and_drains_evenly() {
-        let (limiter, grants) = (HourlyLimiter::default(), grants("decrypt,tokenize apps=shop hourly=3600"));
+        let (limiter, grants) = (
+            HourlyLimiter::default(),
+            grants("decrypt,tokenize apps=shop hourly=3600"),
+        );
         let start = Instant::now();
         let charge = |principal: &str, operation, fields, seconds| {
             let permit = grants.decide(ask(operation)).unwrap();
             let now = start + Duration::from_secs(seconds);
-            match limiter.charge(&Principal::from_text(principal).unwrap(), &permit, fields, now) {
+            match limiter.charge(
+                &Principal::from_text(principal).unwrap(),
+                &permit,
+                fields,
+                now,
+            ) {
                 Ok(()) => Ok(()),
-                Err(CallFailure::HourlyLimitReached { retry_after, .. }) => Err(retry_after.as_secs()),
+                Err(CallFailure::HourlyLimitReached { retry_after, .. }) => {
+                    Err(retry_after.as_secs())
+                }
                 Err(CallFailure::AboveHourlyLimit { hourly }) => Err(hourly.into()),
                 Err(other) => panic!("{other}"),
             }
@@ -133,12 +159,26 @@ mod tests {
     #[test]
     fn grants_with_different_limits_use_different_buckets() {
         let grant = |text: &str| Grant::from_text(text).unwrap();
-        let role = vec![grant("decrypt apps=cards hourly=10"), grant("decrypt apps=misc hourly=1000000")];
-        let (limiter, grants) = (HourlyLimiter::default(), Grants::of([Role::new("r", role).unwrap().into()]));
+        let role = vec![
+            grant("decrypt apps=cards hourly=10"),
+            grant("decrypt apps=misc hourly=1000000"),
+        ];
+        let (limiter, grants) = (
+            HourlyLimiter::default(),
+            Grants::of([Role::new("r", role).unwrap().into()]),
+        );
         let (principal, now) = (Principal::from_text("a").unwrap(), Instant::now());
         let charge = |app, fields, ms| {
-            let permit = grants.decide(AuthorizationRequest::new(Operation::Decrypt, Some(app), None)).unwrap();
-            limiter.charge(&principal, &permit, fields, now + Duration::from_millis(ms)).is_ok()
+            let permit = grants
+                .decide(AuthorizationRequest::new(
+                    Operation::Decrypt,
+                    Some(app),
+                    None,
+                ))
+                .unwrap();
+            limiter
+                .charge(&principal, &permit, fields, now + Duration::from_millis(ms))
+                .is_ok()
         };
         assert!(charge("cards", 10, 0) && charge("misc", 1_000, 0));
         assert!(!charge("cards", 1, 100) && charge("misc", 1_000, 100) && !charge("cards", 1, 200));
@@ -146,18 +186,33 @@ mod tests {
 
     #[test]
     fn only_limited_principals_use_buckets_and_buckets_are_bounded() {
-        let (limiter, unlimited, limited) =
-            (HourlyLimiter::default(), grants("tokenize apps=shop"), grants("tokenize apps=shop hourly=10"));
+        let (limiter, unlimited, limited) = (
+            HourlyLimiter::default(),
+            grants("tokenize apps=shop"),
+            grants("tokenize apps=shop hourly=10"),
+        );
         let now = Instant::now();
         let charge = |grants: &Grants, principal: usize, now| {
             let principal = Principal::from_text(&format!("p{principal}")).unwrap();
-            limiter.charge(&principal, &grants.decide(ask(Operation::Tokenize)).unwrap(), 10, now)
+            limiter.charge(
+                &principal,
+                &grants.decide(ask(Operation::Tokenize)).unwrap(),
+                10,
+                now,
+            )
         };
         charge(&unlimited, 0, now).unwrap();
         assert_eq!(limiter.0.lock().unwrap().len(), 0);
         (0..BUCKETS_MAX).for_each(|principal| charge(&limited, principal, now).unwrap());
-        assert!(matches!(charge(&limited, BUCKETS_MAX, now), Err(CallFailure::HourlyLimitReached { .. })));
+        assert!(matches!(
+            charge(&limited, BUCKETS_MAX, now),
+            Err(CallFailure::HourlyLimitReached { .. })
+        ));
         charge(&limited, BUCKETS_MAX, now + HOUR).unwrap();
-        assert_eq!(limiter.0.lock().unwrap().len(), 1, "empty buckets are removed");
+        assert_eq!(
+            limiter.0.lock().unwrap().len(),
+            1,
+            "empty buckets are removed"
+        );
     }
 }

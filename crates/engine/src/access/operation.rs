@@ -53,13 +53,24 @@ impl<'a> RequestTarget<'a> {
             | Control::Check(_)
             | Control::Root(_) => (None, None),
         };
-        Self { app, collection, reason }
+        Self {
+            app,
+            collection,
+            reason,
+        }
     }
 
     /// Returns the permission that a request of `method` needs. `None`: none.
     pub fn ask(self, method: Method) -> Option<AuthorizationRequest<'a>> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        Some(AuthorizationRequest::new(operation(method)?, self.app, self.collection).because(self.reason).at(now))
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        Some(
+            AuthorizationRequest::new(operation(method)?, self.app, self.collection)
+                .because(self.reason)
+                .at(now),
+        )
     }
 }
 
@@ -80,9 +91,17 @@ mod tests {
         let free = [Method::Inspect, Method::Info, Method::Health];
         let mut methods = 0;
         for method in Method::ALL {
-            assert_eq!(operation(method).is_none(), free.contains(&method), "{method}");
+            assert_eq!(
+                operation(method).is_none(),
+                free.contains(&method),
+                "{method}"
+            );
             if let Some(operation) = operation(method) {
-                assert_eq!(Operations::CONTROL.contains(operation), Methods::CONTROL.contains(method), "{method}");
+                assert_eq!(
+                    Operations::CONTROL.contains(operation),
+                    Methods::CONTROL.contains(method),
+                    "{method}"
+                );
                 let is_of_both = method == Method::AppsPublicKeys;
                 assert_eq!(
                     Operations::DATA.contains(operation) || is_of_both,

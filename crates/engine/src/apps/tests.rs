@@ -9,7 +9,10 @@ use super::*;
 use sealwire_telemetry::{Phase, State};
 
 fn control(store: &MemoryStore) -> Control {
-    Control::new(Arc::new(store.clone()), Kek::from_hex(&"5a".repeat(32)).unwrap())
+    Control::new(
+        Arc::new(store.clone()),
+        Kek::from_hex(&"5a".repeat(32)).unwrap(),
+    )
 }
 
 fn shop() -> AppId {
@@ -17,7 +20,9 @@ fn shop() -> AppId {
 }
 
 async fn serving(store: &MemoryStore) -> Apps {
-    Apps::load(control(store), "127.0.0.1:7443".into(), None).await.unwrap()
+    Apps::load(control(store), "127.0.0.1:7443".into(), None)
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -28,18 +33,36 @@ async fn a_setting_changes_alone_and_what_was_made_ahead_stays() {
     let apps = serving(&store).await;
     let find = || apps.find("shop").1.unwrap();
     let before = find();
-    assert_eq!(before.settings, Settings { write_suite: Suite::P256Psk, ..Settings::default() });
+    assert_eq!(
+        before.settings,
+        Settings {
+            write_suite: Suite::P256Psk,
+            ..Settings::default()
+        }
+    );
 
     let epoch = EpochLifetime::from_ms(5).ok();
-    control.configure(&shop(), move |settings| settings.epoch = epoch).await.unwrap();
+    control
+        .configure(&shop(), move |settings| settings.epoch = epoch)
+        .await
+        .unwrap();
     apps.refresh().await.unwrap();
     assert_eq!((find().settings.epoch, apps.generation()), (epoch, 2));
-    assert!(Arc::ptr_eq(&before.keys, &find().keys) && Arc::ptr_eq(&before.token_keys, &find().token_keys));
+    assert!(
+        Arc::ptr_eq(&before.keys, &find().keys)
+            && Arc::ptr_eq(&before.token_keys, &find().token_keys)
+    );
 
-    control.rotate(&shop(), KeyKind::Suite(Suite::P256)).await.unwrap();
+    control
+        .rotate(&shop(), KeyKind::Suite(Suite::P256))
+        .await
+        .unwrap();
     apps.refresh().await.unwrap();
     assert_eq!(find().settings.epoch, epoch);
-    assert!(!Arc::ptr_eq(&before.keys, &find().keys), "other keys are taken");
+    assert!(
+        !Arc::ptr_eq(&before.keys, &find().keys),
+        "other keys are taken"
+    );
     assert!(Arc::ptr_eq(&before.token_keys, &find().token_keys));
 
     control.rotate(&shop(), KeyKind::Token).await.unwrap();
@@ -51,9 +74,18 @@ async fn a_setting_changes_alone_and_what_was_made_ahead_stays() {
 async fn an_epoch_ends_with_its_keys_its_setting_its_app_and_rather_early_than_late() {
     let store = MemoryStore::default();
     let control = control(&store);
-    let first = control.create(&shop(), &[Suite::P256]).await.unwrap().app.keys[0].id;
+    let first = control
+        .create(&shop(), &[Suite::P256])
+        .await
+        .unwrap()
+        .app
+        .keys[0]
+        .id;
     let lifetime = EpochLifetime::from_ms(15_000).unwrap();
-    control.configure(&shop(), move |settings| settings.epoch = Some(lifetime)).await.unwrap();
+    control
+        .configure(&shop(), move |settings| settings.epoch = Some(lifetime))
+        .await
+        .unwrap();
     let apps = serving(&store).await;
     let begin = || {
         let keys = Arc::clone(&apps.find("shop").1.unwrap().keys);
@@ -69,12 +101,18 @@ async fn an_epoch_ends_with_its_keys_its_setting_its_app_and_rather_early_than_l
         assert_eq!(has_epoch(&keys), lives, "{later_ms}");
     }
 
-    control.configure(&shop(), |settings| settings.epoch = None).await.unwrap();
+    control
+        .configure(&shop(), |settings| settings.epoch = None)
+        .await
+        .unwrap();
     begin();
     apps.refresh().await.unwrap();
     assert!(!has_epoch(&keys), "at once");
 
-    control.configure(&shop(), move |settings| settings.epoch = Some(lifetime)).await.unwrap();
+    control
+        .configure(&shop(), move |settings| settings.epoch = Some(lifetime))
+        .await
+        .unwrap();
     apps.refresh().await.unwrap();
     for change in 0..3 {
         let keys = begin();
@@ -102,7 +140,13 @@ struct RecordingStore {
 }
 
 async fn served(store: &dyn ControlStore) -> Vec<u64> {
-    store.instances(Duration::from_secs(90)).await.unwrap().iter().map(|instance| instance.generation).collect()
+    store
+        .instances(Duration::from_secs(90))
+        .await
+        .unwrap()
+        .iter()
+        .map(|instance| instance.generation)
+        .collect()
 }
 
 #[async_trait::async_trait]
@@ -164,7 +208,10 @@ async fn an_instance_says_what_it_serves_from_before_its_first_load_to_its_end()
     let store = noting.store.clone();
     let control = control(&store);
     control.create(&shop(), &[]).await.unwrap();
-    let wrong = Control::new(Arc::new(store.clone()), Kek::from_hex(&"a5".repeat(32)).unwrap());
+    let wrong = Control::new(
+        Arc::new(store.clone()),
+        Kek::from_hex(&"a5".repeat(32)).unwrap(),
+    );
     assert!(Apps::load(wrong, "x".into(), None).await.is_err());
     assert!(served(&store).await.is_empty(), "it never served");
 
@@ -173,17 +220,32 @@ async fn an_instance_says_what_it_serves_from_before_its_first_load_to_its_end()
         noting.beats.store(0, Relaxed);
         noting.lost_beat.store(lost, Relaxed);
         assert!(Apps::load(watched(), "x".into(), None).await.is_err());
-        assert!(served(&store).await.is_empty(), "it never served, beat {lost}");
+        assert!(
+            served(&store).await.is_empty(),
+            "it never served, beat {lost}"
+        );
     }
     noting.at_load.lock().unwrap().clear();
-    let apps = Apps::load(watched(), "127.0.0.1:7443".into(), None).await.unwrap();
-    assert_eq!(*noting.at_load.lock().unwrap(), [[0]], "before its first load");
+    let apps = Apps::load(watched(), "127.0.0.1:7443".into(), None)
+        .await
+        .unwrap();
+    assert_eq!(
+        *noting.at_load.lock().unwrap(),
+        [[0]],
+        "before its first load"
+    );
     assert_eq!(served(&store).await, [1]);
     apps.listens("127.0.0.1:1".into());
     control.disable(&shop(), Target::App).await.unwrap();
     apps.read_store(false).await.unwrap();
     apps.maintain().await.unwrap();
-    assert_eq!((served(&store).await, &*control.instances().await.unwrap()[0].address), (vec![2], "127.0.0.1:1"));
+    assert_eq!(
+        (
+            served(&store).await,
+            &*control.instances().await.unwrap()[0].address
+        ),
+        (vec![2], "127.0.0.1:1")
+    );
     apps.leave().await.unwrap();
     assert!(served(&store).await.is_empty());
 }
@@ -194,13 +256,22 @@ async fn callers_who_ask_for_a_generation_cost_the_store_a_read_a_second() {
     let control = control(&noting.store);
     control.create(&shop(), &[]).await.unwrap();
     let watched = Control::new(noting.clone(), Kek::from_hex(&"5a".repeat(32)).unwrap());
-    let apps = Arc::new(Apps::load(watched, "127.0.0.1:7443".into(), None).await.unwrap());
+    let apps = Arc::new(
+        Apps::load(watched, "127.0.0.1:7443".into(), None)
+            .await
+            .unwrap(),
+    );
     apps.listens("127.0.0.1:1".into());
     let admin = Arc::new(Telemetry::default());
-    let watch = tokio::spawn(Arc::clone(&apps).watch(Duration::from_secs(3_600), None, Arc::clone(&admin)));
+    let watch =
+        tokio::spawn(Arc::clone(&apps).watch(Duration::from_secs(3_600), None, Arc::clone(&admin)));
     let settle = || tokio::time::sleep(Duration::from_millis(100));
     settle().await;
-    assert_eq!(control.instances().await.unwrap()[0].address, "127.0.0.1:1", "said at once");
+    assert_eq!(
+        control.instances().await.unwrap()[0].address,
+        "127.0.0.1:1",
+        "said at once"
+    );
     let (looks, beats) = (noting.looks.load(Relaxed), noting.beats.load(Relaxed));
     for _ in 0..10_000 {
         apps.look();
@@ -212,7 +283,10 @@ async fn callers_who_ask_for_a_generation_cost_the_store_a_read_a_second() {
     // A change is told without a caller's help, and said.
     control.disable(&shop(), Target::App).await.unwrap();
     settle().await;
-    assert_eq!((apps.generation(), served(&noting.store).await), (2, vec![2]));
+    assert_eq!(
+        (apps.generation(), served(&noting.store).await),
+        (2, vec![2])
+    );
     assert_eq!(noting.beats.load(Relaxed), beats + 1);
     // The first who asks after a while is not kept waiting.
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -239,33 +313,52 @@ async fn the_watch_serves_changes_when_told_and_removes_what_is_due() {
     let becomes = async |generation| {
         let begun = tokio::time::Instant::now();
         while apps.generation() != generation {
-            assert!(begun.elapsed() < Duration::from_secs(10), "it waits for the poll");
+            assert!(
+                begun.elapsed() < Duration::from_secs(10),
+                "it waits for the poll"
+            );
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
     control.disable(&shop(), Target::App).await.unwrap();
     becomes(2).await;
     assert_eq!(apps.find("shop").1.unwrap().state, AppState::Disabled);
-    control.delete(&shop(), Target::App, Duration::ZERO).await.unwrap();
+    control
+        .delete(&shop(), Target::App, Duration::ZERO)
+        .await
+        .unwrap();
     becomes(4).await;
     assert!(apps.find("shop").1.is_none());
     assert_eq!(admin.readiness.state(), State::Ready);
 
     // A record that nobody can read: the last good state stays in use.
-    control.create(&AppId::new("kept").unwrap(), &[]).await.unwrap();
+    control
+        .create(&AppId::new("kept").unwrap(), &[])
+        .await
+        .unwrap();
     becomes(5).await;
-    control.store().commit(5, "app/bad", Some(b"{}")).await.unwrap();
+    control
+        .store()
+        .commit(5, "app/bad", Some(b"{}"))
+        .await
+        .unwrap();
     let begun = tokio::time::Instant::now();
     while admin.readiness.state() == State::Ready {
         assert!(begun.elapsed() < Duration::from_secs(10), "nobody said so");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(admin.readiness.state(), State::ReadyWithoutStore("failing: store".into()));
+    assert_eq!(
+        admin.readiness.state(),
+        State::ReadyWithoutStore("failing: store".into())
+    );
     // Permissions are known for a time only.
     tokio::time::sleep_until(begun + Duration::from_secs(50)).await;
     assert!(admin.readiness.state().is_ready());
     tokio::time::sleep_until(begun + Duration::from_secs(70)).await;
-    assert_eq!(admin.readiness.state(), State::NotReady("failing: store, permissions".into()));
+    assert_eq!(
+        admin.readiness.state(),
+        State::NotReady("failing: store, permissions".into())
+    );
     assert!(apps.generation() == 5 && apps.find("kept").1.is_some());
     control.store().commit(6, "app/bad", None).await.unwrap();
     becomes(7).await;

@@ -41,7 +41,12 @@ fn leaves(document: &[u8]) -> u64 {
 }
 
 /// The mask of a document by rules `(target, function)`, where a target is a path, `kind:NAME` or `column:NAME`.
-fn mask(name: &str, rules: Vec<(String, String)>, lists: Vec<(String, Vec<String>)>, document: Vec<u8>) -> Case {
+fn mask(
+    name: &str,
+    rules: Vec<(String, String)>,
+    lists: Vec<(String, Vec<String>)>,
+    document: Vec<u8>,
+) -> Case {
     let keys = token_keys().unwrap();
     let wanted = move || {
         let rules = rules.iter().map(|(target, mask)| MaskRule {
@@ -52,11 +57,17 @@ fn mask(name: &str, rules: Vec<(String, String)>, lists: Vec<(String, Vec<String
             },
             mask,
         });
-        let lists = lists
-            .iter()
-            .map(|(name, entries)| MaskList { name, entries: entries.iter().map(String::as_str).collect() });
+        let lists = lists.iter().map(|(name, entries)| MaskList {
+            name,
+            entries: entries.iter().map(String::as_str).collect(),
+        });
         let unknown = sealwire_wire::UnknownFields::Keep;
-        MaskSpec::of(&Masking { rules: rules.collect(), lists: lists.collect(), unknown }).unwrap()
+        MaskSpec::of(&Masking {
+            rules: rules.collect(),
+            lists: lists.collect(),
+            unknown,
+        })
+        .unwrap()
     };
     let extra = wanted().extra_work(leaves(&document) - 4, document.len() as u64);
     let task = move || {
@@ -64,12 +75,21 @@ fn mask(name: &str, rules: Vec<(String, String)>, lists: Vec<(String, Vec<String
         start(Containers::Descend, move |context| {
             let masks = Arc::new(wanted.into_masks(masks::secret(&keys))?);
             let (faults, cancel) = (context.errors(OnError::Report), context.cancel);
-            Ok(Fields::Document(Box::new(MaskFields::new(masks, cancel, faults))))
+            Ok(Fields::Document(Box::new(MaskFields::new(
+                masks, cancel, faults,
+            ))))
         })
     };
     let kind = OperationKind::of(Method::Mask, Suite::P256, KeyScope::Epoch);
     let (name, document) = (format!("mask: {name}"), document.into());
-    Case { name, kind, document, selection: Selection::everything(), extra, task: Box::new(task) }
+    Case {
+        name,
+        kind,
+        document,
+        selection: Selection::everything(),
+        extra,
+        task: Box::new(task),
+    }
 }
 
 fn texts(count: u32, text: &str) -> Vec<u8> {
@@ -119,53 +139,172 @@ fn deep(depth: usize, width: u32) -> Vec<u8> {
 fn mask_cases() -> Vec<Case> {
     let one = |target: &str, mask: &str| vec![(target.to_owned(), mask.to_owned())];
     let subjects = |rules: u32| -> Vec<(String, String)> {
-        (0..rules).map(|at| (format!("column:d{at}"), format!("date_shift(within=30, subject=s{at})"))).collect()
+        (0..rules)
+            .map(|at| {
+                (
+                    format!("column:d{at}"),
+                    format!("date_shift(within=30, subject=s{at})"),
+                )
+            })
+            .collect()
     };
     let kind = |kind: &str, count: usize| -> Vec<(String, String)> {
-        (0..count).map(|_| (format!("kind:{kind}"), "redact".to_owned())).collect()
+        (0..count)
+            .map(|_| (format!("kind:{kind}"), "redact".to_owned()))
+            .collect()
     };
-    let kinds = ["card", "email", "iban", "phone", "national_id", "ip_address", "secret"];
+    let kinds = [
+        "card",
+        "email",
+        "iban",
+        "phone",
+        "national_id",
+        "ip_address",
+        "secret",
+    ];
     let mut cases = vec![
-        mask("hash, 256 short", one("$[*]", "hash"), vec![], document(256, 16)),
-        mask("hash, 64 KiB", one("$[*]", "hash"), vec![], document(4, 16 << 10)),
-        mask("250 rules with subjects, shared filler", subjects(250), vec![], nested(4, 250, 40_000)),
-        mask("1 rule with subject, 120 maps, shared filler", subjects(1), vec![], nested(120, 1, 60_000)),
-        mask("1 rule with subject, no filler", subjects(1), vec![], nested(100, 1, 1)),
-        mask("256 equal kinds, 256 short", kind("card", 256), vec![], document(256, 16)),
-        mask("one kind, 256 short", kind("card", 1), vec![], document(256, 16)),
+        mask(
+            "hash, 256 short",
+            one("$[*]", "hash"),
+            vec![],
+            document(256, 16),
+        ),
+        mask(
+            "hash, 64 KiB",
+            one("$[*]", "hash"),
+            vec![],
+            document(4, 16 << 10),
+        ),
+        mask(
+            "250 rules with subjects, shared filler",
+            subjects(250),
+            vec![],
+            nested(4, 250, 40_000),
+        ),
+        mask(
+            "1 rule with subject, 120 maps, shared filler",
+            subjects(1),
+            vec![],
+            nested(120, 1, 60_000),
+        ),
+        mask(
+            "1 rule with subject, no filler",
+            subjects(1),
+            vec![],
+            nested(100, 1, 1),
+        ),
+        mask(
+            "256 equal kinds, 256 short",
+            kind("card", 256),
+            vec![],
+            document(256, 16),
+        ),
+        mask(
+            "one kind, 256 short",
+            kind("card", 1),
+            vec![],
+            document(256, 16),
+        ),
         mask(
             "1000 column rules",
-            (0..1000).map(|at| (format!("column:c{at}"), "hash".to_owned())).collect(),
+            (0..1000)
+                .map(|at| (format!("column:c{at}"), "hash".to_owned()))
+                .collect(),
             vec![],
             document(16, 16),
         ),
         mask(
             "1000 fpe rules",
-            (0..1000).map(|at| (format!("column:c{at}"), format!("fpe(domain=\"{at}\")"))).collect(),
+            (0..1000)
+                .map(|at| (format!("column:c{at}"), format!("fpe(domain=\"{at}\")")))
+                .collect(),
             vec![],
             document(16, 16),
         ),
         mask(
             "list of 20,000 entries",
             one("$[*]", "pseudonym(list=own)"),
-            vec![("own".to_owned(), (0..20_000).map(|at| format!("entry {at}")).collect())],
+            vec![(
+                "own".to_owned(),
+                (0..20_000).map(|at| format!("entry {at}")).collect(),
+            )],
             document(256, 16),
         ),
         mask("keep", one("$[*]", "keep"), vec![], document(256, 16)),
         mask("redact", one("$[*]", "redact"), vec![], document(256, 16)),
-        mask("fpe, short", one("$[*]", "fpe"), vec![], texts(256, "1234567890123456")),
-        mask("fpe, 128 digits", one("$[*]", "fpe"), vec![], texts(256, &"7".repeat(128))),
-        mask("fpe alphanumeric", one("$[*]", "fpe(alphabet=alphanumeric)"), vec![], texts(256, &"a7B".repeat(40))),
-        mask("email", one("$[*]", "email"), vec![], texts(256, "someone@example.org")),
-        mask("phone", one("$[*]", "phone"), vec![], texts(256, "+49 30 1234567")),
-        mask("card", one("$[*]", "card"), vec![], texts(256, "4111 1111 1111 1111")),
-        mask("date_shift", one("$[*]", "date_shift(within=30)"), vec![], texts(256, "2000-01-15T10:00:00Z")),
-        mask("generalize", one("$[*]", "generalize(step=10)"), vec![], texts(256, "123456789012345678.5")),
-        mask("noise", one("$[*]", "noise(percent=10)"), vec![], texts(256, "123456789012345678.5")),
-        mask("partial, 64 KiB", one("$[*]", "partial(last=4)"), vec![], document(4, 16 << 10)),
-        mask("pseudonym", one("$[*]", "pseudonym(list=full_names)"), vec![], document(256, 16)),
+        mask(
+            "fpe, short",
+            one("$[*]", "fpe"),
+            vec![],
+            texts(256, "1234567890123456"),
+        ),
+        mask(
+            "fpe, 128 digits",
+            one("$[*]", "fpe"),
+            vec![],
+            texts(256, &"7".repeat(128)),
+        ),
+        mask(
+            "fpe alphanumeric",
+            one("$[*]", "fpe(alphabet=alphanumeric)"),
+            vec![],
+            texts(256, &"a7B".repeat(40)),
+        ),
+        mask(
+            "email",
+            one("$[*]", "email"),
+            vec![],
+            texts(256, "someone@example.org"),
+        ),
+        mask(
+            "phone",
+            one("$[*]", "phone"),
+            vec![],
+            texts(256, "+49 30 1234567"),
+        ),
+        mask(
+            "card",
+            one("$[*]", "card"),
+            vec![],
+            texts(256, "4111 1111 1111 1111"),
+        ),
+        mask(
+            "date_shift",
+            one("$[*]", "date_shift(within=30)"),
+            vec![],
+            texts(256, "2000-01-15T10:00:00Z"),
+        ),
+        mask(
+            "generalize",
+            one("$[*]", "generalize(step=10)"),
+            vec![],
+            texts(256, "123456789012345678.5"),
+        ),
+        mask(
+            "noise",
+            one("$[*]", "noise(percent=10)"),
+            vec![],
+            texts(256, "123456789012345678.5"),
+        ),
+        mask(
+            "partial, 64 KiB",
+            one("$[*]", "partial(last=4)"),
+            vec![],
+            document(4, 16 << 10),
+        ),
+        mask(
+            "pseudonym",
+            one("$[*]", "pseudonym(list=full_names)"),
+            vec![],
+            document(256, 16),
+        ),
         mask("$..x, deep", one("$..x", "hash"), vec![], deep(120, 8)),
-        mask("integers, unnamed", one("$.x", "hash"), vec![], [&[0xdd, 0, 1, 0, 0][..], &[1; 65_536]].concat()),
+        mask(
+            "integers, unnamed",
+            one("$.x", "hash"),
+            vec![],
+            [&[0xdd, 0, 1, 0, 0][..], &[1; 65_536]].concat(),
+        ),
     ];
     for (name, text) in [
         ("x", "x".repeat(320)),
@@ -175,8 +314,19 @@ fn mask_cases() -> Vec<Case> {
         ("@", format!("{}@{}", "a".repeat(64), "b.".repeat(120))),
         (":", "a:".repeat(22)),
         ("e30", "123456789012345678901234567890".to_owned()),
-        ("ey", format!("eyJ{}.eyJ{}.{}", "a".repeat(5_000), "b".repeat(5_000), "c".repeat(5_000))),
-        ("pem", format!("-----BEGIN PRIVATE KEY-----\n{}", "MIIEvQ\n".repeat(2_000))),
+        (
+            "ey",
+            format!(
+                "eyJ{}.eyJ{}.{}",
+                "a".repeat(5_000),
+                "b".repeat(5_000),
+                "c".repeat(5_000)
+            ),
+        ),
+        (
+            "pem",
+            format!("-----BEGIN PRIVATE KEY-----\n{}", "MIIEvQ\n".repeat(2_000)),
+        ),
         ("short", "AB12".to_owned()),
     ] {
         let rules = kinds.iter().flat_map(|name| kind(name, 1)).collect();
@@ -209,8 +359,9 @@ fn seal_case(
             let (keys, context) = (Arc::clone(&keys), context.clone());
             start(Containers::Whole, move |job| {
                 let newest = keys.newest(of).cloned().ok_or(CallFailure::NoKey)?;
-                let sealer = Sealer::new(keys.app(), newest, scope, crypto::Encoding::Text, &context)
-                    .map_err(|_| CallFailure::Internal("the crypto library failed"))?;
+                let sealer =
+                    Sealer::new(keys.app(), newest, scope, crypto::Encoding::Text, &context)
+                        .map_err(|_| CallFailure::Internal("the crypto library failed"))?;
                 let (faults, cancel) = (job.errors(OnError::Fail), job.cancel);
                 Ok(Fields::Document(Box::new(SealFields {
                     writer: FieldSealer::Native(sealer.into()),
@@ -225,7 +376,11 @@ fn seal_case(
     } else {
         Selection::parse(paths.iter().map(String::as_str)).unwrap()
     };
-    let wire_scope = if scope == crypto::KeyScope::Field { KeyScope::Field } else { KeyScope::Request };
+    let wire_scope = if scope == crypto::KeyScope::Field {
+        KeyScope::Field
+    } else {
+        KeyScope::Request
+    };
     if seals {
         let extra = sealwire_jobs::cost::authenticated(leaves(&plain), context.len());
         let kind = OperationKind::of(Method::Encrypt, suite, wire_scope);
@@ -244,13 +399,26 @@ fn seal_case(
         let native = Opener::new(Arc::clone(&keys), &context);
         let evervault = Evervault::new(Arc::clone(&keys), Arc::default());
         let reader = FieldOpener::new(native, evervault, Limits::default().depth_max as usize);
-        let open = OpenSpec { reader: Box::new(reader), on_error: OnError::Fail };
+        let open = OpenSpec {
+            reader: Box::new(reader),
+            on_error: OnError::Fail,
+        };
         start(Containers::Descend, |context| {
-            Ok(Fields::Document(Box::new(ShowFields { open: open.start(context), shown: Disclosure::clear() })))
+            Ok(Fields::Document(Box::new(ShowFields {
+                open: open.start(context),
+                shown: Disclosure::clear(),
+            })))
         })
     };
     let kind = OperationKind::of(Method::Decrypt, suite, KeyScope::Request);
-    Case { name: format!("decrypt: {name}"), kind, document: sealed, selection, extra, task: Box::new(task) }
+    Case {
+        name: format!("decrypt: {name}"),
+        kind,
+        document: sealed,
+        selection,
+        extra,
+        task: Box::new(task),
+    }
 }
 
 fn envelope_cases() -> Vec<Case> {
@@ -261,7 +429,15 @@ fn envelope_cases() -> Vec<Case> {
         for seals in [true, false] {
             let request = crypto::KeyScope::Request;
             let mut case = |name: &str, context, plain, paths: &[String]| {
-                cases.push(seal_case(&format!("{name}, {suite:?}"), suite, request, seals, context, plain, paths));
+                cases.push(seal_case(
+                    &format!("{name}, {suite:?}"),
+                    suite,
+                    request,
+                    seals,
+                    context,
+                    plain,
+                    paths,
+                ));
             };
             case("256 short", 0, document(256, 16), &[]);
             case("256 short, context of 4 KiB", 4_096, document(256, 16), &[]);
@@ -300,11 +476,23 @@ fn dear_requests_cost_what_the_model_says() {
     println!("| request | bytes | fields and bytes us | modelled us | measured us | ratio |");
     println!("| --- | ---: | ---: | ---: | ---: | ---: |");
     for case in mask_cases().into_iter().chain(envelope_cases()) {
-        let work_size = case.kind.work_size(leaves(&case.document), case.document.len() as u64);
+        let work_size = case
+            .kind
+            .work_size(leaves(&case.document), case.document.len() as u64);
         let plain = costs.estimate(case.kind, work_size).as_nanos();
-        let modelled = costs.estimate(case.kind, sealwire_jobs::cost::with_extra(work_size, case.extra)).as_nanos();
+        let modelled = costs
+            .estimate(
+                case.kind,
+                sealwire_jobs::cost::with_extra(work_size, case.extra),
+            )
+            .as_nanos();
         let took = (0..RUNS).map(|_| {
-            let (mut job, finished) = job_of((case.task)(), &case.document, case.selection.clone(), &metrics);
+            let (mut job, finished) = job_of(
+                (case.task)(),
+                &case.document,
+                case.selection.clone(),
+                &metrics,
+            );
             let began = thread_cpu();
             job.slice(&SliceBudget::UNLIMITED);
             let took = thread_cpu().saturating_sub(began);

@@ -14,7 +14,10 @@ const MADE: &str = "access/administrators";
 /// # Errors
 ///
 /// The store's error. The next start continues one that ended midway.
-pub async fn first_start(config: &sealwire_config::Access, store: &dyn ControlStore) -> Result<bool, StoreError> {
+pub async fn first_start(
+    config: &sealwire_config::Access,
+    store: &dyn ControlStore,
+) -> Result<bool, StoreError> {
     if config.mode == AccessMode::Off {
         return Ok(false);
     }
@@ -40,8 +43,11 @@ pub async fn first_start(config: &sealwire_config::Access, store: &dyn ControlSt
         };
     }
     if bound.records.is_empty() {
-        let mode =
-            if config.mode == AccessMode::Enforce { "every call is refused" } else { "every call would be refused" };
+        let mode = if config.mode == AccessMode::Enforce {
+            "every call is refused"
+        } else {
+            "every call would be refused"
+        };
         tracing::warn!(
             "no principal has a role, so {mode}: name one in access.administrators and start again, or use \
              `sealwire principals grant PRINCIPAL ROLE --file FILE`, or set access.mode to \"observe\" meanwhile"

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use sealwire_apps::{App, AppSummary, CollectionContent, CollectionName, KeySummary};
 use sealwire_crypto::{KeyState, Origin};
-use sealwire_store::{ERASURES_COLLECTION, MapId, ObjectId, ObjectStore, SUBJECTS_COLLECTION, TokenId, TokenStore};
+use sealwire_store::{
+    ERASURES_COLLECTION, MapId, ObjectId, ObjectStore, SUBJECTS_COLLECTION, TokenId, TokenStore,
+};
 use sealwire_wire::control::{Census, CensusCall, CensusCount, CensusKey};
 use sealwire_wire::{ErrorCode, RpcError};
 use tokio::sync::Semaphore;
@@ -38,7 +40,10 @@ pub struct KeyPermits {
 
 impl Default for KeyPermits {
     fn default() -> Self {
-        Self { fences: Mutex::default(), rewraps: Semaphore::new(REWRAPS_MAX) }
+        Self {
+            fences: Mutex::default(),
+            rewraps: Semaphore::new(REWRAPS_MAX),
+        }
     }
 }
 
@@ -46,12 +51,18 @@ impl KeyPermits {
     /// Returns when this engine raised the fence of a map to a generation.
     fn raised(&self, map: MapId, generation: u64) -> Option<Instant> {
         let fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
-        fences.get(&map).filter(|(raised, _)| *raised == generation).map(|(_, since)| *since)
+        fences
+            .get(&map)
+            .filter(|(raised, _)| *raised == generation)
+            .map(|(_, since)| *since)
     }
 
     fn raise(&self, map: MapId, generation: u64) -> Instant {
         let since = Instant::now();
-        self.fences.lock().unwrap_or_else(PoisonError::into_inner).insert(map, (generation, since));
+        self.fences
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(map, (generation, since));
         since
     }
 }
@@ -85,7 +96,12 @@ pub(super) struct RowCursor {
 
 impl RowCursor {
     pub(super) fn first(proven: bool) -> Self {
-        Self { kind: RowKind::Objects, collection: 0, id: None, proven }
+        Self {
+            kind: RowKind::Objects,
+            collection: 0,
+            id: None,
+            proven,
+        }
     }
 
     /// Parses the cursor of a request.
@@ -105,14 +121,21 @@ impl RowCursor {
                 "" => None,
                 hex => Some(u128::from_str_radix(hex, 16).ok()?.to_be_bytes()),
             };
-            let cursor = Self { kind, collection, id, proven: parts.next()? == "proven" };
+            let cursor = Self {
+                kind,
+                collection,
+                id,
+                proven: parts.next()? == "proven",
+            };
             (cursor.text() == text && collection <= SUBJECTS_COLLECTION).then_some(cursor)
         };
         parse().ok_or_else(|| bad("after must be the next of the page before"))
     }
 
     pub(super) fn text(&self) -> String {
-        let id = self.id.map_or_else(String::new, |id| format!("{:032x}", u128::from_be_bytes(id)));
+        let id = self.id.map_or_else(String::new, |id| {
+            format!("{:032x}", u128::from_be_bytes(id))
+        });
         let proven = if self.proven { "proven" } else { "" };
         format!("{}.{}.{id}.{proven}", self.kind.name(), self.collection)
     }
@@ -122,7 +145,11 @@ impl RowCursor {
 ///
 /// # Errors
 /// The error response: no such app, a conflict that passes, or an error of a store.
-pub async fn census(engine: &Engine, permits: &KeyPermits, call: &CensusCall<'_>) -> Result<Census, RpcError> {
+pub async fn census(
+    engine: &Engine,
+    permits: &KeyPermits,
+    call: &CensusCall<'_>,
+) -> Result<Census, RpcError> {
     check_stores(engine)?;
     let control = engine.apps.control();
     engine.apps.refresh().await.map_err(of)?;
@@ -138,38 +165,75 @@ pub async fn census(engine: &Engine, permits: &KeyPermits, call: &CensusCall<'_>
             RowCursor::first(call.prove)
         }
     };
-    let keys = if call.after.is_none() { key_versions(&summary) } else { Vec::new() };
+    let keys = if call.after.is_none() {
+        key_versions(&summary)
+    } else {
+        Vec::new()
+    };
     let limit = call.limit.unwrap_or(ROWS_DEFAULT) as usize;
     let page = count(engine, &summary, cursor, limit).await?;
     let (_, cached) = engine.apps.find(call.app);
     let named = |(number, key, rows): (u32, String, u64)| {
         let (kind, name) = match number {
             SUBJECTS_COLLECTION => ("subjects", None),
-            _ => (page.kind.name(), cached.as_deref().and_then(|app| collection_name(app, number))),
+            _ => (
+                page.kind.name(),
+                cached
+                    .as_deref()
+                    .and_then(|app| collection_name(app, number)),
+            ),
         };
-        CensusCount { kind: kind.into(), collection: name.unwrap_or_default(), number, key, rows }
+        CensusCount {
+            kind: kind.into(),
+            collection: name.unwrap_or_default(),
+            number,
+            key,
+            rows,
+        }
     };
     let counts = page.counts.into_iter().map(named).collect();
-    Ok(Census { counts, keys, proven: cursor.proven, next: page.next.map(|next| next.text()), generation })
+    Ok(Census {
+        counts,
+        keys,
+        proven: cursor.proven,
+        next: page.next.map(|next| next.text()),
+        generation,
+    })
 }
 
 /// Fails if the engine has no stores of rows. It would count nothing, which proves nothing.
 pub(super) fn check_stores(engine: &Engine) -> Result<(), RpcError> {
-    engine.objects().and(engine.tokens().map(drop)).map_err(|failure| failure.answer())
+    engine
+        .objects()
+        .and(engine.tokens().map(drop))
+        .map_err(|failure| failure.answer())
 }
 
 /// Returns the name of a collection of this number.
 fn collection_name(app: &App, number: u32) -> Option<String> {
-    let is_it = |(_, collection): &(&CollectionName, &sealwire_apps::Collection)| collection.number == number;
-    app.collections.iter().find(is_it).map(|(name, _)| name.as_str().to_owned())
+    let is_it = |(_, collection): &(&CollectionName, &sealwire_apps::Collection)| {
+        collection.number == number
+    };
+    app.collections
+        .iter()
+        .find(is_it)
+        .map(|(name, _)| name.as_str().to_owned())
 }
 
 /// Returns the key versions of an app.
 fn key_versions(app: &AppSummary) -> Vec<CensusKey> {
-    let seals = |key: &&KeySummary| key.seals && key.origin == Origin::Inside && key.state == KeyState::Active;
+    let seals = |key: &&KeySummary| {
+        key.seals && key.origin == Origin::Inside && key.state == KeyState::Active
+    };
     let is_newest = |key: &KeySummary| {
-        let of_suite = app.keys.iter().filter(seals).filter(|other| other.suite == key.suite);
-        of_suite.max_by_key(|other| other.number).is_some_and(|newest| newest.id == key.id)
+        let of_suite = app
+            .keys
+            .iter()
+            .filter(seals)
+            .filter(|other| other.suite == key.suite);
+        of_suite
+            .max_by_key(|other| other.number)
+            .is_some_and(|newest| newest.id == key.id)
     };
     let keys = app.keys.iter().map(|key| CensusKey {
         key: key.id.to_string(),
@@ -178,7 +242,10 @@ fn key_versions(app: &AppSummary) -> Vec<CensusKey> {
         state: views::state(key.state == KeyState::Active, key.delete_unix_s),
         newest: is_newest(key),
     });
-    let active = app.token_keys.iter().filter(|key| key.state == KeyState::Active);
+    let active = app
+        .token_keys
+        .iter()
+        .filter(|key| key.state == KeyState::Active);
     let newest = active.map(|key| key.number).max();
     let token_keys = app.token_keys.iter().map(|key| CensusKey {
         key: views::token_key_id(key.number),
@@ -191,9 +258,17 @@ fn key_versions(app: &AppSummary) -> Vec<CensusKey> {
 }
 
 /// Fails while an engine could still write objects, or a live engine tokens, by a state before `generation`.
-async fn prove(engine: &Engine, permits: &KeyPermits, app: u32, name: &str, generation: u64) -> Result<(), RpcError> {
+async fn prove(
+    engine: &Engine,
+    permits: &KeyPermits,
+    app: u32,
+    name: &str,
+    generation: u64,
+) -> Result<(), RpcError> {
     check_engines(engine, generation).await?;
-    let Some(objects) = &engine.objects else { return Ok(()) };
+    let Some(objects) = &engine.objects else {
+        return Ok(());
+    };
     let maps = object_maps(engine, &**objects.store(), app, name).await?;
     fence(engine, permits, maps, generation).await
 }
@@ -201,12 +276,17 @@ async fn prove(engine: &Engine, permits: &KeyPermits, app: u32, name: &str, gene
 /// Fails while an engine that serves a state before `generation` is live.
 pub(super) async fn check_engines(engine: &Engine, generation: u64) -> Result<(), RpcError> {
     let instances = engine.apps.control().instances().await.map_err(of)?;
-    let behind = instances.iter().filter(|instance| instance.generation < generation);
+    let behind = instances
+        .iter()
+        .filter(|instance| instance.generation < generation);
     let behind: Vec<&str> = behind.map(|instance| instance.id.as_str()).collect();
     if behind.is_empty() {
         return Ok(());
     }
-    let text = format!("not every live engine serves generation {generation} yet: {}", behind.join(", "));
+    let text = format!(
+        "not every live engine serves generation {generation} yet: {}",
+        behind.join(", ")
+    );
     Err(passing(text, RETRY_MAX))
 }
 
@@ -217,7 +297,9 @@ pub(super) async fn fence(
     maps: impl IntoIterator<Item = MapId>,
     generation: u64,
 ) -> Result<(), RpcError> {
-    let Some(objects) = &engine.objects else { return Ok(()) };
+    let Some(objects) = &engine.objects else {
+        return Ok(());
+    };
     let (store, mut wait) = (objects.store(), Duration::ZERO);
     for map in maps {
         let since = match permits.raised(map, generation) {
@@ -232,7 +314,10 @@ pub(super) async fn fence(
     if wait.is_zero() {
         return Ok(());
     }
-    let text = format!("earlier writes can still finish for {} ms", wait.as_millis() + 1);
+    let text = format!(
+        "earlier writes can still finish for {} ms",
+        wait.as_millis() + 1
+    );
     Err(passing(text, wait.min(RETRY_MAX)))
 }
 
@@ -251,14 +336,30 @@ async fn object_maps(
 ) -> Result<BTreeSet<MapId>, RpcError> {
     let (_, cached) = engine.apps.find(name);
     let Some(cached) = cached.filter(|cached| cached.number == app) else {
-        return Err(passing("this engine does not serve the app yet".to_owned(), RETRY_MAX));
+        return Err(passing(
+            "this engine does not serve the app yet".to_owned(),
+            RETRY_MAX,
+        ));
     };
-    let objects = |collection: &&sealwire_apps::Collection| matches!(collection.content, CollectionContent::Objects(_));
-    let of_collections = cached.collections.values().filter(objects).map(|collection| cached.map(collection));
+    let objects = |collection: &&sealwire_apps::Collection| {
+        matches!(collection.content, CollectionContent::Objects(_))
+    };
+    let of_collections = cached
+        .collections
+        .values()
+        .filter(objects)
+        .map(|collection| cached.map(collection));
     // Also without rows: an engine could write the first key of a data subject.
-    let mut maps: BTreeSet<MapId> = of_collections.chain([MapId::of_subjects(app), MapId::of_erasures(app)]).collect();
+    let mut maps: BTreeSet<MapId> = of_collections
+        .chain([MapId::of_subjects(app), MapId::of_erasures(app)])
+        .collect();
     let mut after = MapId { app, collection: 0 };
-    while let Some(map) = store.next_object_map(Some(after)).await.map_err(of)?.filter(|map| map.app == app) {
+    while let Some(map) = store
+        .next_object_map(Some(after))
+        .await
+        .map_err(of)?
+        .filter(|map| map.app == app)
+    {
         maps.insert(map);
         after = map;
     }
@@ -273,16 +374,30 @@ struct CountPage {
 }
 
 /// Counts rows behind a cursor: objects first, then tokens.
-async fn count(engine: &Engine, app: &AppSummary, cursor: RowCursor, limit: usize) -> Result<CountPage, RpcError> {
+async fn count(
+    engine: &Engine,
+    app: &AppSummary,
+    cursor: RowCursor,
+    limit: usize,
+) -> Result<CountPage, RpcError> {
     let mut cursor = cursor;
     if cursor.kind == RowKind::Objects {
         if let Some(page) = count_objects(engine, app, cursor, limit).await? {
             return Ok(page);
         }
-        cursor = RowCursor { kind: RowKind::Tokens, collection: 0, id: None, ..cursor };
+        cursor = RowCursor {
+            kind: RowKind::Tokens,
+            collection: 0,
+            id: None,
+            ..cursor
+        };
     }
     let page = count_tokens(engine, app.number, cursor, limit).await?;
-    Ok(page.unwrap_or(CountPage { kind: RowKind::Tokens, counts: Vec::new(), next: None }))
+    Ok(page.unwrap_or(CountPage {
+        kind: RowKind::Tokens,
+        counts: Vec::new(),
+        next: None,
+    }))
 }
 
 /// Counts objects. Returns `None` if no map follows.
@@ -292,24 +407,52 @@ async fn count_objects(
     cursor: RowCursor,
     limit: usize,
 ) -> Result<Option<CountPage>, RpcError> {
-    let Some(objects) = &engine.objects else { return Ok(None) };
-    let mut map = MapId { app: app.number, collection: cursor.collection };
+    let Some(objects) = &engine.objects else {
+        return Ok(None);
+    };
+    let mut map = MapId {
+        app: app.number,
+        collection: cursor.collection,
+    };
     let after = cursor.id.map(ObjectId);
     if after.is_none() {
-        let next = move |store: Arc<dyn ObjectStore>| async move { store.next_object_map(Some(map)).await };
-        let found = objects.sweep(map, next).await.map_err(|failure| failure.answer())?;
-        let Some(found) = found.filter(|found| found.app == app.number) else { return Ok(None) };
+        let next = move |store: Arc<dyn ObjectStore>| async move {
+            store.next_object_map(Some(map)).await
+        };
+        let found = objects
+            .sweep(map, next)
+            .await
+            .map_err(|failure| failure.answer())?;
+        let Some(found) = found.filter(|found| found.app == app.number) else {
+            return Ok(None);
+        };
         map = found;
     }
-    let ask = move |store: Arc<dyn ObjectStore>| async move { store.count_object_keys(map, after, limit).await };
-    let page = objects.sweep(map, ask).await.map_err(|failure| failure.answer())?;
+    let ask = move |store: Arc<dyn ObjectStore>| async move {
+        store.count_object_keys(map, after, limit).await
+    };
+    let page = objects
+        .sweep(map, ask)
+        .await
+        .map_err(|failure| failure.answer())?;
     let name = |key| key_name(app, map.collection, key);
     // Rows of erased subjects, and of unfinished erasures, are under no key.
-    let is_sealed = |(key, _): &([u8; 5], u64)| map.collection < ERASURES_COLLECTION || *key != [0; 5];
+    let is_sealed =
+        |(key, _): &([u8; 5], u64)| map.collection < ERASURES_COLLECTION || *key != [0; 5];
     let sealed = page.found.into_iter().filter(is_sealed);
-    let counts = sealed.map(|(key, rows)| (map.collection, name(key), rows)).collect();
-    let next = RowCursor { collection: map.collection, id: page.next.map(|id| id.0), ..cursor };
-    Ok(Some(CountPage { kind: RowKind::Objects, counts, next: Some(next) }))
+    let counts = sealed
+        .map(|(key, rows)| (map.collection, name(key), rows))
+        .collect();
+    let next = RowCursor {
+        collection: map.collection,
+        id: page.next.map(|id| id.0),
+        ..cursor
+    };
+    Ok(Some(CountPage {
+        kind: RowKind::Objects,
+        counts,
+        next: Some(next),
+    }))
 }
 
 /// Returns the name of the key version that rows of a collection name by `key`: a version of the token key, or the key of
@@ -331,21 +474,46 @@ async fn count_tokens(
     cursor: RowCursor,
     limit: usize,
 ) -> Result<Option<CountPage>, RpcError> {
-    let Some(tokens) = &engine.tokens else { return Ok(None) };
-    let mut map = MapId { app, collection: cursor.collection };
+    let Some(tokens) = &engine.tokens else {
+        return Ok(None);
+    };
+    let mut map = MapId {
+        app,
+        collection: cursor.collection,
+    };
     let after = cursor.id.map(TokenId);
     if after.is_none() {
         let next = move |store: Arc<dyn TokenStore>| async move { store.next_map(Some(map)).await };
-        let found = tokens.sweep(app, next).await.map_err(|failure| failure.answer())?;
-        let Some(found) = found.filter(|found| found.app == app) else { return Ok(None) };
+        let found = tokens
+            .sweep(app, next)
+            .await
+            .map_err(|failure| failure.answer())?;
+        let Some(found) = found.filter(|found| found.app == app) else {
+            return Ok(None);
+        };
         map = found;
     }
-    let ask = move |store: Arc<dyn TokenStore>| async move { store.count_keys(map, after, limit).await };
-    let page = tokens.sweep(app, ask).await.map_err(|failure| failure.answer())?;
+    let ask =
+        move |store: Arc<dyn TokenStore>| async move { store.count_keys(map, after, limit).await };
+    let page = tokens
+        .sweep(app, ask)
+        .await
+        .map_err(|failure| failure.answer())?;
     let found: BTreeMap<u32, u64> = page.found;
-    let counts = found.into_iter().map(|(number, rows)| (map.collection, views::token_key_id(number), rows)).collect();
-    let next = RowCursor { collection: map.collection, id: page.next.map(|id| id.0), ..cursor };
-    Ok(Some(CountPage { kind: RowKind::Tokens, counts, next: Some(next) }))
+    let counts = found
+        .into_iter()
+        .map(|(number, rows)| (map.collection, views::token_key_id(number), rows))
+        .collect();
+    let next = RowCursor {
+        collection: map.collection,
+        id: page.next.map(|id| id.0),
+        ..cursor
+    };
+    Ok(Some(CountPage {
+        kind: RowKind::Tokens,
+        counts,
+        next: Some(next),
+    }))
 }
 
 #[cfg(test)]
@@ -355,10 +523,17 @@ mod tests {
     #[test]
     fn a_cursor_has_one_form() {
         for kind in [RowKind::Objects, RowKind::Tokens] {
-            for (collection, id, proven) in
-                [(0, None, false), (7, Some([0; 16]), true), (SUBJECTS_COLLECTION, Some([0xff; 16]), false)]
-            {
-                let cursor = RowCursor { kind, collection, id, proven };
+            for (collection, id, proven) in [
+                (0, None, false),
+                (7, Some([0; 16]), true),
+                (SUBJECTS_COLLECTION, Some([0xff; 16]), false),
+            ] {
+                let cursor = RowCursor {
+                    kind,
+                    collection,
+                    id,
+                    proven,
+                };
                 assert_eq!(RowCursor::parse(&cursor.text()), Ok(cursor));
                 assert!(cursor.text().len() <= sealwire_wire::CURSOR_BYTES_MAX);
             }

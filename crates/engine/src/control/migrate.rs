@@ -12,7 +12,9 @@ use sealwire_apps::CollectionName;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::objects::Objects;
 use sealwire_objects::{AcceptedRecords, RecordFormat, subject_version};
-use sealwire_store::{CommitSteps, MapId, MapView, ObjectId, ObjectRow, ObjectStore, Reseal, StoreError};
+use sealwire_store::{
+    CommitSteps, MapId, MapView, ObjectId, ObjectRow, ObjectStore, Reseal, StoreError,
+};
 use sealwire_wire::RpcError;
 use sealwire_wire::control::{MigrateCall, MigratedObjects};
 use tokio::time::Instant;
@@ -41,42 +43,75 @@ pub async fn migrate(
     let objects = engine.objects().map_err(|failure| failure.answer())?;
     let permit = tokio::time::timeout(PERMIT_WAIT, permits.rewraps.acquire()).await;
     let Ok(Ok(_permit)) = permit else {
-        return Err(passing("other rewraps are under way".to_owned(), PERMIT_WAIT));
+        return Err(passing(
+            "other rewraps are under way".to_owned(),
+            PERMIT_WAIT,
+        ));
     };
     let (mut view, mut collection) = located(engine, call).await?;
-    let cursor = call.after.map(|after| MigrationCursor::parse(&collection, after)).transpose()?;
+    let cursor = call
+        .after
+        .map(|after| MigrationCursor::parse(&collection, after))
+        .transpose()?;
     if !collection.schema.records.has_old() {
         // The request before can have ended between the mark and the fence or the anchor.
-        let generation =
-            if call.dry_run { view.generation } else { mark_authenticated(engine, call, view.map).await? };
-        return Ok(MigratedObjects { finished: true, generation, ..MigratedObjects::default() });
+        let generation = if call.dry_run {
+            view.generation
+        } else {
+            mark_authenticated(engine, call, view.map).await?
+        };
+        return Ok(MigratedObjects {
+            finished: true,
+            generation,
+            ..MigratedObjects::default()
+        });
     }
     if !call.dry_run {
         if cursor.is_some() && collection.schema.records == AcceptedRecords::All {
-            return Err(bad("after must be the `next` of a page that was requested without dry_run"));
+            return Err(bad(
+                "after must be the `next` of a page that was requested without dry_run",
+            ));
         }
         (view, collection) = mark_migrating(engine, permits, call, (view, collection)).await?;
     }
 
     let limit = call.limit.unwrap_or(ROWS_DEFAULT) as usize;
-    let (rows, next) =
-        page(objects, view.map, cursor.map(|cursor| cursor.after), limit).await.map_err(|failure| failure.answer())?;
+    let (rows, next) = page(objects, view.map, cursor.map(|cursor| cursor.after), limit)
+        .await
+        .map_err(|failure| failure.answer())?;
     let sealer = ObjectSealer::new(Arc::clone(&collection)).map_err(|failure| failure.answer())?;
     let found = classified(objects, &sealer, view, rows, call.accept_unauthenticated).await?;
 
     // A dry run leaves every record as it is, so no walk that goes on from it is clean.
     let is_clean = !call.dry_run && cursor.is_none_or(|cursor| cursor.is_clean) && found.left == 0;
-    let ClassifiedRows { resealed, unauthenticated, unopened, erased, .. } = found;
+    let ClassifiedRows {
+        resealed,
+        unauthenticated,
+        unopened,
+        erased,
+        ..
+    } = found;
     let next = next.map(|after| MigrationCursor { after, is_clean });
-    let named = MigratedObjects { unauthenticated, unopened, erased, ..Default::default() };
-    let mut done = MigratedObjects { generation: view.generation, ..named };
+    let named = MigratedObjects {
+        unauthenticated,
+        unopened,
+        erased,
+        ..Default::default()
+    };
+    let mut done = MigratedObjects {
+        generation: view.generation,
+        ..named
+    };
     done.next = next.map(|next| next.text(&collection));
     if call.dry_run {
         done.migrated = resealed.len() as u64;
         return Ok(done);
     }
     let deadline = Instant::now() + THROTTLE_MAX;
-    let changes = objects.reseal(view, sealer.key(), resealed, deadline).await.map_err(|failure| failure.answer())?;
+    let changes = objects
+        .reseal(view, sealer.key(), resealed, deadline)
+        .await
+        .map_err(|failure| failure.answer())?;
     done.migrated = changes.iter().filter(|is_done| **is_done).count() as u64;
     done.changed = changes.len() as u64 - done.migrated;
     if done.next.is_none() && is_clean {
@@ -92,13 +127,26 @@ type LocatedCollection = (MapView, Arc<ObjectCollection>);
 /// Returns the collection in its newest state.
 async fn located(engine: &Engine, call: &MigrateCall<'_>) -> Result<LocatedCollection, RpcError> {
     engine.apps.refresh().await.map_err(of)?;
-    let (generation, app) = engine.apps.find_unsealed(call.app).map_err(|failure| failure.answer())?;
+    let (generation, app) = engine
+        .apps
+        .find_unsealed(call.app)
+        .map_err(|failure| failure.answer())?;
     let app = app.ok_or_else(|| CallFailure::NoApp.answer())?;
     if app.collection(call.collection).is_some() {
-        return Err(bad("collection must be a collection of objects; token records are always authenticated"));
+        return Err(bad(
+            "collection must be a collection of objects; token records are always authenticated",
+        ));
     }
-    let collection = app.objects(call.collection).ok_or_else(|| CallFailure::NoCollection.answer())?;
-    Ok((MapView { map: collection.map, generation }, Arc::clone(collection)))
+    let collection = app
+        .objects(call.collection)
+        .ok_or_else(|| CallFailure::NoCollection.answer())?;
+    Ok((
+        MapView {
+            map: collection.map,
+            generation,
+        },
+        Arc::clone(collection),
+    ))
 }
 
 /// Marks the collection as being migrated, unless it is, and shuts out engines that write old records. Fails while one of
@@ -123,13 +171,22 @@ async fn mark_migrating(
 
 /// Marks the collection as one that reads authenticated records only, and shuts out engines that do not know that yet. Returns
 /// the generation.
-async fn mark_authenticated(engine: &Engine, call: &MigrateCall<'_>, map: MapId) -> Result<u64, RpcError> {
+async fn mark_authenticated(
+    engine: &Engine,
+    call: &MigrateCall<'_>,
+    map: MapId,
+) -> Result<u64, RpcError> {
     let mut steps = CommitSteps::default();
     // The fence counts most where an older state could be put back unnoticed.
-    let generation =
-        steps.made(set_accepted_records(engine, call, AcceptedRecords::Authenticated).await?).map_err(of)?;
+    let generation = steps
+        .made(set_accepted_records(engine, call, AcceptedRecords::Authenticated).await?)
+        .map_err(of)?;
     let objects = engine.objects().map_err(|failure| failure.answer())?;
-    objects.store().raise_fence(map, generation).await.map_err(of)?;
+    objects
+        .store()
+        .raise_fence(map, generation)
+        .await
+        .map_err(of)?;
     engine.apps.changed_here().await;
     steps.end().map_err(|error| of(error.unfinished()))?;
     Ok(generation)
@@ -141,8 +198,15 @@ async fn set_accepted_records(
     call: &MigrateCall<'_>,
     records: AcceptedRecords,
 ) -> Result<Result<u64, StoreError>, RpcError> {
-    let (app, name) = (app_id(call.app)?, CollectionName::new(call.collection).map_err(of)?);
-    let changed = engine.apps.control().accept_records(&app, &name, records).await;
+    let (app, name) = (
+        app_id(call.app)?,
+        CollectionName::new(call.collection).map_err(of)?,
+    );
+    let changed = engine
+        .apps
+        .control()
+        .accept_records(&app, &name, records)
+        .await;
     Ok(changed.map(|changed| changed.generation))
 }
 
@@ -161,7 +225,10 @@ impl MigrationCursor {
     fn parse(collection: &ObjectCollection, text: &str) -> Result<Self, RpcError> {
         let parse = || {
             let mut parts = text.split('.');
-            let cursor = Self { after: parse_id(parts.next()?)?, is_clean: parts.next()? == Self::CLEAN };
+            let cursor = Self {
+                after: parse_id(parts.next()?)?,
+                is_clean: parts.next()? == Self::CLEAN,
+            };
             // Whole words are compared, so the time tells nothing of the hash.
             let tag = u128::from_str_radix(parts.next()?, 16).ok()?;
             (tag == cursor.tag(collection) && cursor.text(collection) == text).then_some(cursor)
@@ -170,7 +237,12 @@ impl MigrationCursor {
     }
 
     fn text(self, collection: &ObjectCollection) -> String {
-        format!("{}.{}.{:032x}", id_text(self.after), self.walk(), self.tag(collection))
+        format!(
+            "{}.{}.{:032x}",
+            id_text(self.after),
+            self.walk(),
+            self.tag(collection)
+        )
     }
 
     fn walk(self) -> &'static str {
@@ -180,7 +252,11 @@ impl MigrationCursor {
     fn tag(self, collection: &ObjectCollection) -> u128 {
         // No query is hashed like this: it begins with the number of an index.
         let walk = ["migration: ", self.walk()].concat();
-        let tag = collection.object_keys.cursor_hash(collection.map.collection, walk.as_bytes(), &self.after.0);
+        let tag = collection.object_keys.cursor_hash(
+            collection.map.collection,
+            walk.as_bytes(),
+            &self.after.0,
+        );
         u128::from_be_bytes(tag)
     }
 }
@@ -194,13 +270,28 @@ async fn page(
     after: Option<ObjectId>,
     limit: usize,
 ) -> Result<(Vec<ObjectRow>, Option<ObjectId>), CallFailure> {
-    let before = (MapId { collection: map.collection - 1, ..map }, ObjectId([0xff; 16]));
+    let before = (
+        MapId {
+            collection: map.collection - 1,
+            ..map
+        },
+        ObjectId([0xff; 16]),
+    );
     let from = after.map_or(before, |id| (map, id));
-    let ask = move |store: Arc<dyn ObjectStore>| async move { store.scan_objects(Some(from), limit).await };
+    let ask = move |store: Arc<dyn ObjectStore>| async move {
+        store.scan_objects(Some(from), limit).await
+    };
     let found = objects.sweep(map, ask).await?;
     let count = found.len();
-    let rows: Vec<ObjectRow> = found.into_iter().take_while(|(of, _)| *of == map).map(|(_, row)| row).collect();
-    let next = rows.last().map(|row| row.id).filter(|_| rows.len() == count);
+    let rows: Vec<ObjectRow> = found
+        .into_iter()
+        .take_while(|(of, _)| *of == map)
+        .map(|(_, row)| row)
+        .collect();
+    let next = rows
+        .last()
+        .map(|row| row.id)
+        .filter(|_| rows.len() == count);
     Ok((rows, next))
 }
 
@@ -225,10 +316,15 @@ async fn classified(
     rows: Vec<ObjectRow>,
     accepts: bool,
 ) -> Result<ClassifiedRows, RpcError> {
-    let is_old = |row: &ObjectRow| RecordFormat::of(&row.sealed) != Some(RecordFormat::Authenticated);
+    let is_old =
+        |row: &ObjectRow| RecordFormat::of(&row.sealed) != Some(RecordFormat::Authenticated);
     let rows: Vec<ObjectRow> = rows.into_iter().filter(is_old).collect();
-    let subjects = stored_subjects(objects, view.generation, view.map.app, subjects_of(&rows)).await;
-    let (subjects, sealer) = (subjects.map_err(|failure| failure.answer())?, sealer.clone());
+    let subjects =
+        stored_subjects(objects, view.generation, view.map.app, subjects_of(&rows)).await;
+    let (subjects, sealer) = (
+        subjects.map_err(|failure| failure.answer())?,
+        sealer.clone(),
+    );
     blocking(move || classify(&sealer, rows, &subjects, accepts)).await
 }
 
@@ -248,7 +344,10 @@ fn classify(
         }
         let (id, old): (ObjectId, Bytes) = (row.id, row.sealed.clone());
         let readable = ReadableRow::of(row, subjects);
-        let resealed = readable.map(|readable| sealer.reseal(&readable)).transpose().map_err(seal_failed)?;
+        let resealed = readable
+            .map(|readable| sealer.reseal(&readable))
+            .transpose()
+            .map_err(seal_failed)?;
         let Some(new) = resealed.flatten() else {
             found.unopened.push(id_text(id));
             found.left += 1;
@@ -262,7 +361,11 @@ fn classify(
                 continue;
             }
         }
-        found.resealed.push(Reseal { id, old, new: new.into() });
+        found.resealed.push(Reseal {
+            id,
+            old,
+            new: new.into(),
+        });
     }
     Ok(found)
 }
@@ -270,5 +373,7 @@ fn classify(
 /// Returns true if the key of the row's subject was erased. Nothing opens such a row any more, and the sweep removes it.
 fn is_erased(row: &ObjectRow, subjects: &StoredSubjects) -> bool {
     let subject = row.subject.and_then(|id| subjects.get(&id));
-    subject.zip(subject_version(&row.sealed)).is_some_and(|(subject, version)| version < subject.version)
+    subject
+        .zip(subject_version(&row.sealed))
+        .is_some_and(|(subject, version)| version < subject.version)
 }

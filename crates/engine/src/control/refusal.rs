@@ -24,9 +24,10 @@ pub fn of(error: StoreError) -> RpcError {
         | StoreError::NoCollection { .. } => ErrorCode::NotFound,
         StoreError::Invalid(_) | StoreError::TimeOutOfRange { .. } => ErrorCode::BadRequest,
         StoreError::ReadOnly | StoreError::RolledBack { .. } => ErrorCode::Forbidden,
-        StoreError::Unavailable(_) | StoreError::InUse { .. } | StoreError::RootKey(_) | StoreError::Sealed => {
-            ErrorCode::Unavailable
-        }
+        StoreError::Unavailable(_)
+        | StoreError::InUse { .. }
+        | StoreError::RootKey(_)
+        | StoreError::Sealed => ErrorCode::Unavailable,
         StoreError::Io { .. }
         | StoreError::Setting { .. }
         | StoreError::Newer { .. }
@@ -43,8 +44,10 @@ pub fn of(error: StoreError) -> RpcError {
             ErrorCode::Internal
         }
     };
-    let passes =
-        matches!(error, StoreError::Conflict { .. } | StoreError::NotServed { .. }) || code == ErrorCode::Unavailable;
+    let passes = matches!(
+        error,
+        StoreError::Conflict { .. } | StoreError::NotServed { .. }
+    ) || code == ErrorCode::Unavailable;
     let pause = passes.then_some(RETRY_MS);
     let mut answer = RpcError::new(code, error.to_string());
     answer.retry_after_ms = pause;

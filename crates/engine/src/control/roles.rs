@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sealwire_access::{
-    ADMINISTRATOR, AccessMode, AuthorizationRequest, Binding, Grant, MaskText, Operation, Principal, ROLES_MAX,
-    RecordError, Role, RoleName, principal_key, role_key,
+    ADMINISTRATOR, AccessMode, AuthorizationRequest, Binding, Grant, MaskText, Operation,
+    Principal, ROLES_MAX, RecordError, Role, RoleName, principal_key, role_key,
 };
 use sealwire_store::{Commit, ControlStore, StoreError};
 use sealwire_wire::control::{
-    CheckCall, Checked, Page, PrincipalCall, PrincipalChanged, PrincipalOperation, Principals, RoleCall, RoleChanged,
-    RoleOperation, Roles,
+    CheckCall, Checked, Page, PrincipalCall, PrincipalChanged, PrincipalOperation, Principals,
+    RoleCall, RoleChanged, RoleOperation, Roles,
 };
 use sealwire_wire::{self as wire, ErrorCode, RpcError};
 
@@ -31,22 +31,40 @@ const PAGE: usize = 1_000;
 pub async fn roles(store: &dyn ControlStore, page: Page<'_>) -> Result<Roles, RpcError> {
     let snapshot = store.load().await.map_err(refused)?;
     let mut all = vec![Role::administrator()];
-    for (key, record) in snapshot.records.iter().filter(|(key, _)| key.starts_with("role/")) {
+    for (key, record) in snapshot
+        .records
+        .iter()
+        .filter(|(key, _)| key.starts_with("role/"))
+    {
         all.push(Role::from_record(key, record).map_err(|error| refused(damaged(key, &error)))?);
     }
     all.sort_unstable_by(|one, other| one.name().cmp(other.name()));
     let (all, next) = cut(all, page, |role| role.name().as_str());
-    Ok(Roles { roles: all.iter().map(view).collect(), next, generation: snapshot.generation })
+    Ok(Roles {
+        roles: all.iter().map(view).collect(),
+        next,
+        generation: snapshot.generation,
+    })
 }
 
 /// Every method that changes a role.
-pub async fn change_role(store: &dyn ControlStore, call: &RoleCall<'_>) -> Result<RoleChanged, RpcError> {
+pub async fn change_role(
+    store: &dyn ControlStore,
+    call: &RoleCall<'_>,
+) -> Result<RoleChanged, RpcError> {
     match &call.ask {
         RoleOperation::Set { grants } => {
-            let grants = grants.iter().enumerate().map(|(at, text)| grant(at, text)).collect::<Result<_, _>>()?;
+            let grants = grants
+                .iter()
+                .enumerate()
+                .map(|(at, text)| grant(at, text))
+                .collect::<Result<_, _>>()?;
             let role = Role::new(call.role, grants).map_err(bad)?;
             let generation = set_role(store, &role).await?;
-            Ok(RoleChanged { role: Some(view(&role)), generation })
+            Ok(RoleChanged {
+                role: Some(view(&role)),
+                generation,
+            })
         }
         RoleOperation::Delete => delete_role(store, call.role).await,
     }
@@ -66,9 +84,14 @@ fn grant(at: usize, text: &str) -> Result<Grant, RpcError> {
 async fn set_role(store: &dyn ControlStore, role: &Role) -> Result<u64, RpcError> {
     for tries in 0..TRIES_MAX {
         let snapshot = store.load().await.map_err(refused)?;
-        let (before, mut after) = (readable_roles(&snapshot.records), readable_roles(&snapshot.records));
+        let (before, mut after) = (
+            readable_roles(&snapshot.records),
+            readable_roles(&snapshot.records),
+        );
         after.insert(role.name().as_str().into(), Arc::new(role.clone()));
-        let left = administrators(store, snapshot.generation, [&before, &after], None).await.map_err(refused)?;
+        let left = administrators(store, snapshot.generation, [&before, &after], None)
+            .await
+            .map_err(refused)?;
         let Some([had, has]) = left else {
             pause(tries).await;
             continue;
@@ -76,7 +99,13 @@ async fn set_role(store: &dyn ControlStore, role: &Role) -> Result<u64, RpcError
         if had && !has {
             return Err(locks_out(&format!("with these grants of {}", role.name())));
         }
-        let done = store.commit(snapshot.generation, &role_key(role.name()), Some(&role.to_record())).await;
+        let done = store
+            .commit(
+                snapshot.generation,
+                &role_key(role.name()),
+                Some(&role.to_record()),
+            )
+            .await;
         match done.map_err(refused)? {
             Commit::Done(generation) => return Ok(generation),
             Commit::Moved => pause(tries).await,
@@ -100,7 +129,11 @@ async fn administrators(
             return Ok(None);
         }
         // A record that cannot be read gives nobody a right.
-        for binding in page.records.iter().filter_map(|(key, record)| Binding::from_record(key, record).ok()) {
+        for binding in page
+            .records
+            .iter()
+            .filter_map(|(key, record)| Binding::from_record(key, record).ok())
+        {
             if except != Some(&binding.principal) {
                 for (found, roles) in found.iter_mut().zip(roles) {
                     *found |= administers(&binding, roles);
@@ -136,7 +169,10 @@ async fn delete_role(store: &dyn ControlStore, name: &str) -> Result<RoleChanged
     for tries in 0..TRIES_MAX {
         let (base, record) = store.read(&key).await.map_err(refused)?;
         if record.is_none() {
-            return Err(RpcError::new(ErrorCode::NotFound, format!("there is no role {name}")));
+            return Err(RpcError::new(
+                ErrorCode::NotFound,
+                format!("there is no role {name}"),
+            ));
         }
         let holder = match holder(store, base, &name).await.map_err(refused)? {
             Some(holder) => holder,
@@ -146,11 +182,19 @@ async fn delete_role(store: &dyn ControlStore, name: &str) -> Result<RoleChanged
             }
         };
         if let Some(principal) = holder {
-            let text = format!("{} has role {name}, and others may: revoke it first", principal.to_text());
+            let text = format!(
+                "{} has role {name}, and others may: revoke it first",
+                principal.to_text()
+            );
             return Err(RpcError::new(ErrorCode::Conflict, text));
         }
         match store.commit(base, &key, None).await.map_err(refused)? {
-            Commit::Done(generation) => return Ok(RoleChanged { role: None, generation }),
+            Commit::Done(generation) => {
+                return Ok(RoleChanged {
+                    role: None,
+                    generation,
+                });
+            }
             Commit::Moved => pause(tries).await,
         }
     }
@@ -170,7 +214,8 @@ async fn holder(
             return Ok(None);
         }
         for (key, record) in &page.records {
-            let binding = Binding::from_record(key, record).map_err(|error| damaged(key, &error))?;
+            let binding =
+                Binding::from_record(key, record).map_err(|error| damaged(key, &error))?;
             if binding.roles.contains(role) {
                 return Ok(Some(Some(binding.principal)));
             }
@@ -184,38 +229,62 @@ async fn holder(
 
 /// `principals.list`.
 pub async fn principals(store: &dyn ControlStore, page: Page<'_>) -> Result<Principals, RpcError> {
-    let after = page.after.map(|after| principal(after).map(|after| principal_key(&after))).transpose()?;
+    let after = page
+        .after
+        .map(|after| principal(after).map(|after| principal_key(&after)))
+        .transpose()?;
     let limit = page.limit.unwrap_or(PAGE_DEFAULT) as usize;
-    let mut found = store.singles(after.as_deref(), limit + 1).await.map_err(refused)?;
+    let mut found = store
+        .singles(after.as_deref(), limit + 1)
+        .await
+        .map_err(refused)?;
     let more = found.records.len() > limit;
     if more {
         found.records.pop_last();
     }
     let mut all = Vec::with_capacity(found.records.len());
     for (key, record) in &found.records {
-        let binding = Binding::from_record(key, record).map_err(|error| refused(damaged(key, &error)))?;
+        let binding =
+            Binding::from_record(key, record).map_err(|error| refused(damaged(key, &error)))?;
         all.push(view_of_principal(&binding));
     }
-    let next = all.last().filter(|_| more).map(|last| last.principal.clone());
-    Ok(Principals { principals: all, next, generation: found.generation })
+    let next = all
+        .last()
+        .filter(|_| more)
+        .map(|last| last.principal.clone());
+    Ok(Principals {
+        principals: all,
+        next,
+        generation: found.generation,
+    })
 }
 
 /// Every method that changes the roles of a principal.
-pub async fn change_principal(store: &dyn ControlStore, call: PrincipalCall<'_>) -> Result<PrincipalChanged, RpcError> {
+pub async fn change_principal(
+    store: &dyn ControlStore,
+    call: PrincipalCall<'_>,
+) -> Result<PrincipalChanged, RpcError> {
     let who = principal(call.principal)?;
     let generation = match call.ask {
         PrincipalOperation::Grant { role } => {
             let name = RoleName::new(role).map_err(bad)?;
-            bind(store, &who, &name).await.map_err(|error| match error {
-                BindError::NoRole => RpcError::new(ErrorCode::NotFound, format!("there is no role {name}")),
-                BindError::TooMany => bad(format!("a principal has at most {ROLES_MAX} roles")),
-                BindError::Store(error) => refused(error),
-            })?
+            bind(store, &who, &name)
+                .await
+                .map_err(|error| match error {
+                    BindError::NoRole => {
+                        RpcError::new(ErrorCode::NotFound, format!("there is no role {name}"))
+                    }
+                    BindError::TooMany => bad(format!("a principal has at most {ROLES_MAX} roles")),
+                    BindError::Store(error) => refused(error),
+                })?
         }
         PrincipalOperation::Revoke { role } => revoke(store, &who, role).await?,
     };
     let (_, binding) = binding(store, &who).await.map_err(refused)?;
-    Ok(PrincipalChanged { principal: binding.as_ref().map(view_of_principal), generation })
+    Ok(PrincipalChanged {
+        principal: binding.as_ref().map(view_of_principal),
+        generation,
+    })
 }
 
 /// Why a principal does not get a role.
@@ -232,7 +301,11 @@ impl From<StoreError> for BindError {
 }
 
 /// Gives a role to a principal, which may have it already. Gives the generation from which on it has.
-pub(super) async fn bind(store: &dyn ControlStore, who: &Principal, name: &RoleName) -> Result<u64, BindError> {
+pub(super) async fn bind(
+    store: &dyn ControlStore,
+    who: &Principal,
+    name: &RoleName,
+) -> Result<u64, BindError> {
     let key = principal_key(who);
     for tries in 0..TRIES_MAX {
         let (base, binding) = binding(store, who).await?;
@@ -253,21 +326,36 @@ pub(super) async fn bind(store: &dyn ControlStore, who: &Principal, name: &RoleN
             }
             Err(at) => roles.insert(at, name.clone()),
         }
-        let record = Binding { principal: who.clone(), roles }.to_record();
+        let record = Binding {
+            principal: who.clone(),
+            roles,
+        }
+        .to_record();
         match store.commit(base, &key, Some(&record)).await? {
             Commit::Done(generation) => return Ok(generation),
             Commit::Moved => pause(tries).await,
         }
     }
-    Err(BindError::Store(StoreError::Unavailable("other changes always came first".into())))
+    Err(BindError::Store(StoreError::Unavailable(
+        "other changes always came first".into(),
+    )))
 }
 
-async fn revoke(store: &dyn ControlStore, who: &Principal, role: Option<&str>) -> Result<u64, RpcError> {
+async fn revoke(
+    store: &dyn ControlStore,
+    who: &Principal,
+    role: Option<&str>,
+) -> Result<u64, RpcError> {
     let role = role.map(RoleName::new).transpose().map_err(bad)?;
     let key = principal_key(who);
     let not_found = || {
-        let what = role.as_ref().map_or("a role".to_owned(), |role| format!("role {role}"));
-        RpcError::new(ErrorCode::NotFound, format!("{} does not have {what}", who.to_text()))
+        let what = role
+            .as_ref()
+            .map_or("a role".to_owned(), |role| format!("role {role}"));
+        RpcError::new(
+            ErrorCode::NotFound,
+            format!("{} does not have {what}", who.to_text()),
+        )
     };
     for tries in 0..TRIES_MAX {
         let (base, binding) = binding(store, who).await.map_err(refused)?;
@@ -281,11 +369,16 @@ async fn revoke(store: &dyn ControlStore, who: &Principal, role: Option<&str>) -
         let snapshot = store.load().await.map_err(refused)?;
         let roles = readable_roles(&snapshot.records);
         if administers(&before, &roles) && !administers(&binding, &roles) {
-            let others = administrators(store, base, [&roles, &roles], Some(who)).await.map_err(refused)?;
+            let others = administrators(store, base, [&roles, &roles], Some(who))
+                .await
+                .map_err(refused)?;
             match others {
                 Some([true, _]) if snapshot.generation == base => (),
                 Some([false, _]) if snapshot.generation == base => {
-                    return Err(locks_out(&format!("without this role of {}", who.to_text())));
+                    return Err(locks_out(&format!(
+                        "without this role of {}",
+                        who.to_text()
+                    )));
                 }
                 _ => {
                     pause(tries).await;
@@ -294,7 +387,11 @@ async fn revoke(store: &dyn ControlStore, who: &Principal, role: Option<&str>) -
             }
         }
         let record = (!binding.roles.is_empty()).then(|| binding.to_record());
-        match store.commit(base, &key, record.as_deref()).await.map_err(refused)? {
+        match store
+            .commit(base, &key, record.as_deref())
+            .await
+            .map_err(refused)?
+        {
             Commit::Done(generation) => return Ok(generation),
             Commit::Moved => pause(tries).await,
         }
@@ -332,36 +429,68 @@ pub async fn check_store(
         }
         let roles = readable_roles(&snapshot.records);
         let grants = binding.map(|binding| grants_of(&binding, &roles));
-        return Ok(check_loaded(mode, Ok(grants), ask, call.property, generation));
+        return Ok(check_loaded(
+            mode,
+            Ok(grants),
+            ask,
+            call.property,
+            generation,
+        ));
     }
     Err(moved())
 }
 
 /// Returns the principal and the request that a check is about.
-fn checked_request<'a>(call: &CheckCall<'a>) -> Result<(Principal, AuthorizationRequest<'a>), RpcError> {
+fn checked_request<'a>(
+    call: &CheckCall<'a>,
+) -> Result<(Principal, AuthorizationRequest<'a>), RpcError> {
     let who = principal(call.principal)?;
-    let operation = Operation::from_name(call.operation)
-        .ok_or_else(|| bad("operation must be the name of a method that needs a role, such as encrypt"))?;
-    if call.collection.is_some() && !operation.has_collection() || call.app.is_some() && !operation.has_app() {
-        return Err(bad(format!("{operation} is not about that: leave out what it does not concern")));
+    let operation = Operation::from_name(call.operation).ok_or_else(|| {
+        bad("operation must be the name of a method that needs a role, such as encrypt")
+    })?;
+    if call.collection.is_some() && !operation.has_collection()
+        || call.app.is_some() && !operation.has_app()
+    {
+        return Err(bad(format!(
+            "{operation} is not about that: leave out what it does not concern"
+        )));
     }
     if call.property.is_some() && !operation.has_property() {
-        return Err(bad(format!("{operation} is not about properties: leave property out")));
+        return Err(bad(format!(
+            "{operation} is not about properties: leave property out"
+        )));
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    Ok((who, AuthorizationRequest::new(operation, call.app, call.collection).because(call.reason).at(now)))
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
+    Ok((
+        who,
+        AuthorizationRequest::new(operation, call.app, call.collection)
+            .because(call.reason)
+            .at(now),
+    ))
 }
 
 /// Returns the binding of a principal, and its generation.
-async fn binding(store: &dyn ControlStore, who: &Principal) -> Result<(u64, Option<Binding>), StoreError> {
+async fn binding(
+    store: &dyn ControlStore,
+    who: &Principal,
+) -> Result<(u64, Option<Binding>), StoreError> {
     let key = principal_key(who);
     let (generation, record) = store.read(&key).await?;
-    let binding = record.map(|record| Binding::from_record(&key, &record)).transpose();
+    let binding = record
+        .map(|record| Binding::from_record(&key, &record))
+        .transpose();
     Ok((generation, binding.map_err(|error| damaged(&key, &error))?))
 }
 
 /// Puts a record there, whatever was, as often as another change comes first.
-pub(super) async fn put(store: &dyn ControlStore, key: &str, record: &[u8]) -> Result<u64, StoreError> {
+pub(super) async fn put(
+    store: &dyn ControlStore,
+    key: &str,
+    record: &[u8],
+) -> Result<u64, StoreError> {
     for tries in 0..TRIES_MAX {
         let base = store.generation().await?;
         match store.commit(base, key, Some(record)).await? {
@@ -369,7 +498,9 @@ pub(super) async fn put(store: &dyn ControlStore, key: &str, record: &[u8]) -> R
             Commit::Moved => pause(tries).await,
         }
     }
-    Err(StoreError::Unavailable("other changes always came first".into()))
+    Err(StoreError::Unavailable(
+        "other changes always came first".into(),
+    ))
 }
 
 fn principal(text: &str) -> Result<Principal, RpcError> {
@@ -388,18 +519,29 @@ fn view(role: &Role) -> wire::control::Role {
 
 fn view_of_principal(binding: &Binding) -> wire::control::Principal {
     let roles = binding.roles.iter().map(ToString::to_string).collect();
-    wire::control::Principal { principal: binding.principal.to_text(), roles }
+    wire::control::Principal {
+        principal: binding.principal.to_text(),
+        roles,
+    }
 }
 
 fn damaged(key: &str, error: &RecordError) -> StoreError {
-    StoreError::Damaged { place: key.to_owned(), what: error.to_string() }
+    StoreError::Damaged {
+        place: key.to_owned(),
+        what: error.to_string(),
+    }
 }
 
 fn moved() -> RpcError {
-    refused(StoreError::Unavailable("other changes always came first".into()))
+    refused(StoreError::Unavailable(
+        "other changes always came first".into(),
+    ))
 }
 
 /// Waits for a random time, so that changes that were too late do not repeat at the same moment.
 async fn pause(tries: u32) {
-    tokio::time::sleep(Duration::from_millis(rand::random_range(0..1 << tries.min(5)))).await;
+    tokio::time::sleep(Duration::from_millis(rand::random_range(
+        0..1 << tries.min(5),
+    )))
+    .await;
 }

@@ -18,7 +18,11 @@ const TRIES_MAX: u32 = 8;
 pub(super) fn spec(spec: &wire::PropertySpec<'_>) -> Result<PropertySpec, RpcError> {
     let types = || {
         let names: Vec<&str> = PropertyType::ALL.iter().map(|one| one.name()).collect();
-        bad(format!("type of property {} must be one of {}", spec.name, names.join(", ")))
+        bad(format!(
+            "type of property {} must be one of {}",
+            spec.name,
+            names.join(", ")
+        ))
     };
     Ok(PropertySpec {
         name: name(spec.name)?,
@@ -40,7 +44,12 @@ fn name(name: &str) -> Result<PropertyName, RpcError> {
 
 /// Converts a change of a schema.
 pub(super) fn change(alter: &AlterCollection<'_>) -> Result<SchemaChange, RpcError> {
-    let names = |names: &[&str]| names.iter().map(|one| name(one)).collect::<Result<Vec<_>, _>>();
+    let names = |names: &[&str]| {
+        names
+            .iter()
+            .map(|one| name(one))
+            .collect::<Result<Vec<_>, _>>()
+    };
     let change = SchemaChange {
         add: alter.add.iter().map(spec).collect::<Result<_, _>>()?,
         drop: names(&alter.drop)?,
@@ -51,7 +60,9 @@ pub(super) fn change(alter: &AlterCollection<'_>) -> Result<SchemaChange, RpcErr
         ..SchemaChange::default()
     };
     if change == SchemaChange::default() {
-        return Err(bad("name a change: add, drop, allow_duplicates, allow_null, drop_index or suite"));
+        return Err(bad(
+            "name a change: add, drop, allow_duplicates, allow_null, drop_index or suite",
+        ));
     }
     Ok(change)
 }
@@ -65,15 +76,24 @@ pub(super) async fn alter(
     change: SchemaChange,
 ) -> Result<CollectionChanged, RpcError> {
     for tries in 1.. {
-        let reused = control.reused_property(app, name, &change).await.map_err(of)?;
+        let reused = control
+            .reused_property(app, name, &change)
+            .await
+            .map_err(of)?;
         if let (Some((map, generation)), Some(objects)) = (reused, objects) {
             objects.raise_fence(map, generation).await.map_err(of)?;
         }
         let fence = reused.map(|(_, generation)| generation);
-        match control.alter_collection(app, name, change.clone(), fence).await {
+        match control
+            .alter_collection(app, name, change.clone(), fence)
+            .await
+        {
             Ok(changed) => {
                 let collection = Some(views::collection(changed.collection));
-                return Ok(CollectionChanged { collection, generation: changed.generation });
+                return Ok(CollectionChanged {
+                    collection,
+                    generation: changed.generation,
+                });
             }
             Err(StoreError::Unavailable(_)) if tries < TRIES_MAX => {}
             Err(error) => return Err(of(error)),

@@ -1,7 +1,8 @@
 //! Converts the store's types to those of control responses.
 
 use sealwire_apps::{
-    AppChange, AppState, AppSummary, CollectionContent, CollectionSummary, KeySummary, Target, TokenKeySummary,
+    AppChange, AppState, AppSummary, CollectionContent, CollectionSummary, KeySummary, Target,
+    TokenKeySummary,
 };
 use sealwire_crypto::{EpochLifetime, KeyState, Origin, Suite};
 use sealwire_objects::{AcceptedRecords, Property};
@@ -16,7 +17,12 @@ pub(super) fn app(app: AppSummary) -> wire::App {
         format: app.settings.format.name().into(),
         epoch_ms: app.settings.epoch.map_or(0, EpochLifetime::as_ms),
         write_suite: app.settings.write_suite.name().into(),
-        read_suites: app.settings.read_suites.iter().map(|suite| Suite::name(suite).into()).collect(),
+        read_suites: app
+            .settings
+            .read_suites
+            .iter()
+            .map(|suite| Suite::name(suite).into())
+            .collect(),
         keys: app.keys.iter().map(key).collect(),
         token_keys: app.token_keys.iter().map(token_key).collect(),
         app: app.app.as_str().into(),
@@ -29,7 +35,11 @@ pub(super) fn changed(change: AppChange) -> AppChanged {
         Target::Key(id) => Some(id.to_string()),
         Target::TokenKey(number) => Some(token_key_id(number)),
     };
-    AppChanged { app: Some(app(change.app)), key, generation: change.generation }
+    AppChanged {
+        app: Some(app(change.app)),
+        key,
+        generation: change.generation,
+    }
 }
 
 /// How calls name a version of the token key.

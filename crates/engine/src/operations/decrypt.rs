@@ -11,7 +11,9 @@ use sealwire_wire::{DocumentCall, KeyScope, Method, OnError, Outside, Reading, S
 
 use crate::apps::Apps;
 use crate::engine::Engine;
-use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
+use crate::operation::{
+    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes,
+};
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
@@ -28,7 +30,10 @@ pub(super) struct Decrypt {
 
 impl Decrypt {
     pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Reading>) -> Self {
-        Self { document: RequestDocument::new(frame, call), reading: call.writing }
+        Self {
+            document: RequestDocument::new(frame, call),
+            reading: call.writing,
+        }
     }
 }
 
@@ -44,17 +49,34 @@ impl Operation for Decrypt {
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
         let (generation, app) = context.app()?;
         let shown = app.shown(context.permit)?;
-        let (mask, growth) = (shown.mask().cloned(), shown.growth(context.fields_max(), context.size.bytes));
+        let (mask, growth) = (
+            shown.mask().cloned(),
+            shown.growth(context.fields_max(), context.size.bytes),
+        );
         // A value that its format binds to no context does not open for a request that names one.
         let (native_only, outside) = (!self.document.context.is_empty(), self.reading.outside);
-        let mut open = OpenSpec::new(context.engine, &app.keys, &self.document, native_only, outside)?;
+        let mut open = OpenSpec::new(
+            context.engine,
+            &app.keys,
+            &self.document,
+            native_only,
+            outside,
+        )?;
         if mask.is_some() {
             open.reader.ignore_unauthenticated_types();
         }
-        let plan = self.document.plan(Containers::Descend, generation, Box::new(StartOpening { open, shown }))?;
+        let plan = self.document.plan(
+            Containers::Descend,
+            generation,
+            Box::new(StartOpening { open, shown }),
+        )?;
         let size = context.size;
         let response_bytes = response_bytes(size.bytes, Some(size.leaves), &context.engine.limits);
-        Ok(Plan::Document(DocumentPlan { mask, response_bytes: response_bytes.saturating_add(growth), ..plan }))
+        Ok(Plan::Document(DocumentPlan {
+            mask,
+            response_bytes: response_bytes.saturating_add(growth),
+            ..plan
+        }))
     }
 }
 
@@ -70,7 +92,10 @@ impl StartFields for StartOpening {
     }
 
     fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, CallFailure> {
-        Ok(Fields::Document(Box::new(ShowFields { open: self.open.start(context), shown: self.shown })))
+        Ok(Fields::Document(Box::new(ShowFields {
+            open: self.open.start(context),
+            shown: self.shown,
+        })))
     }
 }
 
@@ -93,25 +118,37 @@ impl OpenSpec {
         outside: Outside,
     ) -> Result<Self, CallFailure> {
         let (cache, inside_only) = (engine.apps.opened(), outside == Outside::Refuse);
-        let native = crypto::Opener::new(Arc::clone(keys), &document.context).keeping(cache.cloned());
+        let native =
+            crypto::Opener::new(Arc::clone(keys), &document.context).keeping(cache.cloned());
         let mut native = native.inside_only(inside_only);
         for text in &document.encapsulations {
             let rule = "must be texts that an engine returned";
             let given = native.give(text.as_str().as_bytes());
-            given.map_err(|_| CallFailure::Param { name: "encapsulations", rule })?;
+            given.map_err(|_| CallFailure::Param {
+                name: "encapsulations",
+                rule,
+            })?;
         }
         let evervault = Evervault::new(Arc::clone(keys), Arc::clone(&engine.evervault))
             .keeping(cache.cloned())
             .refusing(native_only || inside_only);
         let reader = FieldOpener::new(native, evervault, engine.limits.depth_max as usize);
-        Ok(Self { reader: Box::new(reader), on_error: document.on_error })
+        Ok(Self {
+            reader: Box::new(reader),
+            on_error: document.on_error,
+        })
     }
 
     /// Begins to open the fields of a document.
     pub fn start(self, context: FieldContext) -> OpenFields {
         let (mut reader, faults) = (self.reader, context.errors(self.on_error));
         reader.stop_with(Arc::clone(&context.cancel));
-        OpenFields { reader, cancel: context.cancel, faults, unopened: UnopenedFields::default() }
+        OpenFields {
+            reader,
+            cancel: context.cancel,
+            faults,
+            unopened: UnopenedFields::default(),
+        }
     }
 }
 
@@ -172,15 +209,17 @@ impl OpenFields {
         }
         // A field that was given up because of a cancel did not fail to open.
         let (cancel, unopened) = (&self.cancel, &mut self.unopened);
-        self.reader.open(token).map_err(|problem| match cancel.stop_reason() {
-            Some(reason) => FieldFault::Stopped(reason),
-            None => {
-                if problem == FieldProblem::CannotOpen {
-                    unopened.note(token);
+        self.reader
+            .open(token)
+            .map_err(|problem| match cancel.stop_reason() {
+                Some(reason) => FieldFault::Stopped(reason),
+                None => {
+                    if problem == FieldProblem::CannotOpen {
+                        unopened.note(token);
+                    }
+                    problem.into()
                 }
-                problem.into()
-            }
-        })
+            })
     }
 }
 
@@ -207,7 +246,9 @@ impl Transform for ShowFields {
 
     #[inline]
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
-        let Some(found) = self.open.open(field.token)? else { return Ok(Outcome::Keep) };
+        let Some(found) = self.open.open(field.token)? else {
+            return Ok(Outcome::Keep);
+        };
         found.without_role()?;
         self.shown.write(found.datatype, found.plaintext, out);
         Ok(Outcome::Replaced)

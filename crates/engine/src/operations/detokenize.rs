@@ -21,7 +21,9 @@ pub(super) struct Detokenize {
 
 impl Detokenize {
     pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, TokenLookupScope<'_>>) -> Self {
-        Self { document: RequestDocument::new(frame, call) }
+        Self {
+            document: RequestDocument::new(frame, call),
+        }
     }
 }
 
@@ -36,7 +38,12 @@ impl Operation for Detokenize {
         let shown = located.app.shown(context.permit)?;
         let mask = shown.mask().cloned();
         let (collection, bounds) = (Arc::clone(&located.collection), Bounds::of(limits));
-        let spec = DetokenizeSpec { collection, context: self.document.context.as_ref().into(), bounds, shown };
+        let spec = DetokenizeSpec {
+            collection,
+            context: self.document.context.as_ref().into(),
+            bounds,
+            shown,
+        };
         let extra_bytes = spec.entry_bytes(context.fields_max());
         // Room for the values is made when the store has given their rows.
         let response_bytes = self.response_bytes(context.size, limits);
@@ -51,6 +58,12 @@ impl Operation for Detokenize {
             }),
         )?;
         // Rows authenticate a hash of the context.
-        Ok(Plan::Document(DocumentPlan { mask, context_bytes: 0, response_bytes, extra_bytes, ..plan }))
+        Ok(Plan::Document(DocumentPlan {
+            mask,
+            context_bytes: 0,
+            response_bytes,
+            extra_bytes,
+            ..plan
+        }))
     }
 }

@@ -11,7 +11,9 @@ use sealwire_wire::{DocumentCall, Format, Method, OnError, Suite, Writing};
 use super::USUAL_SUITE;
 use super::sealing::{SealOptions, SealerSpec, document_bytes_in, times};
 use crate::apps::Apps;
-use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
+use crate::operation::{
+    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes,
+};
 use sealwire_config::Limits;
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::OperationKind;
@@ -28,14 +30,27 @@ pub(super) struct Encrypt {
 
 impl Encrypt {
     pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Writing<'_>>) -> Self {
-        Self { document: RequestDocument::new(frame, call), options: SealOptions::new(frame, &call.writing) }
+        Self {
+            document: RequestDocument::new(frame, call),
+            options: SealOptions::new(frame, &call.writing),
+        }
     }
 
-    fn response_bytes_in(&self, format: Format, suite: Suite, size: MessageSize, limits: &Limits) -> usize {
+    fn response_bytes_in(
+        &self,
+        format: Format,
+        suite: Suite,
+        size: MessageSize,
+        limits: &Limits,
+    ) -> usize {
         // Every value has a native envelope, so no field fails.
         let listed = (format != Format::Native).then_some(size.leaves);
         let document = sealed_bytes(format, self.options.empty_bytes(suite), size);
-        response_bytes(document.saturating_add(self.options.encapsulations_bytes()), listed, limits)
+        response_bytes(
+            document.saturating_add(self.options.encapsulations_bytes()),
+            listed,
+            limits,
+        )
     }
 }
 
@@ -45,7 +60,10 @@ impl Operation for Encrypt {
     }
 
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
-        let (format, suite) = (self.options.format.unwrap_or_default(), self.options.suite.unwrap_or(USUAL_SUITE));
+        let (format, suite) = (
+            self.options.format.unwrap_or_default(),
+            self.options.suite.unwrap_or(USUAL_SUITE),
+        );
         self.response_bytes_in(format, suite, size, limits)
     }
 
@@ -58,12 +76,27 @@ impl Operation for Encrypt {
         let format = self.options.format_in(&app);
         let sealer = self.options.sealer(&app, &self.document.context, format)?;
         let suite = self.options.suite_in(&app, format);
-        let response_bytes = self.response_bytes_in(format, suite, context.size, &context.engine.limits);
-        let start = StartSealing { sealer, on_error: self.document.on_error };
-        let plan = self.document.plan(Containers::Whole, generation, Box::new(start))?;
+        let response_bytes =
+            self.response_bytes_in(format, suite, context.size, &context.engine.limits);
+        let start = StartSealing {
+            sealer,
+            on_error: self.document.on_error,
+        };
+        let plan = self
+            .document
+            .plan(Containers::Whole, generation, Box::new(start))?;
         let limits = &context.engine.limits;
-        let sealed = self.options.sealed_bound(format, self.document.payload.len(), context.size.bytes, limits);
-        Ok(Plan::Document(DocumentPlan { sealed: Some(sealed), response_bytes, ..plan }))
+        let sealed = self.options.sealed_bound(
+            format,
+            self.document.payload.len(),
+            context.size.bytes,
+            limits,
+        );
+        Ok(Plan::Document(DocumentPlan {
+            sealed: Some(sealed),
+            response_bytes,
+            ..plan
+        }))
     }
 }
 
@@ -89,7 +122,11 @@ impl StartFields for StartSealing {
 
     fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, CallFailure> {
         let (faults, cancel) = (context.errors(self.on_error), context.cancel);
-        Ok(Fields::Document(Box::new(SealFields { writer: self.sealer.make()?, cancel, faults })))
+        Ok(Fields::Document(Box::new(SealFields {
+            writer: self.sealer.make()?,
+            cancel,
+            faults,
+        })))
     }
 }
 
@@ -154,7 +191,9 @@ impl FieldWork for SealFields {
 mod tests {
     use std::sync::Arc;
 
-    use sealwire_crypto::{AppId, Curve, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Sealer};
+    use sealwire_crypto::{
+        AppId, Curve, Encoding, KeyPair, KeyScope, KeyState, KeyVersion, Sealer,
+    };
     use sealwire_payload::{Budget, Containers, Selection, Walk, WalkError, WalkLimits};
     use sealwire_wire::OnError;
 
@@ -188,16 +227,38 @@ mod tests {
         for on_error in [OnError::Fail, OnError::Report] {
             let app = AppId::new("shop").unwrap();
             let scope = KeyScope::Request;
-            let version = KeyVersion::new(1, KeyState::Active, KeyPair::generate(Curve::P256).unwrap());
+            let version =
+                KeyVersion::new(1, KeyState::Active, KeyPair::generate(Curve::P256).unwrap());
             let sealer = Sealer::new(&app, Arc::new(version), scope, Encoding::Text, b"").unwrap();
-            let (writer, cancel) = (FieldSealer::Native(sealer.into()), Arc::<CancelToken>::default());
-            let seal = SealFields { writer, cancel, faults: FieldErrors::new(on_error, 10, 10) };
-            let mut walk = Walk::new(Arc::new(Selection::everything()), Containers::Whole, WalkLimits::default());
+            let (writer, cancel) = (
+                FieldSealer::Native(sealer.into()),
+                Arc::<CancelToken>::default(),
+            );
+            let seal = SealFields {
+                writer,
+                cancel,
+                faults: FieldErrors::new(on_error, 10, 10),
+            };
+            let mut walk = Walk::new(
+                Arc::new(Selection::everything()),
+                Containers::Whole,
+                WalkLimits::default(),
+            );
             let document = b"\x9a\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a";
             let mut out = Vec::new();
-            let stopped = walk.advance(document, &mut out, &mut StopAfter { seal, fields: 3 }, Budget::UNLIMITED);
+            let stopped = walk.advance(
+                document,
+                &mut out,
+                &mut StopAfter { seal, fields: 3 },
+                Budget::UNLIMITED,
+            );
             assert!(
-                matches!(stopped, Err(WalkError::Transform(FieldFault::Stopped(StopReason::Cancel)))),
+                matches!(
+                    stopped,
+                    Err(WalkError::Transform(FieldFault::Stopped(
+                        StopReason::Cancel
+                    )))
+                ),
                 "{stopped:?}"
             );
             assert_eq!(String::from_utf8_lossy(&out).matches("sw1:").count(), 3);

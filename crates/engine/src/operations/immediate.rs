@@ -3,7 +3,9 @@
 
 use bytes::Bytes;
 use sealwire_crypto::{self as crypto, evervault};
-use sealwire_wire::{Encapsulation, Encoding, Envelope, Format, Health, Inspect, Inspection, ValueKind, reply};
+use sealwire_wire::{
+    Encapsulation, Encoding, Envelope, Format, Health, Inspect, Inspection, ValueKind, reply,
+};
 
 use crate::apps::Apps;
 use crate::engine::Engine;
@@ -55,7 +57,8 @@ impl Immediate {
         };
         engine.audit.ready()?;
         let inspection = inspect(envelope, &engine.apps);
-        let inspection = inspection.ok_or_else(|| CallFailure::Payload("not an envelope".into()))?;
+        let inspection =
+            inspection.ok_or_else(|| CallFailure::Payload("not an envelope".into()))?;
         inspection.encode(&mut out);
         Ok(out)
     }
@@ -63,7 +66,8 @@ impl Immediate {
 
 /// `None`: it is none of them.
 fn inspect(envelope: Envelope<'_>, apps: &Apps) -> Option<Inspection> {
-    let of_native = |said: &crypto::Envelope| of_native(said, apps.is_outside(said.suite, said.key_id));
+    let of_native =
+        |said: &crypto::Envelope| of_native(said, apps.is_outside(said.suite, said.key_id));
     match envelope {
         Envelope::Text(text) => {
             let native = crypto::Envelope::from_text(text.as_bytes()).map(|said| of_native(&said));

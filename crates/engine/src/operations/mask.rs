@@ -7,13 +7,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealwire_mask::{MaskingError, Masks, Subjects, Value, limits, redact};
-use sealwire_payload::{Budget, Containers, ExtraWork, Field, Outcome, Path, Selection, Transform, Walk};
+use sealwire_payload::{
+    Budget, Containers, ExtraWork, Field, Outcome, Path, Selection, Transform, Walk,
+};
 use sealwire_telemetry::metrics::{MaskLabel, Metrics};
 use sealwire_token::TokenKeys;
 use sealwire_wire::{DocumentCall, KeyScope, Masking, Method, OnError, Suite};
 
 use crate::apps::Apps;
-use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
+use crate::operation::{
+    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes,
+};
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
@@ -35,7 +39,10 @@ pub(super) struct MaskDocument {
 
 impl MaskDocument {
     pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Masking<'_>>) -> Self {
-        Self { document: RequestDocument::new(frame, call), rules: MaskSpec::of(&call.writing) }
+        Self {
+            document: RequestDocument::new(frame, call),
+            rules: MaskSpec::of(&call.writing),
+        }
     }
 }
 
@@ -45,7 +52,10 @@ impl Operation for MaskDocument {
     }
 
     fn extra_work(&self, size: MessageSize) -> ExtraWork {
-        let rules = self.rules.as_ref().map(|rules| rules.extra_work(size.fields_max(), size.bytes as u64));
+        let rules = self
+            .rules
+            .as_ref()
+            .map(|rules| rules.extra_work(size.fields_max(), size.bytes as u64));
         rules.unwrap_or_default()
     }
 
@@ -54,11 +64,20 @@ impl Operation for MaskDocument {
         let rules = rules?;
         let growth = rules.growth(context.fields_max(), document.payload.len());
         let (generation, app) = context.app()?;
-        let (keys, on_error, work) = (Arc::clone(&app.token_keys), document.on_error, rules.preparation_work());
+        let (keys, on_error, work) = (
+            Arc::clone(&app.token_keys),
+            document.on_error,
+            rules.preparation_work(),
+        );
         let plan = document.plan(
             Containers::Descend,
             generation,
-            Box::new(StartMasking { keys, rules: MaskRules::Texts(rules), work, on_error }),
+            Box::new(StartMasking {
+                keys,
+                rules: MaskRules::Texts(rules),
+                work,
+                on_error,
+            }),
         )?;
         let size = context.size;
         let response_bytes = response_bytes(size.bytes, Some(size.leaves), &context.engine.limits);
@@ -95,13 +114,17 @@ impl StartFields for StartMasking {
         }
         match &mut self.rules {
             MaskRules::Preparing(rules) => rules.advance(timer),
-            MaskRules::Texts(_) | MaskRules::Taken => Err(CallFailure::Internal("the rules of a mask were lost")),
+            MaskRules::Texts(_) | MaskRules::Taken => {
+                Err(CallFailure::Internal("the rules of a mask were lost"))
+            }
         }
     }
 
     fn start(self: Box<Self>, context: FieldContext) -> Result<Fields, CallFailure> {
         let MaskRules::Preparing(rules) = self.rules else {
-            return Err(CallFailure::Internal("a mask starts before its rules are prepared"));
+            return Err(CallFailure::Internal(
+                "a mask starts before its rules are prepared",
+            ));
         };
         let (faults, cancel) = (context.errors(self.on_error), context.cancel);
         let mut fields = MaskFields::new(Arc::new(rules.finish()?), cancel, faults);
@@ -129,13 +152,30 @@ impl MaskFields {
     /// Creates the work on a document.
     pub fn new(masks: Arc<Masks>, cancel: Arc<CancelToken>, faults: FieldErrors) -> Self {
         let subjects = Subjects::new(masks.rules());
-        Self { masks, subjects, cancel, faults, masked: 0 }
+        Self {
+            masks,
+            subjects,
+            cancel,
+            faults,
+            masked: 0,
+        }
     }
 
     /// For one slice.
     pub fn in_slice(&mut self) -> MaskSlice<'_> {
-        let Self { masks, subjects, cancel, faults, masked } = self;
-        MaskSlice { masking: sealwire_mask::Masking::with_subjects(masks, subjects), cancel, faults, masked }
+        let Self {
+            masks,
+            subjects,
+            cancel,
+            faults,
+            masked,
+        } = self;
+        MaskSlice {
+            masking: sealwire_mask::Masking::with_subjects(masks, subjects),
+            cancel,
+            faults,
+            masked,
+        }
     }
 
     /// Searches subjects as far ahead as the walk needs them in this slice. Returns the rest of the slice; `None` if the
@@ -146,15 +186,27 @@ impl MaskFields {
         }
         let bytes_max = slice.budget.bytes_max.min(SEARCHED_WALK_BYTES);
         let walked = walk.position();
-        let until = walked.saturating_add(bytes_max).saturating_add(limits::SUBJECT_BYTES_MAX).min(payload.len());
+        let until = walked
+            .saturating_add(bytes_max)
+            .saturating_add(limits::SUBJECT_BYTES_MAX)
+            .min(payload.len());
         let mut left = slice.budget.bytes_max;
-        while !self.subjects.scan_ahead(payload, &walk.path(payload), walked, until, SEARCH_PIECE) {
+        while !self
+            .subjects
+            .scan_ahead(payload, &walk.path(payload), walked, until, SEARCH_PIECE)
+        {
             left = left.saturating_sub(SEARCH_PIECE);
             if left == 0 || slice.timer.is_over() {
                 return None;
             }
         }
-        Some(WalkSlice { budget: Budget { bytes_max, ..slice.budget }, ..slice })
+        Some(WalkSlice {
+            budget: Budget {
+                bytes_max,
+                ..slice.budget
+            },
+            ..slice
+        })
     }
 }
 
@@ -266,24 +318,64 @@ mod tests {
 
     /// Returns the work of so many rules, and the prediction for a document of so many fields and bytes.
     fn prepared(rules: u32, fields: u64, bytes: usize) -> (MaskFields, ExtraWork) {
-        let names: Vec<(String, String)> =
-            (0..rules).map(|at| (format!("d{at}"), format!("date_shift(within=30, subject=s{at})"))).collect();
-        let rules = names.iter().map(|(column, mask)| MaskRule { fields: RuleFields::Column(column), mask }).collect();
-        let masking = Masking { rules, unknown: UnknownFields::Keep, ..Masking::default() };
+        let names: Vec<(String, String)> = (0..rules)
+            .map(|at| {
+                (
+                    format!("d{at}"),
+                    format!("date_shift(within=30, subject=s{at})"),
+                )
+            })
+            .collect();
+        let rules = names
+            .iter()
+            .map(|(column, mask)| MaskRule {
+                fields: RuleFields::Column(column),
+                mask,
+            })
+            .collect();
+        let masking = Masking {
+            rules,
+            unknown: UnknownFields::Keep,
+            ..Masking::default()
+        };
         let spec = MaskSpec::of(&masking).unwrap();
         let predicted = spec.extra_work(fields, bytes as u64);
-        let masks = spec.into_masks(MaskSecret::new(zeroize::Zeroizing::new([7; 32]))).unwrap();
-        (MaskFields::new(Arc::new(masks), Arc::default(), FieldErrors::new(Default::default(), 1, 1)), predicted)
+        let masks = spec
+            .into_masks(MaskSecret::new(zeroize::Zeroizing::new([7; 32])))
+            .unwrap();
+        (
+            MaskFields::new(
+                Arc::new(masks),
+                Arc::default(),
+                FieldErrors::new(Default::default(), 1, 1),
+            ),
+            predicted,
+        )
     }
 
     /// Masks a document in slices of so many bytes. Returns the result, the number of slices and the extra work.
     fn masked(document: &[u8], rules: u32, bytes_max: usize) -> (Vec<u8>, usize, ExtraWork) {
         let (mut fields, _) = prepared(rules, 0, 0);
-        let mut walk = Walk::new(fields.selection().unwrap(), Containers::Descend, WalkLimits::default());
-        let budget = Budget { fields_max: usize::MAX, bytes_max };
+        let mut walk = Walk::new(
+            fields.selection().unwrap(),
+            Containers::Descend,
+            WalkLimits::default(),
+        );
+        let budget = Budget {
+            fields_max: usize::MAX,
+            bytes_max,
+        };
         let (mut out, mut slices) = (Vec::new(), 1);
         while !fields
-            .advance(&mut walk, document, &mut out, WalkSlice { budget, timer: SliceTimer::UNLIMITED })
+            .advance(
+                &mut walk,
+                document,
+                &mut out,
+                WalkSlice {
+                    budget,
+                    timer: SliceTimer::UNLIMITED,
+                },
+            )
             .unwrap()
         {
             slices += 1;
@@ -298,9 +390,16 @@ mod tests {
             let (whole, _, work) = masked(&document, rules, usize::MAX);
             let (sliced, slices, work_of_slices) = masked(&document, rules, 16 << 10);
             assert!(whole == sliced && whole != document, "{depth} {rules}");
-            assert_eq!(work, work_of_slices, "what was found stays from slice to slice");
+            assert_eq!(
+                work, work_of_slices,
+                "what was found stays from slice to slice"
+            );
             // Each token counts 16 bytes at least, and is read once.
-            assert!(work.bytes <= 16 * document.len() as u64, "{depth} {rules}: {}", work.bytes);
+            assert!(
+                work.bytes <= 16 * document.len() as u64,
+                "{depth} {rules}: {}",
+                work.bytes
+            );
             // The search and the walk: at most so many bytes, of 16 per token, in a slice.
             assert!(slices >= 2 * 16 * 60_000 / (16 << 10), "{slices}");
         }
@@ -308,12 +407,20 @@ mod tests {
 
     #[test]
     fn predicted_work_is_an_upper_bound() {
-        for (depth, rules, filler) in [(1, 250, 0), (4, 60, 60_000), (100, 1, 1_000), (1, 1, 60_000)] {
+        for (depth, rules, filler) in [
+            (1, 250, 0),
+            (4, 60, 60_000),
+            (100, 1, 1_000),
+            (1, 1, 60_000),
+        ] {
             let document = nested(depth, rules, filler);
             let leaves = u64::from(filler + 2 * depth * rules);
             let (_, predicted) = prepared(rules, leaves, document.len());
             let (_, _, done) = masked(&document, rules, usize::MAX);
-            assert!(done.bytes <= predicted.bytes, "{depth} {rules} {filler}: {done:?} {predicted:?}");
+            assert!(
+                done.bytes <= predicted.bytes,
+                "{depth} {rules} {filler}: {done:?} {predicted:?}"
+            );
         }
     }
 }

@@ -27,7 +27,9 @@ use tokio::time::Instant;
 use crate::apps::Apps;
 use crate::frame_text::FrameText;
 use crate::objects::{LocatedObjects, parse_id};
-use crate::operation::{MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun, part};
+use crate::operation::{
+    MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun, part,
+};
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
@@ -139,20 +141,36 @@ impl ObjectsRequest {
                 idempotency_key: add.idempotency_key.map(|key| part(frame, key)),
                 subjects: texts(&add.subjects),
             },
-            ObjectsOperation::Get { ids, disclosure } => {
-                Request::Get { ids: texts(ids), disclosure: named(disclosure) }
-            }
-            ObjectsOperation::Update { changes } => Request::Update { changes: frame.slice_ref(changes) },
-            ObjectsOperation::Delete { ids, versions } => {
-                Request::Delete { ids: texts(ids), versions: versions.clone() }
-            }
-            ObjectsOperation::Query { clauses, disclosure, after, limit: most } => Request::Query {
+            ObjectsOperation::Get { ids, disclosure } => Request::Get {
+                ids: texts(ids),
+                disclosure: named(disclosure),
+            },
+            ObjectsOperation::Update { changes } => Request::Update {
+                changes: frame.slice_ref(changes),
+            },
+            ObjectsOperation::Delete { ids, versions } => Request::Delete {
+                ids: texts(ids),
+                versions: versions.clone(),
+            },
+            ObjectsOperation::Query {
+                clauses,
+                disclosure,
+                after,
+                limit: most,
+            } => Request::Query {
                 clauses: frame.slice_ref(clauses),
                 disclosure: named(disclosure),
                 after: after.map(text),
                 limit: limit(most, PAGE_DEFAULT),
             },
-            ObjectsOperation::List { tag, expired_before, archived, disclosure, after, limit: most } => {
+            ObjectsOperation::List {
+                tag,
+                expired_before,
+                archived,
+                disclosure,
+                after,
+                limit: most,
+            } => {
                 let list = ListRequest {
                     tag: tag.map(text),
                     expired_before: *expired_before,
@@ -160,9 +178,15 @@ impl ObjectsRequest {
                     after: after.map(text),
                     limit: limit(most, PAGE_DEFAULT),
                 };
-                Request::List { list, disclosure: named(disclosure) }
+                Request::List {
+                    list,
+                    disclosure: named(disclosure),
+                }
             }
-            ObjectsOperation::Expire { ids, expires_s } => Request::Expire { ids: texts(ids), expires_s: *expires_s },
+            ObjectsOperation::Expire { ids, expires_s } => Request::Expire {
+                ids: texts(ids),
+                expires_s: *expires_s,
+            },
             ObjectsOperation::Archive(step) => sweep(step, true),
             ObjectsOperation::Prune(step) => sweep(step, false),
         })
@@ -179,12 +203,18 @@ impl Operation for ObjectsRequest {
 
     /// Values that a query compares count as well as those that it returns, because searching is guessing.
     fn fields_max(&self, size: MessageSize) -> u64 {
-        let properties =
-            |named: &NamedProperties| named.names.as_ref().map_or(UNNAMED_PROPERTIES, |names| names.len() as u64);
+        let properties = |named: &NamedProperties| {
+            named
+                .names
+                .as_ref()
+                .map_or(UNNAMED_PROPERTIES, |names| names.len() as u64)
+        };
         match &self.0 {
             Request::Add { .. } | Request::Update { .. } => size.fields_max(),
             Request::Get { ids, disclosure } => ids.len() as u64 * properties(disclosure),
-            Request::Query { disclosure, limit, .. } => size.fields_max() + *limit as u64 * properties(disclosure),
+            Request::Query {
+                disclosure, limit, ..
+            } => size.fields_max() + *limit as u64 * properties(disclosure),
             Request::List { list, disclosure } => list.limit as u64 * properties(disclosure),
             Request::Delete { ids, .. } | Request::Expire { ids, .. } => ids.len() as u64,
             Request::Sweep(_) => 1,
@@ -194,23 +224,41 @@ impl Operation for ObjectsRequest {
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
         let located = context.objects()?;
         let task = match self.0 {
-            Request::Add { objects, tags, expires_s, idempotency_key, subjects } => {
-                let mut tags: Vec<String> = tags.iter().map(|tag| tag.as_str().to_owned()).collect();
+            Request::Add {
+                objects,
+                tags,
+                expires_s,
+                idempotency_key,
+                subjects,
+            } => {
+                let mut tags: Vec<String> =
+                    tags.iter().map(|tag| tag.as_str().to_owned()).collect();
                 tags.sort_unstable();
                 tags.dedup();
                 let access = context.permit.properties().clone();
-                let idempotency_key = idempotency_key.map(|key| IdempotencyKey::new(context.principal, &key));
-                ObjectsTask::Write(WriteSpec::Add { objects, tags, expires_s, idempotency_key, subjects, access })
+                let idempotency_key =
+                    idempotency_key.map(|key| IdempotencyKey::new(context.principal, &key));
+                ObjectsTask::Write(WriteSpec::Add {
+                    objects,
+                    tags,
+                    expires_s,
+                    idempotency_key,
+                    subjects,
+                    access,
+                })
             }
-            Request::Update { changes } => {
-                ObjectsTask::Write(WriteSpec::Update { changes, access: context.permit.properties().clone() })
-            }
-            Request::Delete { ids, versions } => {
-                ObjectsTask::Write(WriteSpec::Delete { ids: parse_ids(&ids)?, versions })
-            }
-            Request::Expire { ids, expires_s } => {
-                ObjectsTask::Write(WriteSpec::Expire { ids: parse_ids(&ids)?, expires_s })
-            }
+            Request::Update { changes } => ObjectsTask::Write(WriteSpec::Update {
+                changes,
+                access: context.permit.properties().clone(),
+            }),
+            Request::Delete { ids, versions } => ObjectsTask::Write(WriteSpec::Delete {
+                ids: parse_ids(&ids)?,
+                versions,
+            }),
+            Request::Expire { ids, expires_s } => ObjectsTask::Write(WriteSpec::Expire {
+                ids: parse_ids(&ids)?,
+                expires_s,
+            }),
             Request::Get { ids, disclosure } => {
                 let ids = ids.iter().map(|id| parse_id(id.as_str())).collect();
                 ObjectsTask::Get(ids, read_spec(context, &located, &disclosure)?)
@@ -219,12 +267,23 @@ impl Operation for ObjectsRequest {
                 let spec = ListSpec::new(&list)?;
                 ObjectsTask::List(spec, read_spec(context, &located, &disclosure)?)
             }
-            Request::Query { clauses, disclosure, after, limit } => {
+            Request::Query {
+                clauses,
+                disclosure,
+                after,
+                limit,
+            } => {
                 let reads = read_spec(context, &located, &disclosure)?;
-                let denied = |name: &str| context.permit.property_denied(AccessOperation::ObjectsQuery, name).into();
+                let denied = |name: &str| {
+                    context
+                        .permit
+                        .property_denied(AccessOperation::ObjectsQuery, name)
+                        .into()
+                };
                 let access = context.permit.properties();
                 let after = after.as_ref().map(FrameText::as_str);
-                let query = Query::new(&located.collection, &clauses, after, limit, access, denied)?;
+                let query =
+                    Query::new(&located.collection, &clauses, after, limit, access, denied)?;
                 ObjectsTask::Query(query, reads)
             }
             Request::Sweep(step) => ObjectsTask::Sweep(step),
@@ -239,11 +298,22 @@ fn read_spec(
     located: &LocatedObjects,
     named: &NamedProperties,
 ) -> Result<ReadSpec, CallFailure> {
-    let names: Option<Vec<&str>> = named.names.as_ref().map(|names| names.iter().map(FrameText::as_str).collect());
-    let denied = |name: &str| context.permit.property_denied(AccessOperation::ObjectsGet, name).into();
+    let names: Option<Vec<&str>> = named
+        .names
+        .as_ref()
+        .map(|names| names.iter().map(FrameText::as_str).collect());
+    let denied = |name: &str| {
+        context
+            .permit
+            .property_denied(AccessOperation::ObjectsGet, name)
+            .into()
+    };
     let access = context.permit.properties();
     let masks = located.app.role_masks();
-    let properties = located.collection.disclosed(names.as_deref(), named.masked, access, denied, masks)?;
+    let properties =
+        located
+            .collection
+            .disclosed(names.as_deref(), named.masked, access, denied, masks)?;
     Ok(ReadSpec { properties })
 }
 
@@ -258,13 +328,20 @@ fn parse_ids(ids: &[FrameText]) -> Result<Vec<ObjectId>, CallFailure> {
     let mut sorted = ids.clone();
     sorted.sort_unstable();
     if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err(CallFailure::Param { name: "ids", rule: "must name each object once" });
+        return Err(CallFailure::Param {
+            name: "ids",
+            rule: "must name each object once",
+        });
     }
     Ok(ids)
 }
 
 fn no_object(position: usize) -> ItemError {
-    ItemError { path: format!("$[{position}]"), code: ErrorCode::NotFound, message: "no such object".into() }
+    ItemError {
+        path: format!("$[{position}]"),
+        code: ErrorCode::NotFound,
+        message: "no such object".into(),
+    }
 }
 
 /// A request of one of these methods, resolved against the apps.
@@ -289,8 +366,23 @@ impl StorePlan for ObjectsPlan {
 
     fn run<'a>(self: Box<Self>, context: StoreContext<'a>) -> StoreRun<'a> {
         let Self { located, task } = *self;
-        let StoreContext { objects, admission, cancel, deadline, reply_bytes_max, out, .. } = context;
-        let mut run = ObjectsRun { located, objects, admission, cancel, deadline, reply_bytes_max };
+        let StoreContext {
+            objects,
+            admission,
+            cancel,
+            deadline,
+            reply_bytes_max,
+            out,
+            ..
+        } = context;
+        let mut run = ObjectsRun {
+            located,
+            objects,
+            admission,
+            cancel,
+            deadline,
+            reply_bytes_max,
+        };
         Box::pin(async move {
             run.cancel.plan_under(run.located.generation);
             match task {
@@ -321,24 +413,41 @@ impl ObjectsRun<'_> {
     }
 
     async fn sweep(&mut self, step: &SweepRequest, out: &mut Vec<u8>) -> Result<(), CallFailure> {
-        let after = step.after.as_ref().map(|after| read::cursor(after.as_str())).transpose()?;
+        let after = step
+            .after
+            .as_ref()
+            .map(|after| read::cursor(after.as_str()))
+            .transpose()?;
         let now = sealwire_jobs::tokens::now();
-        let older = step.older_s.unwrap_or(if step.archives { 0 } else { ARCHIVED_S_DEFAULT });
+        let older = step
+            .older_s
+            .unwrap_or(if step.archives { 0 } else { ARCHIVED_S_DEFAULT });
         // The bound is inclusive.
         let before = (now + 1).saturating_sub(older);
         let sweep = match step.archives {
-            true => Sweep::Archive { expired_before: before },
-            false => Sweep::Prune { archived_before: before },
+            true => Sweep::Archive {
+                expired_before: before,
+            },
+            false => Sweep::Prune {
+                archived_before: before,
+            },
         };
         let (map, limit, dry_run) = (self.located.collection.map, step.limit, step.dry_run);
         let ask = move |store: Arc<dyn sealwire_store::ObjectStore>| async move {
-            store.sweep_objects(now, map, sweep, after, limit, dry_run).await
+            store
+                .sweep_objects(now, map, sweep, after, limit, dry_run)
+                .await
         };
         let page = self.objects.sweep(map, ask).await?;
         let next = page.next.map(crate::objects::id_text);
         self.count(usize::try_from(page.found).unwrap_or(usize::MAX), 0);
-        sealwire_wire::Counted { count: page.found, missing: Vec::new(), next, generation: self.located.generation }
-            .encode(out);
+        sealwire_wire::Counted {
+            count: page.found,
+            missing: Vec::new(),
+            next,
+            generation: self.located.generation,
+        }
+        .encode(out);
         Ok(())
     }
 }

@@ -27,7 +27,9 @@ impl Operation for PublicKeys {
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
-        let keys = context.engine.public_keys(context.permit, context.options.min_generation)?;
+        let keys = context
+            .engine
+            .public_keys(context.permit, context.options.min_generation)?;
         let mut result = Vec::with_capacity(RESPONSE_BYTES);
         keys.encode(&mut result);
         Ok(Plan::Done(result))

@@ -13,7 +13,9 @@ use super::USUAL_SUITE;
 use super::decrypt::{OpenFields, OpenSpec, named_suite};
 use super::sealing::{SealOptions, SealerSpec, document_bytes_in, times};
 use crate::apps::Apps;
-use crate::operation::{DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes};
+use crate::operation::{
+    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestDocument, response_bytes,
+};
 use sealwire_config::Limits;
 use sealwire_jobs::cost::OperationKind;
 use sealwire_jobs::error::CallFailure;
@@ -30,12 +32,25 @@ pub(super) struct Rewrap {
 
 impl Rewrap {
     pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, Writing<'_>>) -> Self {
-        Self { document: RequestDocument::new(frame, call), options: SealOptions::new(frame, &call.writing) }
+        Self {
+            document: RequestDocument::new(frame, call),
+            options: SealOptions::new(frame, &call.writing),
+        }
     }
 
-    fn response_bytes_in(&self, format: Format, suite: Suite, size: MessageSize, limits: &Limits) -> usize {
+    fn response_bytes_in(
+        &self,
+        format: Format,
+        suite: Suite,
+        size: MessageSize,
+        limits: &Limits,
+    ) -> usize {
         let document = rewrapped_bytes(format, self.options.empty_bytes(suite), size);
-        response_bytes(document.saturating_add(self.options.encapsulations_bytes()), Some(size.leaves), limits)
+        response_bytes(
+            document.saturating_add(self.options.encapsulations_bytes()),
+            Some(size.leaves),
+            limits,
+        )
     }
 }
 
@@ -45,24 +60,43 @@ impl Operation for Rewrap {
     }
 
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
-        let (format, suite) = (self.options.format.unwrap_or_default(), self.options.suite.unwrap_or(USUAL_SUITE));
+        let (format, suite) = (
+            self.options.format.unwrap_or_default(),
+            self.options.suite.unwrap_or(USUAL_SUITE),
+        );
         self.response_bytes_in(format, suite, size, limits)
     }
 
     fn extra_work(&self, size: MessageSize) -> ExtraWork {
-        self.document.extra_work(size).plus(self.document.extra_work(size))
+        self.document
+            .extra_work(size)
+            .plus(self.document.extra_work(size))
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
         let (generation, app) = context.app()?;
         let format = self.options.format_in(&app);
-        let native_only = !self.document.context.is_empty() && self.options.unbound == Unbound::Refuse;
-        let open = OpenSpec::new(context.engine, &app.keys, &self.document, native_only, self.options.outside)?;
+        let native_only =
+            !self.document.context.is_empty() && self.options.unbound == Unbound::Refuse;
+        let open = OpenSpec::new(
+            context.engine,
+            &app.keys,
+            &self.document,
+            native_only,
+            self.options.outside,
+        )?;
         let sealer = self.options.sealer(&app, &self.document.context, format)?;
         let outside = match self.options.outside {
             Outside::Accept | Outside::Refuse => {
-                let sealers = self.options.outside_sealers(&app, &self.document.context, format).into_iter();
-                OutsideSealers::Keep(sealers.map(|(of, spec)| (of, LazySealer::Planned(Some(spec.into())))).collect())
+                let sealers = self
+                    .options
+                    .outside_sealers(&app, &self.document.context, format)
+                    .into_iter();
+                OutsideSealers::Keep(
+                    sealers
+                        .map(|(of, spec)| (of, LazySealer::Planned(Some(spec.into()))))
+                        .collect(),
+                )
             }
             Outside::Adopt => OutsideSealers::Adopt,
         };
@@ -75,14 +109,32 @@ impl Operation for Rewrap {
             generation,
             Box::new(move |context: FieldContext| {
                 let (open, writer) = (open.start(context), sealer.make()?);
-                Ok(Fields::Document(Box::new(RewrapFields { open, writer, outside })))
+                Ok(Fields::Document(Box::new(RewrapFields {
+                    open,
+                    writer,
+                    outside,
+                })))
             }),
         )?;
-        let suite = if grows { Suite::P256MlKem768 } else { self.options.suite_in(&app, format) };
-        let response_bytes = self.response_bytes_in(format, suite, context.size, &context.engine.limits);
+        let suite = if grows {
+            Suite::P256MlKem768
+        } else {
+            self.options.suite_in(&app, format)
+        };
+        let response_bytes =
+            self.response_bytes_in(format, suite, context.size, &context.engine.limits);
         let limits = &context.engine.limits;
-        let sealed = self.options.sealed_bound(format, self.document.payload.len(), context.size.bytes, limits);
-        Ok(Plan::Document(DocumentPlan { sealed: Some(sealed), response_bytes, ..plan }))
+        let sealed = self.options.sealed_bound(
+            format,
+            self.document.payload.len(),
+            context.size.bytes,
+            limits,
+        );
+        Ok(Plan::Document(DocumentPlan {
+            sealed: Some(sealed),
+            response_bytes,
+            ..plan
+        }))
     }
 }
 
@@ -92,7 +144,11 @@ pub(super) fn rewrapped_bytes(format: Format, empty: usize, size: MessageSize) -
     // The longest case, a binary envelope with the shortest header made text with that of the suite: a third more, and for
     // each the difference of the headers, up to 2 bytes of rounding and 4 of the MessagePack header.
     let header = empty.saturating_sub(crypto::Encoding::Text.sealed_bytes(crypto::Suite::Xaes, 0));
-    let native = size.bytes.div_ceil(3).saturating_mul(4).saturating_add(times(size.leaves, header + 6));
+    let native = size
+        .bytes
+        .div_ceil(3)
+        .saturating_mul(4)
+        .saturating_add(times(size.leaves, header + 6));
     document_bytes_in(format, native, size.leaves)
 }
 
@@ -141,13 +197,21 @@ impl LazySealer {
 
 impl OutsideSealers {
     /// Returns the sealer of a value that opened, if it is another than that of the request.
-    fn of(&mut self, origin: Origin, token: Token<'_>) -> Result<Option<&mut FieldSealer>, FieldFault> {
-        let Self::Keep(sealers) = self else { return Ok(None) };
+    fn of(
+        &mut self,
+        origin: Origin,
+        token: Token<'_>,
+    ) -> Result<Option<&mut FieldSealer>, FieldFault> {
+        let Self::Keep(sealers) = self else {
+            return Ok(None);
+        };
         if origin == Origin::Inside {
             return Ok(None);
         }
         let suite = named_suite(token);
-        let sealer = sealers.iter_mut().find(|(of, _)| of.is_none() || *of == suite);
+        let sealer = sealers
+            .iter_mut()
+            .find(|(of, _)| of.is_none() || *of == suite);
         // A value opens under an active key, and the app publishes the newest of these.
         let (_, sealer) = sealer.ok_or(FieldProblem::CannotOpen)?;
         sealer.get().map(Some)
@@ -180,8 +244,13 @@ impl Transform for RewrapFields {
 
     #[inline]
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, FieldFault> {
-        let Some(found) = self.open.open(field.token)? else { return Ok(Outcome::Keep) };
-        self.outside.of(found.origin, field.token)?.unwrap_or(&mut self.writer).rewrite(&found, out)?;
+        let Some(found) = self.open.open(field.token)? else {
+            return Ok(Outcome::Keep);
+        };
+        self.outside
+            .of(found.origin, field.token)?
+            .unwrap_or(&mut self.writer)
+            .rewrite(&found, out)?;
         Ok(Outcome::Replaced)
     }
 
@@ -217,7 +286,9 @@ impl FieldWork for RewrapFields {
 
     fn take_encapsulations(&mut self) -> Vec<String> {
         let mut texts = self.writer.take_encapsulations();
-        self.outside.ready().for_each(|sealer| texts.extend(sealer.take_encapsulations()));
+        self.outside
+            .ready()
+            .for_each(|sealer| texts.extend(sealer.take_encapsulations()));
         texts
     }
 

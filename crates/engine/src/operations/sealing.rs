@@ -5,8 +5,12 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use sealwire_apps::App;
-use sealwire_crypto::{self as crypto, AppKeys, EncapsulationPlace, EpochLifetime, KeyVersion, Sealer, evervault};
-use sealwire_wire::{Encapsulation, Encoding, Format, KeyScope, Method, Outside, Suite, Unbound, Writing};
+use sealwire_crypto::{
+    self as crypto, AppKeys, EncapsulationPlace, EpochLifetime, KeyVersion, Sealer, evervault,
+};
+use sealwire_wire::{
+    Encapsulation, Encoding, Format, KeyScope, Method, Outside, Suite, Unbound, Writing,
+};
 
 use super::USUAL_SUITE;
 use crate::apps::Apps;
@@ -60,17 +64,43 @@ pub(super) struct AppKeySpec {
 
 impl SealerSpec {
     fn new(source: KeySource) -> Self {
-        Self { source, ready: None }
+        Self {
+            source,
+            ready: None,
+        }
     }
 
     /// Takes the one key that the request needs, if it is ready.
     pub(super) fn take_ready_key(&mut self) -> bool {
         let sealer = || match &self.source {
-            KeySource::Own(AppKeySpec { keys, version, encoding, place, context }, crypto::KeyScope::Request) => {
-                Some(Sealer::if_ready(keys.app(), version, *encoding, context)?.placing(*place))
-            }
-            KeySource::Epoch(AppKeySpec { keys, version, encoding, place, context }, lifetime) => {
-                let sealer = Sealer::if_in_epoch(keys.app(), version, *lifetime, Instant::now, *encoding, context)?;
+            KeySource::Own(
+                AppKeySpec {
+                    keys,
+                    version,
+                    encoding,
+                    place,
+                    context,
+                },
+                crypto::KeyScope::Request,
+            ) => Some(Sealer::if_ready(keys.app(), version, *encoding, context)?.placing(*place)),
+            KeySource::Epoch(
+                AppKeySpec {
+                    keys,
+                    version,
+                    encoding,
+                    place,
+                    context,
+                },
+                lifetime,
+            ) => {
+                let sealer = Sealer::if_in_epoch(
+                    keys.app(),
+                    version,
+                    *lifetime,
+                    Instant::now,
+                    *encoding,
+                    context,
+                )?;
                 Some(sealer.placing(*place))
             }
             KeySource::Own(_, crypto::KeyScope::Field) | KeySource::Evervault(..) => None,
@@ -83,15 +113,44 @@ impl SealerSpec {
     pub(super) fn make(self) -> Result<FieldSealer, CallFailure> {
         let sealer = match (self.ready, self.source) {
             (Some(ready), _) => Ok(ready),
-            (None, KeySource::Own(AppKeySpec { keys, version, encoding, place, context }, scope)) => {
-                Sealer::new(keys.app(), version, scope, encoding, &context).map(|sealer| sealer.placing(place))
-            }
-            (None, KeySource::Epoch(AppKeySpec { keys, version, encoding, place, context }, lifetime)) => {
-                Sealer::in_epoch(keys.app(), version, lifetime, Instant::now, encoding, &context)
-                    .map(|sealer| sealer.placing(place))
-            }
+            (
+                None,
+                KeySource::Own(
+                    AppKeySpec {
+                        keys,
+                        version,
+                        encoding,
+                        place,
+                        context,
+                    },
+                    scope,
+                ),
+            ) => Sealer::new(keys.app(), version, scope, encoding, &context)
+                .map(|sealer| sealer.placing(place)),
+            (
+                None,
+                KeySource::Epoch(
+                    AppKeySpec {
+                        keys,
+                        version,
+                        encoding,
+                        place,
+                        context,
+                    },
+                    lifetime,
+                ),
+            ) => Sealer::in_epoch(
+                keys.app(),
+                version,
+                lifetime,
+                Instant::now,
+                encoding,
+                &context,
+            )
+            .map(|sealer| sealer.placing(place)),
             (None, KeySource::Evervault(version, scope, form)) => {
-                let sealer = evervault::Sealer::new(version, scope, &form).map_err(library_failed)?;
+                let sealer =
+                    evervault::Sealer::new(version, scope, &form).map_err(library_failed)?;
                 return Ok(FieldSealer::Evervault(Box::new(sealer)));
             }
         };
@@ -115,9 +174,27 @@ pub(super) struct SealOptions {
 
 impl SealOptions {
     pub(super) fn new(frame: &Bytes, writing: &Writing<'_>) -> Self {
-        let Writing { suite, key_scope, format, role, encoding, encapsulation, unbound, outside } = *writing;
+        let Writing {
+            suite,
+            key_scope,
+            format,
+            role,
+            encoding,
+            encapsulation,
+            unbound,
+            outside,
+        } = *writing;
         let role = role.map(|role| FrameText::new(frame, role));
-        Self { suite, key_scope, format, role, encoding, encapsulation, unbound, outside }
+        Self {
+            suite,
+            key_scope,
+            format,
+            role,
+            encoding,
+            encapsulation,
+            unbound,
+            outside,
+        }
     }
 
     /// Returns the bytes of an envelope of nothing, as text.
@@ -133,7 +210,9 @@ impl SealOptions {
     pub(super) fn encapsulations_bytes(&self) -> usize {
         match self.encapsulation {
             Encapsulation::Inline => 0,
-            Encapsulation::Apart => RESPONSE_ENCAPSULATIONS_MAX * (crypto::ENCAPSULATION_TEXT_BYTES + 8),
+            Encapsulation::Apart => {
+                RESPONSE_ENCAPSULATIONS_MAX * (crypto::ENCAPSULATION_TEXT_BYTES + 8)
+            }
         }
     }
 
@@ -147,8 +226,12 @@ impl SealOptions {
         message_bytes: usize,
         limits: &Limits,
     ) -> SealedBound {
-        let around = message_bytes.saturating_sub(payload_bytes).saturating_add(self.encapsulations_bytes());
-        let room = limits.message_bytes_max.saturating_sub(around.saturating_add(DECRYPT_PARAMS_BYTES));
+        let around = message_bytes
+            .saturating_sub(payload_bytes)
+            .saturating_add(self.encapsulations_bytes());
+        let room = limits
+            .message_bytes_max
+            .saturating_sub(around.saturating_add(DECRYPT_PARAMS_BYTES));
         SealedBound {
             document_bytes_max: room.max(payload_bytes),
             binary_is_shorter: self.encoding == Encoding::Text && format == Format::Native,
@@ -173,12 +256,25 @@ impl SealOptions {
 
     /// Returns the kind of work of a request for the app of this name.
     pub(super) fn kind(&self, method: Method, apps: &Apps, app: &str) -> OperationKind {
-        let of_app = || apps.find(app).1.map(|app| self.suite_in(&app, self.format_in(&app)));
-        OperationKind::of(method, self.suite.or_else(of_app).unwrap_or(USUAL_SUITE), self.key_scope)
+        let of_app = || {
+            apps.find(app)
+                .1
+                .map(|app| self.suite_in(&app, self.format_in(&app)))
+        };
+        OperationKind::of(
+            method,
+            self.suite.or_else(of_app).unwrap_or(USUAL_SUITE),
+            self.key_scope,
+        )
     }
 
     /// Returns the request's sealer, not made yet. Finds out here which key is missing and what the format cannot do.
-    pub(super) fn sealer(&self, app: &App, context: &Bytes, format: Format) -> Result<SealerSpec, CallFailure> {
+    pub(super) fn sealer(
+        &self,
+        app: &App,
+        context: &Bytes,
+        format: Format,
+    ) -> Result<SealerSpec, CallFailure> {
         let suite = suite::from_wire(self.suite_in(app, format));
         let own = match self.key_scope {
             KeyScope::Request => Some(crypto::KeyScope::Request),
@@ -187,35 +283,59 @@ impl SealOptions {
         };
         if self.encapsulation == Encapsulation::Apart {
             if suite != crypto::Suite::P256MlKem768 || format != Format::Native {
-                let rule = "must be \"inline\": only suite \"p256-mlkem768\" has encapsulations apart";
-                return Err(CallFailure::Param { name: "encapsulation", rule });
+                let rule =
+                    "must be \"inline\": only suite \"p256-mlkem768\" has encapsulations apart";
+                return Err(CallFailure::Param {
+                    name: "encapsulation",
+                    rule,
+                });
             }
             if self.key_scope == KeyScope::Field {
                 let rule = "must be \"request\" or \"epoch\" with encapsulation \"apart\"";
-                return Err(CallFailure::Param { name: "key_scope", rule });
+                return Err(CallFailure::Param {
+                    name: "key_scope",
+                    rule,
+                });
             }
         }
         let newest = || app.keys.newest(suite).cloned().ok_or(CallFailure::NoKey);
         let is_off = !app.settings.read_suites.contains(suite);
         if let Some(form) = self.evervault_form(context, format)? {
             let rule = "must be \"request\" or \"field\" in this format";
-            let scope = own.ok_or(CallFailure::Param { name: "key_scope", rule })?;
+            let scope = own.ok_or(CallFailure::Param {
+                name: "key_scope",
+                rule,
+            })?;
             if suite.curve().is_none() {
                 let rule = "must be \"p256\" or \"secp256k1\" in this format";
-                return Err(CallFailure::Param { name: "suite", rule });
+                return Err(CallFailure::Param {
+                    name: "suite",
+                    rule,
+                });
             }
             // What it would seal does not open.
             if is_off {
-                return Err(CallFailure::SuiteOff { suite: suite.name() });
+                return Err(CallFailure::SuiteOff {
+                    suite: suite.name(),
+                });
             }
-            return Ok(SealerSpec::new(KeySource::Evervault(newest()?, scope, form)));
+            return Ok(SealerSpec::new(KeySource::Evervault(
+                newest()?,
+                scope,
+                form,
+            )));
         }
         if is_off {
-            return Err(CallFailure::SuiteOff { suite: suite.name() });
+            return Err(CallFailure::SuiteOff {
+                suite: suite.name(),
+            });
         }
         if suite == crypto::Suite::Xaes && own.is_none() {
             let rule = "must be \"request\" or \"field\" with suite \"xaes\"";
-            return Err(CallFailure::Param { name: "key_scope", rule });
+            return Err(CallFailure::Param {
+                name: "key_scope",
+                rule,
+            });
         }
         let spec = self.spec(app, newest()?, context);
         Ok(SealerSpec::new(match own {
@@ -239,14 +359,23 @@ impl SealOptions {
             KeyScope::Field => crypto::KeyScope::Field,
         };
         let sealer = |version: &Arc<KeyVersion>| {
-            SealerSpec::new(KeySource::Own(self.spec(app, Arc::clone(version), context), scope))
+            SealerSpec::new(KeySource::Own(
+                self.spec(app, Arc::clone(version), context),
+                scope,
+            ))
         };
-        let named = self.suite.filter(|_| format == Format::Native).map(suite::from_wire);
+        let named = self
+            .suite
+            .filter(|_| format == Format::Native)
+            .map(suite::from_wire);
         if let Some(version) = named.and_then(|suite| app.keys.newest_outside(suite)) {
             return vec![(None, sealer(version))];
         }
         let newest = |suite| Some((Some(suite), sealer(app.keys.newest_outside(suite)?)));
-        crypto::Suite::PUBLISHED.into_iter().filter_map(newest).collect()
+        crypto::Suite::PUBLISHED
+            .into_iter()
+            .filter_map(newest)
+            .collect()
     }
 
     fn spec(&self, app: &App, version: Arc<KeyVersion>, context: &Bytes) -> AppKeySpec {
@@ -258,11 +387,21 @@ impl SealOptions {
             Encapsulation::Inline => EncapsulationPlace::Inline,
             Encapsulation::Apart => EncapsulationPlace::Apart,
         };
-        AppKeySpec { keys: Arc::clone(&app.keys), version, encoding, place, context: context.clone() }
+        AppKeySpec {
+            keys: Arc::clone(&app.keys),
+            version,
+            encoding,
+            place,
+            context: context.clone(),
+        }
     }
 
     /// Returns the form of the Evervault strings to write; `None` for native envelopes.
-    fn evervault_form(&self, context: &[u8], format: Format) -> Result<Option<evervault::Form>, CallFailure> {
+    fn evervault_form(
+        &self,
+        context: &[u8],
+        format: Format,
+    ) -> Result<Option<evervault::Form>, CallFailure> {
         let rejected = |name, rule| Err(CallFailure::Param { name, rule });
         if self.role.is_some() && format != Format::Evervault {
             return rejected("role", "must be absent: only format \"evervault\" has one");
@@ -281,9 +420,13 @@ impl SealOptions {
         }
         let role = self.role.as_ref().map(FrameText::as_str);
         let Ok(role) = role.map(evervault::Role::new).transpose() else {
-            return Err(CallFailure::Internal("the decoder accepted an invalid role"));
+            return Err(CallFailure::Internal(
+                "the decoder accepted an invalid role",
+            ));
         };
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         // The format ends in 2106, as its clients do.
         let encrypted_at = u32::try_from(since.as_secs()).unwrap_or(u32::MAX);
         Ok(Some(evervault::Form::Metadata { role, encrypted_at }))
@@ -301,20 +444,25 @@ fn library_failed(error: crypto::Error) -> CallFailure {
 pub(super) fn document_bytes_in(format: Format, native: usize, leaves: u64) -> usize {
     match format {
         Format::Native => native,
-        Format::Evervault | Format::EvervaultBare => native.saturating_add(times(leaves, EVERVAULT_EXTRA)),
+        Format::Evervault | Format::EvervaultBare => {
+            native.saturating_add(times(leaves, EVERVAULT_EXTRA))
+        }
     }
 }
 
 /// Returns `leaves` times `bytes`.
 pub(super) fn times(leaves: u64, bytes: usize) -> usize {
-    usize::try_from(leaves).unwrap_or(usize::MAX).saturating_mul(bytes)
+    usize::try_from(leaves)
+        .unwrap_or(usize::MAX)
+        .saturating_mul(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use sealwire_crypto::evervault::{Form, Role};
     use sealwire_crypto::{
-        AppId, AppKeys, Curve, Datatype, Encoding, KeyMaterial, KeyScope, KeyState, KeyVersion, Suite,
+        AppId, AppKeys, Curve, Datatype, Encoding, KeyMaterial, KeyScope, KeyState, KeyVersion,
+        Suite,
     };
     use sealwire_msgpack::TokenReader;
     use sealwire_wire::Format;
@@ -329,7 +477,13 @@ mod tests {
 
     fn keys() -> Arc<AppKeys> {
         let app = AppId::new("shop").unwrap();
-        let version = |suite| KeyVersion::new(1, KeyState::Active, KeyMaterial::generate(&app, suite).unwrap());
+        let version = |suite| {
+            KeyVersion::new(
+                1,
+                KeyState::Active,
+                KeyMaterial::generate(&app, suite).unwrap(),
+            )
+        };
         let versions = Suite::ALL.map(version);
         Arc::new(AppKeys::new(app, versions.into()).unwrap())
     }
@@ -341,11 +495,16 @@ mod tests {
 
     fn native_sealer(keys: &AppKeys, suite: Suite, encoding: Encoding) -> Box<crypto::Sealer> {
         let newest = Arc::clone(keys.newest(suite).unwrap());
-        crypto::Sealer::new(keys.app(), newest, KeyScope::Request, encoding, b"").unwrap().into()
+        crypto::Sealer::new(keys.app(), newest, KeyScope::Request, encoding, b"")
+            .unwrap()
+            .into()
     }
 
     fn with_metadata(role: Option<&str>) -> Form {
-        Form::Metadata { role: role.map(|role| Role::new(role).unwrap()), encrypted_at: u32::MAX }
+        Form::Metadata {
+            role: role.map(|role| Role::new(role).unwrap()),
+            encrypted_at: u32::MAX,
+        }
     }
 
     /// Values whose text is long beside their MessagePack, and the bytes of that.
@@ -364,10 +523,16 @@ mod tests {
                 value(vec![0xd0, 0x80]),
             ]);
         let lengths = [0, 1, 2, 3, 31, 32, 70_000].into_iter().flat_map(|length| {
-            [(Datatype::String, length + 1), (Datatype::Binary, length + 2)]
-                .map(|(datatype, bytes)| (datatype, bytes, vec![b'x'; length]))
+            [
+                (Datatype::String, length + 1),
+                (Datatype::Binary, length + 2),
+            ]
+            .map(|(datatype, bytes)| (datatype, bytes, vec![b'x'; length]))
         });
-        values.chain(lengths).map(|(datatype, bytes, plaintext)| (datatype, plaintext, bytes)).collect()
+        values
+            .chain(lengths)
+            .map(|(datatype, bytes, plaintext)| (datatype, plaintext, bytes))
+            .collect()
     }
 
     #[test]
@@ -376,10 +541,26 @@ mod tests {
         let evervault = |form| FieldSealer::Evervault(evervault_sealer(&keys, Curve::P256, form));
         let role = "r".repeat(20);
         let writers = [
-            (Format::Native, FieldSealer::Native(native_sealer(&keys, Suite::P256, Encoding::Text)), false),
-            (Format::Native, FieldSealer::Native(native_sealer(&keys, Suite::Xaes, Encoding::Text)), false),
-            (Format::Native, FieldSealer::Native(native_sealer(&keys, Suite::P256MlKem768, Encoding::Text)), false),
-            (Format::Evervault, evervault(&with_metadata(Some(&role))), true),
+            (
+                Format::Native,
+                FieldSealer::Native(native_sealer(&keys, Suite::P256, Encoding::Text)),
+                false,
+            ),
+            (
+                Format::Native,
+                FieldSealer::Native(native_sealer(&keys, Suite::Xaes, Encoding::Text)),
+                false,
+            ),
+            (
+                Format::Native,
+                FieldSealer::Native(native_sealer(&keys, Suite::P256MlKem768, Encoding::Text)),
+                false,
+            ),
+            (
+                Format::Evervault,
+                evervault(&with_metadata(Some(&role))),
+                true,
+            ),
             (Format::Evervault, evervault(&with_metadata(None)), false),
             (Format::EvervaultBare, evervault(&Form::Plain), false),
         ];
@@ -393,10 +574,25 @@ mod tests {
                     continue;
                 }
                 assert_eq!(written, Ok(()), "{format:?} {datatype:?} {message_bytes}");
-                let suite = if let FieldSealer::Native(sealer) = &writer { sealer.suite() } else { Suite::P256 };
+                let suite = if let FieldSealer::Native(sealer) = &writer {
+                    sealer.suite()
+                } else {
+                    Suite::P256
+                };
                 let empty = crypto::Encoding::Text.sealed_bytes(suite, 0);
-                let room = sealed_bytes(format, empty, MessageSize { bytes: message_bytes, leaves: 1 });
-                assert!(out.len() <= room, "{format:?} {datatype:?} {message_bytes}: {} > {room}", out.len());
+                let room = sealed_bytes(
+                    format,
+                    empty,
+                    MessageSize {
+                        bytes: message_bytes,
+                        leaves: 1,
+                    },
+                );
+                assert!(
+                    out.len() <= room,
+                    "{format:?} {datatype:?} {message_bytes}: {} > {room}",
+                    out.len()
+                );
             }
         }
     }
@@ -406,13 +602,29 @@ mod tests {
         let keys = keys();
         let longest = "r".repeat(80);
         let mut sources: Vec<(&str, FieldSealer)> = vec![
-            ("p256 text", FieldSealer::Native(native_sealer(&keys, Suite::P256, Encoding::Text))),
-            ("p256 binary", FieldSealer::Native(native_sealer(&keys, Suite::P256, Encoding::Binary))),
-            ("xaes text", FieldSealer::Native(native_sealer(&keys, Suite::Xaes, Encoding::Text))),
-            ("xaes binary", FieldSealer::Native(native_sealer(&keys, Suite::Xaes, Encoding::Binary))),
-            ("hybrid text", FieldSealer::Native(native_sealer(&keys, Suite::P256MlKem768, Encoding::Text))),
+            (
+                "p256 text",
+                FieldSealer::Native(native_sealer(&keys, Suite::P256, Encoding::Text)),
+            ),
+            (
+                "p256 binary",
+                FieldSealer::Native(native_sealer(&keys, Suite::P256, Encoding::Binary)),
+            ),
+            (
+                "xaes text",
+                FieldSealer::Native(native_sealer(&keys, Suite::Xaes, Encoding::Text)),
+            ),
+            (
+                "xaes binary",
+                FieldSealer::Native(native_sealer(&keys, Suite::Xaes, Encoding::Binary)),
+            ),
+            (
+                "hybrid text",
+                FieldSealer::Native(native_sealer(&keys, Suite::P256MlKem768, Encoding::Text)),
+            ),
         ];
-        let evervault = |curve, form: &Form| FieldSealer::Evervault(evervault_sealer(&keys, curve, form));
+        let evervault =
+            |curve, form: &Form| FieldSealer::Evervault(evervault_sealer(&keys, curve, form));
         for curve in Curve::ALL {
             let mut with_role = evervault_sealer(&keys, curve, &with_metadata(None));
             assert!(with_role.carry_role(Some(&longest)));
@@ -420,33 +632,83 @@ mod tests {
             sources.push(("without a role", evervault(curve, &with_metadata(None))));
             sources.push(("bare", evervault(curve, &Form::Plain)));
         }
-        let rules = sealwire_config::Evervault { legacy: false, open_roles: vec!["*".into()] };
+        let rules = sealwire_config::Evervault {
+            legacy: false,
+            open_roles: vec!["*".into()],
+        };
         let native = crypto::Opener::new(Arc::clone(&keys), b"");
-        let mut reader = FieldOpener::new(native, Evervault::new(Arc::clone(&keys), Arc::new(rules)), 64);
+        let mut reader = FieldOpener::new(
+            native,
+            Evervault::new(Arc::clone(&keys), Arc::new(rules)),
+            64,
+        );
         for (source, writer) in &mut sources {
             for (datatype, plaintext, _) in leaves() {
                 let mut sent = Vec::new();
-                if writer.write(datatype, &plaintext, &mut sent) == Err(FieldProblem::FileRole.into()) {
+                if writer.write(datatype, &plaintext, &mut sent)
+                    == Err(FieldProblem::FileRole.into())
+                {
                     assert!(datatype == Datatype::Binary && *source == "with the longest role");
                     continue;
                 }
                 writer.complete(&mut sent);
                 let targets = [
-                    (Format::Native, FieldSealer::Native(native_sealer(&keys, Suite::P256, Encoding::Text))),
-                    (Format::Native, FieldSealer::Native(native_sealer(&keys, Suite::Xaes, Encoding::Text))),
-                    (Format::Native, FieldSealer::Native(native_sealer(&keys, Suite::P256MlKem768, Encoding::Text))),
-                    (Format::Evervault, evervault(Curve::P256, &with_metadata(None))),
-                    (Format::Evervault, evervault(Curve::Secp256k1, &with_metadata(None))),
+                    (
+                        Format::Native,
+                        FieldSealer::Native(native_sealer(&keys, Suite::P256, Encoding::Text)),
+                    ),
+                    (
+                        Format::Native,
+                        FieldSealer::Native(native_sealer(&keys, Suite::Xaes, Encoding::Text)),
+                    ),
+                    (
+                        Format::Native,
+                        FieldSealer::Native(native_sealer(
+                            &keys,
+                            Suite::P256MlKem768,
+                            Encoding::Text,
+                        )),
+                    ),
+                    (
+                        Format::Evervault,
+                        evervault(Curve::P256, &with_metadata(None)),
+                    ),
+                    (
+                        Format::Evervault,
+                        evervault(Curve::Secp256k1, &with_metadata(None)),
+                    ),
                     (Format::EvervaultBare, evervault(Curve::P256, &Form::Plain)),
                 ];
                 for (format, mut target) in targets {
-                    let found = reader.open(TokenReader::new(&sent).token().unwrap()).unwrap().unwrap();
+                    let found = reader
+                        .open(TokenReader::new(&sent).token().unwrap())
+                        .unwrap()
+                        .unwrap();
                     let mut out = Vec::new();
-                    assert_eq!(target.rewrite(&found, &mut out), Ok(()), "{source} {datatype:?}");
-                    let suite = if let FieldSealer::Native(sealer) = &target { sealer.suite() } else { Suite::P256 };
+                    assert_eq!(
+                        target.rewrite(&found, &mut out),
+                        Ok(()),
+                        "{source} {datatype:?}"
+                    );
+                    let suite = if let FieldSealer::Native(sealer) = &target {
+                        sealer.suite()
+                    } else {
+                        Suite::P256
+                    };
                     let empty = crypto::Encoding::Text.sealed_bytes(suite, 0);
-                    let room = rewrapped_bytes(format, empty, MessageSize { bytes: sent.len(), leaves: 1 });
-                    assert!(out.len() <= room, "{source} {datatype:?} to {format:?}: {} > {room}", out.len());
+                    let room = rewrapped_bytes(
+                        format,
+                        empty,
+                        MessageSize {
+                            bytes: sent.len(),
+                            leaves: 1,
+                        },
+                    );
+                    assert!(
+                        out.len() <= room,
+                        "{source} {datatype:?} to {format:?}: {} > {room}",
+                        out.len()
+                    );
                 }
             }
         }
@@ -464,27 +726,57 @@ mod tests {
         }
         for encoding in [Encoding::Text, Encoding::Binary] {
             // The encapsulation comes to be in the value.
-            cases.push((Suite::P256MlKem768, encoding, EncapsulationPlace::Apart, Suite::P256MlKem768));
+            cases.push((
+                Suite::P256MlKem768,
+                encoding,
+                EncapsulationPlace::Apart,
+                Suite::P256MlKem768,
+            ));
         }
         let mut sent = Vec::new();
         for (suite, encoding, place, sized_by) in cases {
-            let mut source = FieldSealer::Native(native_sealer(&keys, suite, encoding).placing(place).into());
+            let mut source =
+                FieldSealer::Native(native_sealer(&keys, suite, encoding).placing(place).into());
             for (datatype, plaintext, _) in leaves() {
                 let mut field = Vec::new();
                 source.write(datatype, &plaintext, &mut field).unwrap();
                 source.complete(&mut field);
                 sent.push((suite, sized_by, field));
             }
-            source.take_encapsulations().iter().for_each(|text| opener.give(text.as_bytes()).unwrap());
+            source
+                .take_encapsulations()
+                .iter()
+                .for_each(|text| opener.give(text.as_bytes()).unwrap());
         }
-        let mut reader = FieldOpener::new(opener, Evervault::new(Arc::clone(&keys), Arc::default()), 64);
+        let mut reader = FieldOpener::new(
+            opener,
+            Evervault::new(Arc::clone(&keys), Arc::default()),
+            64,
+        );
         for (suite, sized_by, field) in sent {
-            let found = reader.open(TokenReader::new(&field).token().unwrap()).unwrap().unwrap();
-            let (mut target, mut out) = (FieldSealer::Native(native_sealer(&keys, suite, Encoding::Text)), Vec::new());
+            let found = reader
+                .open(TokenReader::new(&field).token().unwrap())
+                .unwrap()
+                .unwrap();
+            let (mut target, mut out) = (
+                FieldSealer::Native(native_sealer(&keys, suite, Encoding::Text)),
+                Vec::new(),
+            );
             target.rewrite(&found, &mut out).unwrap();
             let empty = crypto::Encoding::Text.sealed_bytes(sized_by, 0);
-            let room = rewrapped_bytes(Format::Native, empty, MessageSize { bytes: field.len(), leaves: 1 });
-            assert!(out.len() <= room, "{suite:?} for {sized_by:?}: {} > {room}", out.len());
+            let room = rewrapped_bytes(
+                Format::Native,
+                empty,
+                MessageSize {
+                    bytes: field.len(),
+                    leaves: 1,
+                },
+            );
+            assert!(
+                out.len() <= room,
+                "{suite:?} for {sized_by:?}: {} > {room}",
+                out.len()
+            );
         }
     }
 }

@@ -32,7 +32,13 @@ pub(super) struct Tokenize {
 
 impl Tokenize {
     pub(super) fn new(frame: &Bytes, call: &DocumentCall<'_, TokenizeOptions<'_>>) -> Self {
-        let TokenizeOptions { tags, expires_s, idempotency_key, subject, .. } = &call.writing;
+        let TokenizeOptions {
+            tags,
+            expires_s,
+            idempotency_key,
+            subject,
+            ..
+        } = &call.writing;
         Self {
             document: RequestDocument::new(frame, call),
             tags: tags.iter().map(|tag| FrameText::new(frame, tag)).collect(),
@@ -52,20 +58,32 @@ impl Tokenize {
         collection.keys.newest().ok_or(CallFailure::NoTokenKey)?;
         if collection.is_shared() && !self.document.context.is_empty() {
             // The context would bind nothing, and the client would believe that it does.
-            let rule =
-                "must be empty: the collection's tokens are the same for all contexts; make one with scope \"context\"";
-            return Err(CallFailure::Param { name: "context", rule });
+            let rule = "must be empty: the collection's tokens are the same for all contexts; make one with scope \"context\"";
+            return Err(CallFailure::Param {
+                name: "context",
+                rule,
+            });
         }
         let created = tokens::now();
-        let mut tags: Vec<String> = self.tags.iter().map(|tag| tag.as_str().to_owned()).collect();
+        let mut tags: Vec<String> = self
+            .tags
+            .iter()
+            .map(|tag| tag.as_str().to_owned())
+            .collect();
         tags.sort_unstable();
         tags.dedup();
         Ok(TokenizeSpec {
             context: self.document.context.as_ref().into(),
             tags,
-            expires: self.expires_s.or(collection.expires_s).map(|seconds| created.saturating_add(seconds)),
+            expires: self
+                .expires_s
+                .or(collection.expires_s)
+                .map(|seconds| created.saturating_add(seconds)),
             created,
-            idempotency_key: self.idempotency_key.as_deref().map(|key| IdempotencyKey::new(principal, key)),
+            idempotency_key: self
+                .idempotency_key
+                .as_deref()
+                .map(|key| IdempotencyKey::new(principal, key)),
             subject: None,
             bounds: tokens::Bounds::of(limits),
             collection,
@@ -79,8 +97,16 @@ impl Operation for Tokenize {
     }
 
     fn response_bytes(&self, size: MessageSize, limits: &Limits) -> usize {
-        let tokens = usize::try_from(size.leaves).unwrap_or(usize::MAX).min(limits.tokens_per_call_max);
-        response_bytes(tokens.saturating_mul(TOKEN_BYTES).saturating_add(size.bytes), Some(size.leaves), limits)
+        let tokens = usize::try_from(size.leaves)
+            .unwrap_or(usize::MAX)
+            .min(limits.tokens_per_call_max);
+        response_bytes(
+            tokens
+                .saturating_mul(TOKEN_BYTES)
+                .saturating_add(size.bytes),
+            Some(size.leaves),
+            limits,
+        )
     }
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
@@ -89,7 +115,12 @@ impl Operation for Tokenize {
         let mut spec = self.spec(Arc::clone(&located.collection), context.principal, limits)?;
         let subject = self.subject.as_ref().map(|name| SubjectKeyLoad {
             generation: located.generation,
-            id: SubjectId(located.app.object_keys().subject_id(name.as_str().as_bytes())),
+            id: SubjectId(
+                located
+                    .app
+                    .object_keys()
+                    .subject_id(name.as_str().as_bytes()),
+            ),
             keys: Arc::clone(&located.collection.keys),
             key: Arc::default(),
         });
@@ -103,7 +134,9 @@ impl Operation for Tokenize {
             Box::new(move |context: FieldContext| {
                 // Rows without the key would outlive an erasure.
                 if spec.subject.as_ref().is_some_and(|key| key.get().is_none()) {
-                    return Err(CallFailure::Internal("the key of the data subject was not read"));
+                    return Err(CallFailure::Internal(
+                        "the key of the data subject was not read",
+                    ));
                 }
                 let (faults, cancel) = (context.errors(on_error), context.cancel);
                 let fields = TokenizeFields::new(spec, cancel, faults);
@@ -111,6 +144,12 @@ impl Operation for Tokenize {
             }),
         )?;
         // Rows authenticate a hash of the context.
-        Ok(Plan::Document(DocumentPlan { context_bytes: 0, response_bytes, extra_bytes, subject, ..plan }))
+        Ok(Plan::Document(DocumentPlan {
+            context_bytes: 0,
+            response_bytes,
+            extra_bytes,
+            subject,
+            ..plan
+        }))
     }
 }

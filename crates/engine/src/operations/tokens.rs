@@ -17,7 +17,9 @@ use zeroize::Zeroizing;
 use crate::apps::{Apps, CachedApp};
 use crate::engine::Located;
 use crate::frame_text::FrameText;
-use crate::operation::{MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun, part};
+use crate::operation::{
+    MessageSize, Operation, Plan, PlanContext, StoreContext, StorePlan, StoreRun, part,
+};
 use crate::subjects::{StoredSubject, SubjectKeyCache, stored_subjects};
 use sealwire_jobs::cancel_token::CancelToken;
 use sealwire_jobs::cost::OperationKind;
@@ -47,10 +49,17 @@ pub(super) struct Tokens(Request);
 #[derive(Debug)]
 enum Request {
     Get(Vec<FrameText>),
-    Find { value: Bytes, context: Bytes, subject: Option<FrameText> },
+    Find {
+        value: Bytes,
+        context: Bytes,
+        subject: Option<FrameText>,
+    },
     List(Listing),
     Delete(Vec<FrameText>),
-    Expire { tokens: Vec<FrameText>, expires_s: Option<u64> },
+    Expire {
+        tokens: Vec<FrameText>,
+        expires_s: Option<u64>,
+    },
     Archive(SweepStep),
     Prune(SweepStep),
 }
@@ -84,7 +93,11 @@ impl Tokens {
         };
         Self(match ask {
             TokensOperation::Get(tokens) => Request::Get(texts(tokens)),
-            TokensOperation::Find(TokenSearch { value, context, subject }) => Request::Find {
+            TokensOperation::Find(TokenSearch {
+                value,
+                context,
+                subject,
+            }) => Request::Find {
                 value: part(frame, value),
                 context: part(frame, context),
                 subject: subject.as_ref().map(text),
@@ -97,9 +110,10 @@ impl Tokens {
                 limit: listing.limit.unwrap_or(LIST_DEFAULT) as usize,
             }),
             TokensOperation::Delete(tokens) => Request::Delete(texts(tokens)),
-            TokensOperation::Expire { tokens, expires_s } => {
-                Request::Expire { tokens: texts(tokens), expires_s: *expires_s }
-            }
+            TokensOperation::Expire { tokens, expires_s } => Request::Expire {
+                tokens: texts(tokens),
+                expires_s: *expires_s,
+            },
             TokensOperation::Archive(step) => Request::Archive(sweep(step)),
             TokensOperation::Prune(step) => Request::Prune(sweep(step)),
         })
@@ -111,7 +125,10 @@ impl Tokens {
             Request::Get(tokens) => tokens.len(),
             Request::List(listing) => listing.limit,
             Request::Find { .. } => 1,
-            Request::Delete(_) | Request::Expire { .. } | Request::Archive(_) | Request::Prune(_) => 0,
+            Request::Delete(_)
+            | Request::Expire { .. }
+            | Request::Archive(_)
+            | Request::Prune(_) => 0,
         }
     }
 }
@@ -127,7 +144,11 @@ impl Operation for Tokens {
 
     fn plan(self: Box<Self>, context: &PlanContext<'_>) -> Result<Plan, CallFailure> {
         let response_bytes = self.tokens_max().saturating_mul(TOKEN_ANSWER_BYTES);
-        Ok(Plan::Store(Box::new(TokensPlan { located: context.collection()?, request: self.0, response_bytes })))
+        Ok(Plan::Store(Box::new(TokensPlan {
+            located: context.collection()?,
+            request: self.0,
+            response_bytes,
+        })))
     }
 }
 
@@ -144,9 +165,35 @@ impl StorePlan for TokensPlan {
     }
 
     fn run<'a>(self: Box<Self>, context: StoreContext<'a>) -> StoreRun<'a> {
-        let Self { located: Located { generation, collection, app }, request, .. } = *self;
-        let StoreContext { tokens, objects, admission, cancel, deadline, out, .. } = context;
-        let task = TokensTask { tokens, objects, admission, cancel, app, collection, generation, deadline };
+        let Self {
+            located:
+                Located {
+                    generation,
+                    collection,
+                    app,
+                },
+            request,
+            ..
+        } = *self;
+        let StoreContext {
+            tokens,
+            objects,
+            admission,
+            cancel,
+            deadline,
+            out,
+            ..
+        } = context;
+        let task = TokensTask {
+            tokens,
+            objects,
+            admission,
+            cancel,
+            app,
+            collection,
+            generation,
+            deadline,
+        };
         Box::pin(task.answer(request, out))
     }
 }
@@ -181,7 +228,11 @@ impl TokensTask<'_> {
         };
         match request {
             Request::Get(tokens) => listed(self.get(&tokens).await?).encode(out),
-            Request::Find { value, context, subject } => {
+            Request::Find {
+                value,
+                context,
+                subject,
+            } => {
                 let token = self.find(&value, &context, subject.as_ref()).await?;
                 cancel.did(1, u64::from(token.is_none()));
                 Found { token, generation }.encode(out);
@@ -201,12 +252,25 @@ impl TokensTask<'_> {
 
     /// The key of each token; `None` of what has not the shape of one.
     async fn ids(&mut self, tokens: &[FrameText]) -> Result<Vec<Option<TokenId>>, CallFailure> {
-        let names = tokens.iter().map(|token| token.as_str().to_owned()).collect();
+        let names = tokens
+            .iter()
+            .map(|token| token.as_str().to_owned())
+            .collect();
         let collection = Arc::clone(&self.collection);
-        each(self.admission, OperationKind::HASH_TOKENS, self.cancel, names, move |name: String| {
-            let Collection { keys, map, format, .. } = &*collection;
-            format.has_shape(&name).then(|| TokenId(keys.id(map.collection, &name)))
-        })
+        each(
+            self.admission,
+            OperationKind::HASH_TOKENS,
+            self.cancel,
+            names,
+            move |name: String| {
+                let Collection {
+                    keys, map, format, ..
+                } = &*collection;
+                format
+                    .has_shape(&name)
+                    .then(|| TokenId(keys.id(map.collection, &name)))
+            },
+        )
         .await
     }
 
@@ -215,32 +279,60 @@ impl TokensTask<'_> {
         let mut subjects: Vec<SubjectId> = rows.iter().filter_map(|row| row.subject).collect();
         subjects.sort_unstable();
         subjects.dedup();
-        let stored = stored_subjects(self.objects, self.generation, self.collection.map.app, subjects).await?;
-        let is_current = |(id, version): (SubjectId, u64)| stored.get(&id).is_some_and(|key| key.is_of(version));
+        let stored = stored_subjects(
+            self.objects,
+            self.generation,
+            self.collection.map.app,
+            subjects,
+        )
+        .await?;
+        let is_current =
+            |(id, version): (SubjectId, u64)| stored.get(&id).is_some_and(|key| key.is_of(version));
         rows.retain(|row| row.claim().is_none_or(is_current));
-        self.cancel.note_subjects(rows.iter().filter_map(|row| Some(row.subject?.0)));
+        self.cancel
+            .note_subjects(rows.iter().filter_map(|row| Some(row.subject?.0)));
         let collection = Arc::clone(&self.collection);
         let (mut keys_of, mut buffer) = (SubjectKeyCache::new(stored), RowBuffer::default());
-        each(self.admission, OperationKind::OPEN_ROWS, self.cancel, rows, move |row: Row| {
-            let Collection { keys, map, .. } = &*collection;
-            let subject = keys_of.key(row.subject, keys).ok()?;
-            let opened = keys.open(map.collection, &row.id.0, subject, &row.sealed, &mut buffer).ok()?;
-            Some(token(opened.token().to_owned(), row))
-        })
+        each(
+            self.admission,
+            OperationKind::OPEN_ROWS,
+            self.cancel,
+            rows,
+            move |row: Row| {
+                let Collection { keys, map, .. } = &*collection;
+                let subject = keys_of.key(row.subject, keys).ok()?;
+                let opened = keys
+                    .open(map.collection, &row.id.0, subject, &row.sealed, &mut buffer)
+                    .ok()?;
+                Some(token(opened.token().to_owned(), row))
+            },
+        )
         .await
     }
 
     async fn get(&mut self, tokens: &[FrameText]) -> Result<sealwire_wire::Tokens, CallFailure> {
         let ids = self.ids(tokens).await?;
-        let mut listed =
-            sealwire_wire::Tokens { tokens: vec![None; tokens.len()], next: None, generation: self.generation };
-        let known: Vec<_> = ids.iter().enumerate().filter_map(|(at, id)| Some((at, (*id)?))).collect();
+        let mut listed = sealwire_wire::Tokens {
+            tokens: vec![None; tokens.len()],
+            next: None,
+            generation: self.generation,
+        };
+        let known: Vec<_> = ids
+            .iter()
+            .enumerate()
+            .filter_map(|(at, id)| Some((at, (*id)?)))
+            .collect();
         let room = self.tokens.reserve(self.admission, known.len())?;
         for some in known.chunks(room.most.max(1)) {
-            let keys: Vec<_> = some.iter().map(|(_, id)| (self.collection.map, *id)).collect();
+            let keys: Vec<_> = some
+                .iter()
+                .map(|(_, id)| (self.collection.map, *id))
+                .collect();
             let rows = self.tokens.get(&keys, self.deadline).await?;
             for ((at, _), found) in some.iter().zip(rows) {
-                let Some(FoundRow { row, .. }) = found else { continue };
+                let Some(FoundRow { row, .. }) = found else {
+                    continue;
+                };
                 self.cancel.note_subjects(row.subject.map(|id| id.0));
                 listed.tokens[*at] = Some(token(tokens[*at].as_str().to_owned(), row));
             }
@@ -275,12 +367,21 @@ impl TokensTask<'_> {
         subject: Option<&FrameText>,
     ) -> Result<Option<String>, CallFailure> {
         if self.collection.kind == CollectionKind::Random {
-            let rule = "must be of kind deterministic or one_way: a value has no one token in others";
-            return Err(CallFailure::Param { name: "collection", rule });
+            let rule =
+                "must be of kind deterministic or one_way: a value has no one token in others";
+            return Err(CallFailure::Param {
+                name: "collection",
+                rule,
+            });
         }
-        let token = TokenReader::new(value).token().map_err(|_| CallFailure::Payload("not MessagePack".into()))?;
+        let token = TokenReader::new(value)
+            .token()
+            .map_err(|_| CallFailure::Payload("not MessagePack".into()))?;
         let (datatype, plaintext) = value_of(token, value);
-        let (wanted, context) = (Zeroizing::new(Canonical::of(datatype, plaintext).to_vec()), context.to_vec());
+        let (wanted, context) = (
+            Zeroizing::new(Canonical::of(datatype, plaintext).to_vec()),
+            context.to_vec(),
+        );
         let subject = match subject {
             None => None,
             Some(name) => match self.subject(name).await? {
@@ -292,15 +393,32 @@ impl TokensTask<'_> {
         let hash = move |wanted: Zeroizing<Vec<u8>>| {
             let Collection { keys, map, .. } = &*collection;
             let context = collection.scope(&context);
-            let scope =
-                of.as_ref().map_or(context, |subject| keys.subject_scope(&context, &subject.id.0, subject.version));
-            (Fingerprint(keys.fingerprint_of_value(map.collection, &scope, datatype, &wanted)), context, wanted)
+            let scope = of.as_ref().map_or(context, |subject| {
+                keys.subject_scope(&context, &subject.id.0, subject.version)
+            });
+            (
+                Fingerprint(keys.fingerprint_of_value(map.collection, &scope, datatype, &wanted)),
+                context,
+                wanted,
+            )
         };
-        let hashed = each(self.admission, OperationKind::HASH_TOKENS, self.cancel, vec![wanted], hash).await?;
-        let keys: Vec<_> = hashed.iter().map(|(fingerprint, ..)| (self.collection.map, *fingerprint)).collect();
+        let hashed = each(
+            self.admission,
+            OperationKind::HASH_TOKENS,
+            self.cancel,
+            vec![wanted],
+            hash,
+        )
+        .await?;
+        let keys: Vec<_> = hashed
+            .iter()
+            .map(|(fingerprint, ..)| (self.collection.map, *fingerprint))
+            .collect();
         let rows = self.tokens.find(&keys, self.deadline).await?;
-        let Some((FoundRow { row, .. }, (fingerprint, scope, wanted))) =
-            rows.into_iter().zip(hashed).find_map(|(row, of)| Some((row?, of)))
+        let Some((FoundRow { row, .. }, (fingerprint, scope, wanted))) = rows
+            .into_iter()
+            .zip(hashed)
+            .find_map(|(row, of)| Some((row?, of)))
         else {
             return Ok(None);
         };
@@ -308,31 +426,65 @@ impl TokensTask<'_> {
         let open = move |row: Row| {
             let Collection { keys, map, .. } = &*collection;
             let mut buffer = RowBuffer::default();
-            let subject = subject.as_ref().map(|subject| subject.open(keys)).transpose().ok()?;
-            let opened = keys.open(map.collection, &row.id.0, subject.as_ref(), &row.sealed, &mut buffer).ok()?;
+            let subject = subject
+                .as_ref()
+                .map(|subject| subject.open(keys))
+                .transpose()
+                .ok()?;
+            let opened = keys
+                .open(
+                    map.collection,
+                    &row.id.0,
+                    subject.as_ref(),
+                    &row.sealed,
+                    &mut buffer,
+                )
+                .ok()?;
             let under = (!collection.is_shared()).then_some(&scope);
             let is_of = opened.is_of(&fingerprint.0, under, datatype, &wanted, canonical);
             Some(is_of.then(|| opened.token().to_owned()))
         };
-        match each(self.admission, OperationKind::OPEN_ROWS, self.cancel, vec![row], open).await?.pop().flatten() {
+        match each(
+            self.admission,
+            OperationKind::OPEN_ROWS,
+            self.cancel,
+            vec![row],
+            open,
+        )
+        .await?
+        .pop()
+        .flatten()
+        {
             Some(Some(token)) => return Ok(Some(token)),
             Some(None) => self.tokens.mismatched(1),
             None => (),
         }
-        Err(CallFailure::Field { refusal: FieldProblem::CannotOpen, path: "value".into() })
+        Err(CallFailure::Field {
+            refusal: FieldProblem::CannotOpen,
+            path: "value".into(),
+        })
     }
 
     /// Returns the subject of a name, if it has a key.
-    async fn subject(&mut self, name: &FrameText) -> Result<Option<Arc<StoredSubject>>, CallFailure> {
+    async fn subject(
+        &mut self,
+        name: &FrameText,
+    ) -> Result<Option<Arc<StoredSubject>>, CallFailure> {
         let id = SubjectId(self.app.object_keys().subject_id(name.as_str().as_bytes()));
         self.cancel.note_subjects([id.0]);
         let app = self.collection.map.app;
-        let stored = stored_subjects(self.objects, self.generation, app, vec![id]).await?.remove(&id);
+        let stored = stored_subjects(self.objects, self.generation, app, vec![id])
+            .await?
+            .remove(&id);
         Ok(stored.filter(|stored| stored.has_key()))
     }
 
     async fn list(&mut self, listing: &Listing) -> Result<sealwire_wire::Tokens, CallFailure> {
-        let mut after = listing.after.as_ref().map(|after| cursor(after.as_str())).transpose()?;
+        let mut after = listing
+            .after
+            .as_ref()
+            .map(|after| cursor(after.as_str()))
+            .transpose()?;
         let filter = Filter {
             tag: listing.tag.as_ref().map(|tag| tag.as_str().to_owned()),
             expired_before: listing.expired_before,
@@ -346,7 +498,9 @@ impl TokensTask<'_> {
         let mut short = 0;
         while short < PAGES_MAX {
             let (filter, most) = (filter.clone(), (limit - tokens.len()).min(room.most));
-            let ask = move |store: Arc<dyn TokenStore>| async move { store.list(map, &filter, after, most).await };
+            let ask = move |store: Arc<dyn TokenStore>| async move {
+                store.list(map, &filter, after, most).await
+            };
             let page: Page<Vec<Row>> = self.tokens.sweep(map.app, ask).await?;
             short += usize::from(page.found.len() < most);
             tokens.extend(self.opened(page.found).await?);
@@ -356,15 +510,25 @@ impl TokensTask<'_> {
             }
         }
         room.give_back(self.admission);
-        Ok(sealwire_wire::Tokens { tokens, next: after.map(text), generation: self.generation })
+        Ok(sealwire_wire::Tokens {
+            tokens,
+            next: after.map(text),
+            generation: self.generation,
+        })
     }
 
     async fn sweep(&mut self, step: &SweepStep, archives: bool) -> Result<Counted, CallFailure> {
-        let after = step.after.as_ref().map(|after| cursor(after.as_str())).transpose()?;
+        let after = step
+            .after
+            .as_ref()
+            .map(|after| cursor(after.as_str()))
+            .transpose()?;
         self.pass().await?;
         let limit = step.limit;
         let (now, map, dry_run) = (now(), self.collection.map, step.dry_run);
-        let older = step.older_s.unwrap_or(if archives { 0 } else { ARCHIVED_S_DEFAULT });
+        let older = step
+            .older_s
+            .unwrap_or(if archives { 0 } else { ARCHIVED_S_DEFAULT });
         // The bound is inclusive.
         let before = (now + 1).saturating_sub(older);
         let ask = move |store: Arc<dyn TokenStore>| async move {
@@ -375,12 +539,25 @@ impl TokensTask<'_> {
             }
         };
         let page = self.tokens.sweep(map.app, ask).await?;
-        Ok(Counted { count: page.found, missing: vec![], next: page.next.map(text), generation: self.generation })
+        Ok(Counted {
+            count: page.found,
+            missing: vec![],
+            next: page.next.map(text),
+            generation: self.generation,
+        })
     }
 
     /// Goes through the crypto threads with nothing to do there, so that no thread waits for this call's work.
     async fn pass(&mut self) -> Result<(), CallFailure> {
-        each(self.admission, OperationKind::HASH_TOKENS, self.cancel, Vec::<()>::new(), |()| ()).await.map(drop)
+        each(
+            self.admission,
+            OperationKind::HASH_TOKENS,
+            self.cancel,
+            Vec::<()>::new(),
+            |()| (),
+        )
+        .await
+        .map(drop)
     }
 
     fn counted(&self, ids: &[Option<TokenId>], there: &[bool]) -> Counted {
@@ -393,13 +570,30 @@ impl TokensTask<'_> {
                 None => missing.extend(u32::try_from(at)),
             }
         }
-        Counted { count: distinct.len() as u64, missing, next: None, generation: self.generation }
+        Counted {
+            count: distinct.len() as u64,
+            missing,
+            next: None,
+            generation: self.generation,
+        }
     }
 }
 
 fn token(token: String, row: Row) -> Token {
-    let Row { created, expires, archived, tags, .. } = row;
-    Token { token, created, expires, archived, tags }
+    let Row {
+        created,
+        expires,
+        archived,
+        tags,
+        ..
+    } = row;
+    Token {
+        token,
+        created,
+        expires,
+        archived,
+        tags,
+    }
 }
 
 /// Where a walk goes on, as text: an id in hexadecimal.
@@ -408,10 +602,17 @@ pub(super) fn text(id: TokenId) -> String {
 }
 
 pub(super) fn cursor(text: &str) -> Result<TokenId, CallFailure> {
-    let is_ours = text.len() == 32 && text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+    let is_ours = text.len() == 32
+        && text
+            .bytes()
+            .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
     let id = u128::from_str_radix(text, 16).ok().filter(|_| is_ours);
     let rule = "must be the next of the page before";
-    id.map(|id| TokenId(id.to_be_bytes())).ok_or(CallFailure::Param { name: "after", rule })
+    id.map(|id| TokenId(id.to_be_bytes()))
+        .ok_or(CallFailure::Param {
+            name: "after",
+            rule,
+        })
 }
 
 #[cfg(test)]
@@ -424,7 +625,15 @@ mod tests {
             assert_eq!(cursor(&text(TokenId(id))).unwrap(), TokenId(id));
         }
         let zeros = "0".repeat(32);
-        for wrong in ["", "0", &zeros[1..], &format!("+{}", &zeros[1..]), &format!("{zeros}0"), &"A".repeat(32), "é"] {
+        for wrong in [
+            "",
+            "0",
+            &zeros[1..],
+            &format!("+{}", &zeros[1..]),
+            &format!("{zeros}0"),
+            &"A".repeat(32),
+            "é",
+        ] {
             assert!(cursor(wrong).is_err(), "{wrong}");
         }
     }

@@ -51,7 +51,9 @@ impl RootAdmin {
         match operation {
             RootOperation::Status => self.state(None).await,
             RootOperation::Init { providers } => self.init(providers.as_deref()).await,
-            RootOperation::Rotate { abandon: true } => self.changed(self.control.abandon_root().await?).await,
+            RootOperation::Rotate { abandon: true } => {
+                self.changed(self.control.abandon_root().await?).await
+            }
             RootOperation::Rotate { abandon: false } => self.rotate(wait, waits).await,
             RootOperation::Seal => self.changed(self.control.seal().await?).await,
             RootOperation::Unseal => self.changed(self.control.unseal().await?).await,
@@ -68,11 +70,17 @@ impl RootAdmin {
     /// Any error of the store.
     pub async fn inspect(&self) -> Result<RootState, StoreError> {
         let (_, record) = self.control.root().await?;
-        if record.as_ref().is_some_and(|record| record.sealed_unix_s.is_some()) {
+        if record
+            .as_ref()
+            .is_some_and(|record| record.sealed_unix_s.is_some())
+        {
             return self.state(None).await;
         }
         let mut results = UnwrapResults::new();
-        for (set, root) in record.iter().flat_map(|record| record.roots().map(|root| (record.set, root))) {
+        for (set, root) in record
+            .iter()
+            .flat_map(|record| record.roots().map(|root| (record.set, root)))
+        {
             results.extend(self.unwrapped(set, root).await);
         }
         self.state(Some(results)).await
@@ -95,7 +103,11 @@ impl RootAdmin {
     /// [`StoreError::Invalid`] if the store has no root key; [`StoreError::Sealed`]; any error of the store.
     pub async fn stored_record(&self) -> Result<RootRecord, StoreError> {
         let record = self.stored_record_if_sealed().await?;
-        if record.sealed_unix_s.is_some() { Err(StoreError::Sealed) } else { Ok(record) }
+        if record.sealed_unix_s.is_some() {
+            Err(StoreError::Sealed)
+        } else {
+            Ok(record)
+        }
     }
 
     /// Returns the root record as [`Self::stored_record`] does, also of a sealed store.
@@ -116,14 +128,18 @@ impl RootAdmin {
     async fn record_outside_rotation(&self) -> Result<RootRecord, StoreError> {
         let record = self.record().await?;
         if record.incoming.is_some() {
-            return Err(invalid("a rotation of the root key is not finished; run `sealwire root rotate` first"));
+            return Err(invalid(
+                "a rotation of the root key is not finished; run `sealwire root rotate` first",
+            ));
         }
         Ok(record)
     }
 
     async fn init(&self, names: Option<&[&str]>) -> Result<RootState, StoreError> {
         if self.control.root().await?.1.is_some() {
-            return Err(invalid("the store has a root key already; `sealwire kek list` shows its slots"));
+            return Err(invalid(
+                "the store has a root key already; `sealwire kek list` shows its slots",
+            ));
         }
         let names: Vec<&str> = match names {
             Some(names) => names.to_vec(),
@@ -131,16 +147,33 @@ impl RootAdmin {
         };
         // The id of a second random key is random, too, and no other random source is needed.
         let (root, set) = (RootKey::generate()?, RootKey::generate()?.id(&[0; 16])?);
-        let slots = self.new_slots(names.into_iter(), set, &root, FIRST_SLOT).await?;
-        self.changed(self.control.create_root(set, &root, slots).await?).await
+        let slots = self
+            .new_slots(names.into_iter(), set, &root, FIRST_SLOT)
+            .await?;
+        self.changed(self.control.create_root(set, &root, slots).await?)
+            .await
     }
 
     async fn add_slot(&self, name: &str) -> Result<RootState, StoreError> {
         let record = self.record_outside_rotation().await?;
         let root = self.unsealer.unseal(record.set, &record.active).await?;
-        let add = self.new_slots([name].into_iter(), record.set, &root, record.next_slot).await?;
-        let generation = self.control.set_slots(record.active.id, SlotChange { add, ..SlotChange::default() }).await?;
-        Ok(RootState { slot: Some(record.next_slot), ..self.changed(generation).await? })
+        let add = self
+            .new_slots([name].into_iter(), record.set, &root, record.next_slot)
+            .await?;
+        let generation = self
+            .control
+            .set_slots(
+                record.active.id,
+                SlotChange {
+                    add,
+                    ..SlotChange::default()
+                },
+            )
+            .await?;
+        Ok(RootState {
+            slot: Some(record.next_slot),
+            ..self.changed(generation).await?
+        })
     }
 
     async fn remove_slot(&self, number: u32) -> Result<RootState, StoreError> {
@@ -148,10 +181,20 @@ impl RootAdmin {
         let has_slot = |root: &&RootEntry| root.slots.iter().any(|slot| slot.number == number);
         let root = record.roots().find(has_slot);
         let root = root.ok_or_else(|| invalid(format!("the root key has no slot {number}")))?;
-        let slots = root.slots.iter().filter(|slot| slot.number != number).cloned().collect();
-        let others = RootEntry { slots, ..root.clone() };
+        let slots = root
+            .slots
+            .iter()
+            .filter(|slot| slot.number != number)
+            .cloned()
+            .collect();
+        let others = RootEntry {
+            slots,
+            ..root.clone()
+        };
         if others.slots.is_empty() {
-            return Err(invalid("the last slot cannot be removed; add another one first"));
+            return Err(invalid(
+                "the last slot cannot be removed; add another one first",
+            ));
         }
         let results = self.unwrapped(record.set, &others).await;
         // The change names the slots that must stay, so that of two removals at once only one can rely on the other's slot.
@@ -159,10 +202,17 @@ impl RootAdmin {
         if verified.is_empty() {
             let reasons: Vec<String> = results.into_values().filter_map(Result::err).collect();
             let reasons = reasons.join("; ");
-            return Err(invalid(format!("no other slot unwraps the root key now, so slot {number} stays: {reasons}")));
+            return Err(invalid(format!(
+                "no other slot unwraps the root key now, so slot {number} stays: {reasons}"
+            )));
         }
-        let change = SlotChange { remove: vec![number], verified, ..SlotChange::default() };
-        self.changed(self.control.set_slots(root.id, change).await?).await
+        let change = SlotChange {
+            remove: vec![number],
+            verified,
+            ..SlotChange::default()
+        };
+        self.changed(self.control.set_slots(root.id, change).await?)
+            .await
     }
 
     async fn verify(&self) -> Result<RootState, StoreError> {
@@ -173,7 +223,17 @@ impl RootAdmin {
             let unwrapped = self.unwrapped(record.set, root).await;
             let verified = slots_that_unwrap(&unwrapped);
             if !verified.is_empty() {
-                steps.made(self.control.set_slots(root.id, SlotChange { verified, ..SlotChange::default() }).await)?;
+                steps.made(
+                    self.control
+                        .set_slots(
+                            root.id,
+                            SlotChange {
+                                verified,
+                                ..SlotChange::default()
+                            },
+                        )
+                        .await,
+                )?;
             }
             results.extend(unwrapped);
         }
@@ -185,14 +245,25 @@ impl RootAdmin {
         let record = self.record_outside_rotation().await?;
         let root = self.unsealer.unseal(record.set, &record.active).await?;
         let names = record.active.slots.iter().map(|slot| &*slot.provider);
-        let add = self.new_slots(names, record.set, &root, record.next_slot).await?;
+        let add = self
+            .new_slots(names, record.set, &root, record.next_slot)
+            .await?;
         check_same_keys(&record.active.slots, &add)?;
         let remove = record.active.slots.iter().map(|slot| slot.number).collect();
-        let change = SlotChange { add, remove, ..SlotChange::default() };
-        self.changed(self.control.set_slots(record.active.id, change).await?).await
+        let change = SlotChange {
+            add,
+            remove,
+            ..SlotChange::default()
+        };
+        self.changed(self.control.set_slots(record.active.id, change).await?)
+            .await
     }
 
-    async fn rotate(&self, wait: Duration, mut waits: impl FnMut(&[String]) + Send) -> Result<RootState, StoreError> {
+    async fn rotate(
+        &self,
+        wait: Duration,
+        mut waits: impl FnMut(&[String]) + Send,
+    ) -> Result<RootState, StoreError> {
         let record = self.record().await?;
         let mut steps = CommitSteps::default();
         let incoming = match &record.incoming {
@@ -200,7 +271,9 @@ impl RootAdmin {
             None => {
                 let root = Arc::new(RootKey::generate()?);
                 let names = record.active.slots.iter().map(|slot| &*slot.provider);
-                let slots = self.new_slots(names, record.set, &root, record.next_slot).await?;
+                let slots = self
+                    .new_slots(names, record.set, &root, record.next_slot)
+                    .await?;
                 check_same_keys(&record.active.slots, &slots)?;
                 steps.made(self.control.stage_root(&root, slots).await)?;
                 root
@@ -240,7 +313,11 @@ impl RootAdmin {
     ) -> Result<Vec<RootSlot>, StoreError> {
         let mut slots = Vec::new();
         for (name, number) in names.zip(first..) {
-            if self.providers().iter().all(|(configured, _)| configured != name) {
+            if self
+                .providers()
+                .iter()
+                .all(|(configured, _)| configured != name)
+            {
                 return Err(invalid(format!("provider {name}: not configured here")));
             }
             slots.push(self.providers().new_slot(name, set, root, number).await?);
@@ -251,14 +328,23 @@ impl RootAdmin {
     async fn unwrapped(&self, set: [u8; 16], root: &RootEntry) -> UnwrapResults {
         let mut results = UnwrapResults::new();
         for slot in &root.slots {
-            results.insert(slot.number, self.providers().unwrap_slot(set, root, slot).await.map(drop));
+            results.insert(
+                slot.number,
+                self.providers()
+                    .unwrap_slot(set, root, slot)
+                    .await
+                    .map(drop),
+            );
         }
         results
     }
 
     /// Describes the state after a change.
     async fn changed(&self, generation: u64) -> Result<RootState, StoreError> {
-        Ok(RootState { generation, ..self.state(None).await? })
+        Ok(RootState {
+            generation,
+            ..self.state(None).await?
+        })
     }
 
     /// Describes the root key, from the verified record if there is one, or else from the record as it is stored, which is
@@ -277,17 +363,32 @@ impl RootAdmin {
             }
         };
         let result = |slot: &RootSlot| results.as_ref()?.get(&slot.number);
-        let roots = record.iter().flat_map(RootRecord::roots).enumerate().map(|(at, root)| RootKeyState {
-            id: root.to_string(),
-            state: if at == 0 { "active" } else { "incoming" }.into(),
-            created_unix_s: root.created_unix_s,
-            slots: root.slots.iter().map(|slot| slot_state(slot, result(slot))).collect(),
-        });
-        let providers = self.providers().iter().map(|(name, settings)| RootProvider {
-            name: name.to_owned(),
-            kind: settings.kind().name().to_owned(),
-            fields: settings.public_fields().into_iter().map(|(field, value)| (field.to_owned(), value)).collect(),
-        });
+        let roots = record
+            .iter()
+            .flat_map(RootRecord::roots)
+            .enumerate()
+            .map(|(at, root)| RootKeyState {
+                id: root.to_string(),
+                state: if at == 0 { "active" } else { "incoming" }.into(),
+                created_unix_s: root.created_unix_s,
+                slots: root
+                    .slots
+                    .iter()
+                    .map(|slot| slot_state(slot, result(slot)))
+                    .collect(),
+            });
+        let providers = self
+            .providers()
+            .iter()
+            .map(|(name, settings)| RootProvider {
+                name: name.to_owned(),
+                kind: settings.kind().name().to_owned(),
+                fields: settings
+                    .public_fields()
+                    .into_iter()
+                    .map(|(field, value)| (field.to_owned(), value))
+                    .collect(),
+            });
         let sealed_unix_s = record.as_ref().and_then(|record| record.sealed_unix_s);
         Ok(RootState {
             sealed_unix_s,
@@ -303,16 +404,25 @@ impl RootAdmin {
 
 /// Returns the numbers of the slots that unwrapped.
 fn slots_that_unwrap(results: &UnwrapResults) -> Vec<u32> {
-    results.iter().filter(|(_, result)| result.is_ok()).map(|(number, _)| *number).collect()
+    results
+        .iter()
+        .filter(|(_, result)| result.is_ok())
+        .map(|(number, _)| *number)
+        .collect()
 }
 
 /// Rejects new copies that are sealed to another recovery key than the copies before of the same provider: someone
 /// replaced the public key. Without this check, a rotation could silently wrap the root key for other holders.
 fn check_same_keys(before: &[RootSlot], new: &[RootSlot]) -> Result<(), StoreError> {
     for slot in new {
-        let Some(key) = recovery_key_of(&slot.wrapped) else { continue };
+        let Some(key) = recovery_key_of(&slot.wrapped) else {
+            continue;
+        };
         let same = before.iter().filter(|old| old.provider == slot.provider);
-        if let Some(old) = same.filter_map(|old| recovery_key_of(&old.wrapped)).find(|old| *old != key) {
+        if let Some(old) = same
+            .filter_map(|old| recovery_key_of(&old.wrapped))
+            .find(|old| *old != key)
+        {
             return Err(invalid(format!(
                 "provider {}: its public key is of recovery key {key}, and its slot is sealed to {old}; put the old file back, \
                  or `kek add` the new one under another provider name",
@@ -328,7 +438,15 @@ fn no_root() -> StoreError {
 }
 
 fn slot_state(slot: &RootSlot, result: Option<&Result<(), String>>) -> RootSlotState {
-    let RootSlot { number, provider, kind, fields, created_unix_s, verified_unix_s, .. } = slot.clone();
+    let RootSlot {
+        number,
+        provider,
+        kind,
+        fields,
+        created_unix_s,
+        verified_unix_s,
+        ..
+    } = slot.clone();
     RootSlotState {
         number,
         provider,

@@ -106,9 +106,21 @@ impl Anchor {
     /// The file cannot be read, or is not an anchor.
     pub(super) fn open(path: PathBuf, makes_folder: bool) -> Result<Self, KekError> {
         let at_start = read(&path)?;
-        let state = AnchorState { seen: at_start.clone(), written: at_start.clone(), ..AnchorState::default() };
-        let file = AnchorFile { path, makes_folder, state: Mutex::new(state), writing: Mutex::default() };
-        Ok(Self { at_start, file: Arc::new(file) })
+        let state = AnchorState {
+            seen: at_start.clone(),
+            written: at_start.clone(),
+            ..AnchorState::default()
+        };
+        let file = AnchorFile {
+            path,
+            makes_folder,
+            state: Mutex::new(state),
+            writing: Mutex::default(),
+        };
+        Ok(Self {
+            at_start,
+            file: Arc::new(file),
+        })
     }
 
     /// Returns the content of the file at start, unless it is ignored.
@@ -151,7 +163,12 @@ impl Anchor {
             Ok(ended) => ended.map_err(io::Error::other).flatten(),
             Err(_) => Err(late()),
         };
-        written.map_err(|error| format!("the anchor file {} was not written: {error}", self.file.path.display()))
+        written.map_err(|error| {
+            format!(
+                "the anchor file {} was not written: {error}",
+                self.file.path.display()
+            )
+        })
     }
 
     /// Waits a while for the file to be written.
@@ -223,7 +240,10 @@ impl AnchorFile {
     /// Replaces the file by `state`, or keeps a later one that another process has written.
     fn write_locked(&self, state: &AnchoredState) -> io::Result<()> {
         let present = match read_bounded(&self.path, ANCHOR_BYTES_MAX) {
-            Ok(text) => Some(parse(&text).ok_or_else(|| io::Error::other("it is not an anchor of this program"))?),
+            Ok(text) => Some(
+                parse(&text)
+                    .ok_or_else(|| io::Error::other("it is not an anchor of this program"))?,
+            ),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             // Its generation can be a later one.
             Err(error) => return Err(error),
@@ -242,16 +262,24 @@ impl AnchorFile {
     fn owner(&self) -> io::Result<FileOwner> {
         let user = rustix::process::geteuid();
         match std::fs::metadata(&self.path) {
-            Ok(file) if user.is_root() || file.uid() == user.as_raw() => {
-                Ok(FileOwner { user: file.uid(), group: file.gid() })
-            }
+            Ok(file) if user.is_root() || file.uid() == user.as_raw() => Ok(FileOwner {
+                user: file.uid(),
+                group: file.gid(),
+            }),
             Ok(file) => {
-                let what = format!("it belongs to user {}, and this process runs as {}", file.uid(), user.as_raw());
+                let what = format!(
+                    "it belongs to user {}, and this process runs as {}",
+                    file.uid(),
+                    user.as_raw()
+                );
                 Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let folder = std::fs::metadata(self.folder())?;
-                Ok(FileOwner { user: folder.uid(), group: folder.gid() })
+                Ok(FileOwner {
+                    user: folder.uid(),
+                    group: folder.gid(),
+                })
             }
             Err(error) => Err(error),
         }
@@ -275,9 +303,16 @@ impl AnchorFile {
         let owner = above.metadata()?;
         // Whoever owns the folder above can put a link in its place meanwhile.
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
-        let made = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(folder)?;
+        let made = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags.bits().cast_signed())
+            .open(folder)?;
         if made.metadata()?.uid() == rustix::process::geteuid().as_raw() {
-            FileOwner { user: owner.uid(), group: owner.gid() }.give(&made)?;
+            FileOwner {
+                user: owner.uid(),
+                group: owner.gid(),
+            }
+            .give(&made)?;
         }
         above.sync_all()
     }
@@ -301,7 +336,10 @@ impl AnchorFile {
                 },
                 // Another process has created it and not given it away yet, or it exists since the look before.
                 Err(error)
-                    if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::AlreadyExists) =>
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::PermissionDenied | io::ErrorKind::AlreadyExists
+                    ) =>
                 {
                     error
                 }
@@ -310,7 +348,9 @@ impl AnchorFile {
             if began.elapsed() >= LOCK_WAIT_MAX {
                 let path = path.display();
                 let what = match last.kind() {
-                    io::ErrorKind::WouldBlock => format!("another process holds the lock of {path} all the time"),
+                    io::ErrorKind::WouldBlock => {
+                        format!("another process holds the lock of {path} all the time")
+                    }
                     io::ErrorKind::PermissionDenied => format!(
                         "{path}: {last}. A command that another user ran was killed and left it. It has no content: give \
                          it the owner of the anchor file, or delete it while no command runs"
@@ -326,10 +366,18 @@ impl AnchorFile {
     /// Opens the lock file, or creates it with the owner that the anchor has.
     fn open_lock(&self, path: &Path) -> io::Result<File> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-        match OpenOptions::new().write(true).custom_flags(flags).open(path) {
+        match OpenOptions::new()
+            .write(true)
+            .custom_flags(flags)
+            .open(path)
+        {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let owner = self.owner()?;
-                let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+                let file = OpenOptions::new()
+                    .write(true)
+                    .create_new(true)
+                    .mode(0o600)
+                    .open(path)?;
                 owner.give(&file)?;
                 Ok(file)
             }
@@ -344,11 +392,14 @@ impl AnchorFile {
 
 /// Returns true if the file system has no locks, as NFS without its lock service.
 fn has_no_locks(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::Unsupported || error.raw_os_error() == Some(rustix::io::Errno::NOLCK.raw_os_error())
+    error.kind() == io::ErrorKind::Unsupported
+        || error.raw_os_error() == Some(rustix::io::Errno::NOLCK.raw_os_error())
 }
 
 fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
+    path.parent()
+        .filter(|folder| *folder != Path::new(""))
+        .unwrap_or(Path::new("."))
 }
 
 /// Reads an anchor. Returns `None` for a missing file. One that this user cannot read is an error: an older state would pass,
@@ -359,23 +410,41 @@ fn folder_of(path: &Path) -> &Path {
 pub(super) fn read(path: &Path) -> Result<Option<AnchoredState>, KekError> {
     let wrong = |what: &dyn std::fmt::Display| KekError(format!("{}: {what}", path.display()));
     match read_bounded(path, ANCHOR_BYTES_MAX) {
-        Ok(text) => Ok(Some(parse(&text).ok_or_else(|| wrong(&"not an anchor of this program"))?)),
+        Ok(text) => Ok(Some(
+            parse(&text).ok_or_else(|| wrong(&"not an anchor of this program"))?,
+        )),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Err(wrong(&format!("{error}; run this as the engine's user or as root")))
-        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(wrong(&format!(
+            "{error}; run this as the engine's user or as root"
+        ))),
         Err(error) => Err(wrong(&error)),
     }
 }
 
 fn parse(text: &[u8]) -> Option<AnchoredState> {
-    let AnchorFields { format, set, generation, code, roots } = serde_json::from_slice(text).ok()?;
+    let AnchorFields {
+        format,
+        set,
+        generation,
+        code,
+        roots,
+    } = serde_json::from_slice(text).ok()?;
     let roots = match (format, roots) {
         (FORMAT_WITHOUT_ROOTS, None) => Vec::new(),
-        (FORMAT, Some(roots)) => roots.iter().map(|root| bytes(root)).collect::<Option<_>>()?,
+        (FORMAT, Some(roots)) => roots
+            .iter()
+            .map(|root| bytes(root))
+            .collect::<Option<_>>()?,
         _ => return None,
     };
-    Some(AnchoredState { id: StateId { set: bytes(&set)?, generation, code: bytes(&code)? }, roots })
+    Some(AnchoredState {
+        id: StateId {
+            set: bytes(&set)?,
+            generation,
+            code: bytes(&code)?,
+        },
+        roots,
+    })
 }
 
 fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
@@ -385,13 +454,25 @@ fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
 fn to_bytes(AnchoredState { id, roots }: &AnchoredState) -> Vec<u8> {
     let (set, code) = (HEXLOWER.encode(&id.set), HEXLOWER.encode(&id.code));
     let roots = Some(roots.iter().map(|root| HEXLOWER.encode(root)).collect());
-    let fields = AnchorFields { format: FORMAT, set, generation: id.generation, code, roots };
+    let fields = AnchorFields {
+        format: FORMAT,
+        set,
+        generation: id.generation,
+        code,
+        roots,
+    };
     serde_json::to_vec(&fields).expect("it has no maps")
 }
 
 /// Returns where the anchor of a configuration is, if it has one.
 pub(super) fn anchor_path(config: &sealwire_config::Config) -> Option<PathBuf> {
-    let beside_audit = || config.audit.folder.as_deref().map(|folder: &Path| folder.join(ANCHOR_FILE));
+    let beside_audit = || {
+        config
+            .audit
+            .folder
+            .as_deref()
+            .map(|folder: &Path| folder.join(ANCHOR_FILE))
+    };
     config.state.anchor_file.clone().or_else(beside_audit)
 }
 
@@ -400,7 +481,14 @@ mod tests {
     use super::*;
 
     fn state(generation: u64) -> AnchoredState {
-        AnchoredState { id: StateId { set: [1; 16], generation, code: [2; 32] }, roots: vec![[3; 16]] }
+        AnchoredState {
+            id: StateId {
+                set: [1; 16],
+                generation,
+                code: [2; 32],
+            },
+            roots: vec![[3; 16]],
+        }
     }
 
     fn content(path: &Path) -> Option<AnchoredState> {
@@ -409,26 +497,44 @@ mod tests {
 
     #[test]
     fn an_anchor_is_read_as_it_was_written_and_nothing_else_is_one() {
-        let id = StateId { set: [0xab; 16], generation: u64::MAX, code: [0xcd; 32] };
+        let id = StateId {
+            set: [0xab; 16],
+            generation: u64::MAX,
+            code: [0xcd; 32],
+        };
         for roots in [vec![], vec![[0xef; 16]], vec![[0xef; 16], [1; 16]]] {
             let state = AnchoredState { id, roots };
             assert_eq!(parse(&to_bytes(&state)), Some(state));
         }
         let (set, code) = ("ab".repeat(16), "cd".repeat(32));
         // A file of an earlier version.
-        let earlier = format!("{{\"format\":1,\"set\":\"{set}\",\"generation\":{},\"code\":\"{code}\"}}", u64::MAX);
-        assert_eq!(parse(earlier.as_bytes()), Some(AnchoredState { id, roots: vec![] }));
+        let earlier = format!(
+            "{{\"format\":1,\"set\":\"{set}\",\"generation\":{},\"code\":\"{code}\"}}",
+            u64::MAX
+        );
+        assert_eq!(
+            parse(earlier.as_bytes()),
+            Some(AnchoredState { id, roots: vec![] })
+        );
         for wrong in [
             String::new(),
             "{}".into(),
             format!("{{\"format\":2,\"set\":\"{set}\",\"generation\":1,\"code\":\"{code}\"}}"),
-            format!("{{\"format\":2,\"set\":\"{set}\",\"generation\":1,\"code\":\"{code}\",\"roots\":[\"ab\"]}}"),
-            format!("{{\"format\":1,\"set\":\"{set}\",\"generation\":1,\"code\":\"{code}\",\"roots\":[]}}"),
-            format!("{{\"format\":3,\"set\":\"{set}\",\"generation\":1,\"code\":\"{code}\",\"roots\":[]}}"),
+            format!(
+                "{{\"format\":2,\"set\":\"{set}\",\"generation\":1,\"code\":\"{code}\",\"roots\":[\"ab\"]}}"
+            ),
+            format!(
+                "{{\"format\":1,\"set\":\"{set}\",\"generation\":1,\"code\":\"{code}\",\"roots\":[]}}"
+            ),
+            format!(
+                "{{\"format\":3,\"set\":\"{set}\",\"generation\":1,\"code\":\"{code}\",\"roots\":[]}}"
+            ),
             format!("{{\"format\":1,\"set\":\"{set}00\",\"generation\":1,\"code\":\"{code}\"}}"),
             format!("{{\"format\":1,\"set\":\"{set}\",\"generation\":-1,\"code\":\"{code}\"}}"),
             format!("{{\"format\":1,\"set\":\"{set}\",\"generation\":1,\"code\":\"cd\"}}"),
-            format!("{{\"format\":1,\"set\":\"{set}\",\"generation\":1,\"code\":\"{code}\",\"more\":1}}"),
+            format!(
+                "{{\"format\":1,\"set\":\"{set}\",\"generation\":1,\"code\":\"{code}\",\"more\":1}}"
+            ),
         ] {
             assert_eq!(parse(wrong.as_bytes()), None, "{wrong}");
         }
@@ -440,7 +546,10 @@ mod tests {
         let path = folder.path().join(ANCHOR_FILE);
         let anchor = Anchor::open(path.clone(), false).unwrap();
         anchor.raise(state(5)).await;
-        assert!(!path.exists(), "a command does not write what it only verified");
+        assert!(
+            !path.exists(),
+            "a command does not write what it only verified"
+        );
         anchor.keep().await;
         for (generation, expected) in [(4, 5), (7, 7), (6, 7)] {
             anchor.raise(state(generation)).await;
@@ -460,7 +569,11 @@ mod tests {
         let (engine, mut command) = (open(), open());
         engine.keep().await;
         command.commit(state(9)).await.unwrap();
-        assert_eq!(content(&path), Some(state(9)), "also of a process that keeps no anchor");
+        assert_eq!(
+            content(&path),
+            Some(state(9)),
+            "also of a process that keeps no anchor"
+        );
         engine.raise(state(8)).await;
         engine.commit(state(8)).await.unwrap();
         assert_eq!(content(&path), Some(state(9)), "the engine has not seen 9");
@@ -475,10 +588,19 @@ mod tests {
         assert_eq!(content(&path), Some(state(10)));
 
         // The file of an earlier version gets the ids of the root keys of the same state.
-        std::fs::write(&path, String::from_utf8(to_bytes(&state(11))).unwrap().replace("\"format\":2", "\"format\":1"))
-            .unwrap();
+        std::fs::write(
+            &path,
+            String::from_utf8(to_bytes(&state(11)))
+                .unwrap()
+                .replace("\"format\":2", "\"format\":1"),
+        )
+        .unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::write(&path, text.split(",\"roots\"").next().unwrap().to_owned() + "}").unwrap();
+        std::fs::write(
+            &path,
+            text.split(",\"roots\"").next().unwrap().to_owned() + "}",
+        )
+        .unwrap();
         let upgraded = open();
         assert_eq!(upgraded.at_start().unwrap().roots, Vec::<[u8; 16]>::new());
         upgraded.commit(state(11)).await.unwrap();
@@ -492,8 +614,15 @@ mod tests {
         let anchor = Anchor::open(missing.clone(), false).unwrap();
         for _ in 0..2 {
             let failed = anchor.commit(state(1)).await.unwrap_err();
-            assert!(failed.contains("missing/anchor.json was not written: No such file"), "{failed}");
-            assert_eq!(anchor.file.state().written, None, "it is written again at the next load");
+            assert!(
+                failed.contains("missing/anchor.json was not written: No such file"),
+                "{failed}"
+            );
+            assert_eq!(
+                anchor.file.state().written,
+                None,
+                "it is written again at the next load"
+            );
         }
         // An engine logs that, and goes on.
         anchor.keep().await;
@@ -502,11 +631,22 @@ mod tests {
         assert_eq!(content(&missing), Some(state(1)));
         // The folder of the audit log is created, within one that exists.
         let audit = folder.path().join("audit").join(ANCHOR_FILE);
-        Anchor::open(audit.clone(), true).unwrap().commit(state(1)).await.unwrap();
+        Anchor::open(audit.clone(), true)
+            .unwrap()
+            .commit(state(1))
+            .await
+            .unwrap();
         assert_eq!(content(&audit), Some(state(1)));
-        assert_eq!(std::fs::metadata(folder_of(&audit)).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(
+            std::fs::metadata(folder_of(&audit)).unwrap().mode() & 0o777,
+            0o700
+        );
         let deeper = folder.path().join("none/audit").join(ANCHOR_FILE);
-        Anchor::open(deeper, true).unwrap().commit(state(1)).await.unwrap_err();
+        Anchor::open(deeper, true)
+            .unwrap()
+            .commit(state(1))
+            .await
+            .unwrap_err();
         // A folder in the place of the file cannot be replaced by a file.
         let taken = folder.path().join("taken");
         std::fs::create_dir(&taken).unwrap();
@@ -530,13 +670,27 @@ mod tests {
 
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(ANCHOR_FILE);
-        Anchor::open(path.clone(), false).unwrap().commit(state(9)).await.unwrap();
-        assert_eq!(std::fs::metadata(path.with_added_extension("lock")).unwrap().mode() & 0o777, 0o600);
+        Anchor::open(path.clone(), false)
+            .unwrap()
+            .commit(state(9))
+            .await
+            .unwrap();
+        assert_eq!(
+            std::fs::metadata(path.with_added_extension("lock"))
+                .unwrap()
+                .mode()
+                & 0o777,
+            0o600
+        );
         if !rustix::process::geteuid().is_root() {
-            eprintln!("an_anchor_of_another_user_is_neither_ignored_nor_replaced: needs root; not run in full");
+            eprintln!(
+                "an_anchor_of_another_user_is_neither_ignored_nor_replaced: needs root; not run in full"
+            );
             return;
         }
-        let chmod = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        let chmod = |path: &Path, mode| {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap()
+        };
         chmod(folder.path(), 0o777);
         // As another user: this thread alone gives up its rights.
         let as_user = |mode: u32, work: fn(&AnchorFile) -> String| {
@@ -546,7 +700,10 @@ mod tests {
                 use rustix::thread::{Uid, set_thread_res_uid};
                 let user = Uid::from_raw(12_345);
                 set_thread_res_uid(user, user, user).unwrap();
-                let later = AnchorState { seen: Some(state(10)), ..AnchorState::default() };
+                let later = AnchorState {
+                    seen: Some(state(10)),
+                    ..AnchorState::default()
+                };
                 work(&AnchorFile {
                     path: file,
                     makes_folder: false,
@@ -556,11 +713,20 @@ mod tests {
             });
             thread.join().unwrap()
         };
-        let opened = as_user(0o600, |file| Anchor::open(file.path.clone(), false).unwrap_err().0);
-        assert!(opened.contains("Permission denied") && opened.contains("engine's user"), "{opened}");
-        let unread = as_user(0o600, |file| file.write_locked(&state(10)).unwrap_err().to_string());
+        let opened = as_user(0o600, |file| {
+            Anchor::open(file.path.clone(), false).unwrap_err().0
+        });
+        assert!(
+            opened.contains("Permission denied") && opened.contains("engine's user"),
+            "{opened}"
+        );
+        let unread = as_user(0o600, |file| {
+            file.write_locked(&state(10)).unwrap_err().to_string()
+        });
         assert!(unread.contains("Permission denied"), "{unread}");
-        let readable = as_user(0o644, |file| file.write_locked(&state(10)).unwrap_err().to_string());
+        let readable = as_user(0o644, |file| {
+            file.write_locked(&state(10)).unwrap_err().to_string()
+        });
         assert!(readable.contains("belongs to user 0"), "{readable}");
         let locked = as_user(0o644, |file| file.write().unwrap_err().to_string());
         assert!(locked.contains("belongs to user 0"), "{locked}");
@@ -581,7 +747,8 @@ mod tests {
         lock.lock().unwrap();
         let failed = anchor.commit(state(2)).await.unwrap_err();
         assert!(
-            failed.contains("another process holds the lock of") && failed.contains("anchor.json.lock"),
+            failed.contains("another process holds the lock of")
+                && failed.contains("anchor.json.lock"),
             "{failed}"
         );
         assert_eq!(content(&path), Some(state(1)));
@@ -590,7 +757,9 @@ mod tests {
         assert_eq!(content(&path), Some(state(3)));
 
         // The file of a later version of this program.
-        let later = String::from_utf8(to_bytes(&state(9))).unwrap().replace("\"format\":2", "\"format\":3");
+        let later = String::from_utf8(to_bytes(&state(9)))
+            .unwrap()
+            .replace("\"format\":2", "\"format\":3");
         std::fs::write(&path, &later).unwrap();
         let failed = anchor.commit(state(4)).await.unwrap_err();
         assert!(failed.contains("not an anchor of this program"), "{failed}");
@@ -611,7 +780,11 @@ mod tests {
         assert_eq!(content(&path), None);
         std::fs::write(&path, b"{}").unwrap();
         let error = Anchor::open(path.clone(), false).unwrap_err();
-        assert!(error.0.contains("anchor.json") && error.0.contains("not an anchor"), "{}", error.0);
+        assert!(
+            error.0.contains("anchor.json") && error.0.contains("not an anchor"),
+            "{}",
+            error.0
+        );
         std::fs::write(&path, vec![b' '; 5_000]).unwrap();
         Anchor::open(path, false).unwrap_err();
     }

@@ -41,11 +41,16 @@ impl Backoff {
     pub(super) fn check(&self, root: &RootEntry) -> Result<(), StoreError> {
         let pauses = self.lock();
         let now = Instant::now();
-        match pauses.get(&root.id).filter(|pause| pause.root == *root && now < pause.until) {
+        match pauses
+            .get(&root.id)
+            .filter(|pause| pause.root == *root && now < pause.until)
+        {
             None => Ok(()),
             Some(Pause { until, reasons, .. }) => {
                 let seconds = until.saturating_duration_since(now).as_secs() + 1;
-                Err(StoreError::RootKey(format!("{reasons}; the providers are asked again within {seconds} s")))
+                Err(StoreError::RootKey(format!(
+                    "{reasons}; the providers are asked again within {seconds} s"
+                )))
             }
         }
     }
@@ -58,9 +63,19 @@ impl Backoff {
         }
         let before = pauses.get(&root.id).filter(|pause| pause.root == *root);
         let failures = before.map_or(0, |pause| pause.failures).saturating_add(1);
-        let pause = PAUSE_MIN.saturating_mul(1 << (failures - 1).min(6)).min(PAUSE_MAX);
+        let pause = PAUSE_MIN
+            .saturating_mul(1 << (failures - 1).min(6))
+            .min(PAUSE_MAX);
         let until = Instant::now() + jittered(pause);
-        pauses.insert(root.id, Pause { root: root.clone(), failures, until, reasons: reasons.to_owned() });
+        pauses.insert(
+            root.id,
+            Pause {
+                root: root.clone(),
+                failures,
+                until,
+                reasons: reasons.to_owned(),
+            },
+        );
     }
 
     /// Forgets the failures of a root key.

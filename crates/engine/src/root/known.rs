@@ -46,13 +46,21 @@ impl KnownRoots {
             && let Some(state) = anchor::read(&file)?
             && !state.roots.is_empty()
         {
-            return Ok(Self(Some(KnownIn { file, set: state.id.set, roots: state.roots })));
+            return Ok(Self(Some(KnownIn {
+                file,
+                set: state.id.set,
+                roots: state.roots,
+            })));
         }
         let (Some(folder), Some(record)) = (&config.audit.folder, copied_record(config)?) else {
             return Ok(Self(None));
         };
         let file = folder.join(ROOT_COPY_FILE);
-        Ok(Self(Some(KnownIn { file, set: record.set, roots: record.ids().to_vec() })))
+        Ok(Self(Some(KnownIn {
+            file,
+            set: record.set,
+            roots: record.ids().to_vec(),
+        })))
     }
 
     /// Tells whether this machine knows the active root key of a record that nobody has verified.

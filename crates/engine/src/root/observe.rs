@@ -11,7 +11,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sealwire_apps::{RootEntry, RootRecord, RootSlot};
 use sealwire_audit::{Event, Timestamp};
 use sealwire_kek::ProviderError;
-use sealwire_telemetry::metrics::{Metrics, ProviderOperation, ProviderOutcome, SlotGauge, SlotState};
+use sealwire_telemetry::metrics::{
+    Metrics, ProviderOperation, ProviderOutcome, SlotGauge, SlotState,
+};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -49,7 +51,10 @@ impl From<ProviderError> for UseError {
             ProviderError::WrongAnswer(_) => ProviderOutcome::WrongAnswer,
             ProviderError::Settings(_) | ProviderError::NeedsHolders => ProviderOutcome::Settings,
         };
-        Self { outcome, reason: error.to_string() }
+        Self {
+            outcome,
+            reason: error.to_string(),
+        }
     }
 }
 
@@ -91,7 +96,14 @@ struct SlotHealth {
 impl SlotHealth {
     fn new(verified_unix_s: u64) -> Self {
         let (state, checked) = (SlotState::Unchecked, Instant::now());
-        Self { state, verified_unix_s, checked, jitter: jitter(), logged: None, suppressed: 0 }
+        Self {
+            state,
+            verified_unix_s,
+            checked,
+            jitter: jitter(),
+            logged: None,
+            suppressed: 0,
+        }
     }
 
     /// Returns the time of the next check.
@@ -107,7 +119,9 @@ impl SlotHealth {
     /// Records a failure. Returns the number of suppressed log lines if this failure should be logged.
     fn log(&mut self, outcome: ProviderOutcome) -> Option<u64> {
         let now = Instant::now();
-        if self.logged.is_some_and(|(logged, at)| logged == outcome && now.saturating_duration_since(at) < LOG_PERIOD) {
+        if self.logged.is_some_and(|(logged, at)| {
+            logged == outcome && now.saturating_duration_since(at) < LOG_PERIOD
+        }) {
             self.suppressed += 1;
             return None;
         }
@@ -145,26 +159,40 @@ impl UsesState {
     fn health(&mut self, slot: SlotId) -> &mut SlotHealth {
         if self.slots.len() >= SLOTS_KEPT_MAX {
             let record = self.record.clone();
-            self.slots.retain(|id, _| record.as_ref().is_some_and(|record| has_slot(record, *id)));
+            self.slots
+                .retain(|id, _| record.as_ref().is_some_and(|record| has_slot(record, *id)));
         }
         self.slots.entry(slot).or_insert_with(|| SlotHealth::new(0))
     }
 
     fn set_gauges(&self) {
-        let Some((metrics, _)) = &self.attached else { return };
+        let Some((metrics, _)) = &self.attached else {
+            return;
+        };
         let active = self.record.as_ref().map(|record| &record.active);
-        let gauges = active.into_iter().flat_map(|root| root.slots.iter().map(|slot| (root.id, slot)));
+        let gauges = active
+            .into_iter()
+            .flat_map(|root| root.slots.iter().map(|slot| (root.id, slot)));
         let gauges = gauges.filter_map(|(root, slot)| {
-            let health = self.slots.get(&SlotId { root, number: slot.number })?;
+            let health = self.slots.get(&SlotId {
+                root,
+                number: slot.number,
+            })?;
             let (state, verified_unix_s) = (health.state, health.verified_unix_s);
-            Some(SlotGauge { provider: slot.provider.clone(), state, verified_unix_s })
+            Some(SlotGauge {
+                provider: slot.provider.clone(),
+                state,
+                verified_unix_s,
+            })
         });
         metrics.providers.set_slots(&gauges.collect::<Vec<_>>());
     }
 }
 
 fn has_slot(record: &RootRecord, id: SlotId) -> bool {
-    record.roots().any(|root| root.id == id.root && root.slots.iter().any(|slot| slot.number == id.number))
+    record
+        .roots()
+        .any(|root| root.id == id.root && root.slots.iter().any(|slot| slot.number == id.number))
 }
 
 /// Observes uses of providers. See the module.
@@ -183,26 +211,42 @@ impl ProviderUses {
     /// Reports the uses so far, and all later ones, to metrics and the audit log.
     pub(super) fn attach(&self, metrics: Arc<Metrics>, audit: Audit) {
         let mut state = self.lock();
-        let (kept, dropped) = (std::mem::take(&mut state.kept), std::mem::take(&mut state.dropped));
-        kept.into_iter().for_each(|finished| finished.report(&metrics, &audit));
+        let (kept, dropped) = (
+            std::mem::take(&mut state.kept),
+            std::mem::take(&mut state.dropped),
+        );
+        kept.into_iter()
+            .for_each(|finished| finished.report(&metrics, &audit));
         if dropped > 0 {
-            tracing::warn!(uses = dropped, "uses of providers before the start of the audit log were not recorded");
+            tracing::warn!(
+                uses = dropped,
+                "uses of providers before the start of the audit log were not recorded"
+            );
         }
         state.attached = Some((metrics, audit));
         state.set_gauges();
     }
 
     /// Takes the record that was loaded. Forgets the slots of others, and ignores those that only people can unwrap.
-    pub(super) fn set_record(&self, record: Option<&RootRecord>, needs_holders: impl Fn(&RootSlot) -> bool) {
+    pub(super) fn set_record(
+        &self,
+        record: Option<&RootRecord>,
+        needs_holders: impl Fn(&RootSlot) -> bool,
+    ) {
         let mut state = self.lock();
         if state.record.as_deref() == record {
             return;
         }
         state.record = record.cloned().map(Arc::new);
-        state.slots.retain(|id, _| record.is_some_and(|record| has_slot(record, *id)));
+        state
+            .slots
+            .retain(|id, _| record.is_some_and(|record| has_slot(record, *id)));
         for root in record.into_iter().flat_map(RootRecord::roots) {
             for slot in root.slots.iter().filter(|slot| !needs_holders(slot)) {
-                let id = SlotId { root: root.id, number: slot.number };
+                let id = SlotId {
+                    root: root.id,
+                    number: slot.number,
+                };
                 let health = state.slots.entry(id).or_insert_with(|| SlotHealth::new(0));
                 health.verified_unix_s = health.verified_unix_s.max(slot.verified_unix_s);
             }
@@ -218,12 +262,20 @@ impl ProviderUses {
     }
 
     /// Returns the slot that is to be checked next, with its root key, and the time of the check.
-    pub(super) fn next_probe(&self, interval: Duration) -> Option<(Instant, [u8; 16], RootEntry, RootSlot)> {
+    pub(super) fn next_probe(
+        &self,
+        interval: Duration,
+    ) -> Option<(Instant, [u8; 16], RootEntry, RootSlot)> {
         let state = self.lock();
         let record = state.record.as_ref()?;
-        let slots = record.roots().flat_map(|root| root.slots.iter().map(move |slot| (root, slot)));
+        let slots = record
+            .roots()
+            .flat_map(|root| root.slots.iter().map(move |slot| (root, slot)));
         let due = slots.filter_map(|(root, slot)| {
-            let health = state.slots.get(&SlotId { root: root.id, number: slot.number })?;
+            let health = state.slots.get(&SlotId {
+                root: root.id,
+                number: slot.number,
+            })?;
             Some((health.due(interval), root, slot))
         });
         let (due, root, slot) = due.min_by_key(|(due, ..)| *due)?;
@@ -244,15 +296,30 @@ impl ProviderUses {
         kind: &str,
     ) -> RunningUse {
         let (provider, kind) = (provider.to_owned(), kind.to_owned());
-        RunningUse { uses: Arc::clone(self), operation, slot, provider, kind, begun: Instant::now(), is_ended: false }
+        RunningUse {
+            uses: Arc::clone(self),
+            operation,
+            slot,
+            provider,
+            kind,
+            begun: Instant::now(),
+            is_ended: false,
+        }
     }
 
     fn failed(&self, state: &mut UsesState, slot: SlotId, provider: &str, error: &UseError) {
         let health = state.health(slot);
-        (health.state, health.checked, health.jitter) = (SlotState::Failing, Instant::now(), jitter());
+        (health.state, health.checked, health.jitter) =
+            (SlotState::Failing, Instant::now(), jitter());
         if let Some(suppressed) = health.log(error.outcome) {
             let (number, reason) = (slot.number, &*error.reason);
-            tracing::warn!(slot = number, provider, reason, suppressed, "a slot does not unwrap the root key");
+            tracing::warn!(
+                slot = number,
+                provider,
+                reason,
+                suppressed,
+                "a slot does not unwrap the root key"
+            );
         }
         state.set_gauges();
     }
@@ -260,12 +327,17 @@ impl ProviderUses {
     fn worked(&self, state: &mut UsesState, running: &RunningUse, took: Duration) {
         let health = state.health(running.slot);
         let before = health.state;
-        (health.state, health.checked, health.jitter) = (SlotState::Working, Instant::now(), jitter());
+        (health.state, health.checked, health.jitter) =
+            (SlotState::Working, Instant::now(), jitter());
         (health.verified_unix_s, health.logged) = (unix_s(), None);
         let (slot, provider, ms) = (running.slot.number, &*running.provider, took.as_millis());
         match (before, running.operation) {
-            (SlotState::Failing, _) => tracing::info!(slot, provider, ms, "a slot unwraps the root key again"),
-            (_, ProviderOperation::Probe) => tracing::debug!(slot, provider, ms, "a slot unwraps the root key"),
+            (SlotState::Failing, _) => {
+                tracing::info!(slot, provider, ms, "a slot unwraps the root key again")
+            }
+            (_, ProviderOperation::Probe) => {
+                tracing::debug!(slot, provider, ms, "a slot unwraps the root key")
+            }
             _ => tracing::info!(slot, provider, ms, "the root key was unwrapped"),
         }
         state.set_gauges();
@@ -280,7 +352,9 @@ impl fmt::Debug for ProviderUses {
 
 impl ProviderUse {
     fn report(&self, metrics: &Metrics, audit: &Audit) {
-        metrics.providers.used(&self.provider, self.operation, self.outcome, self.took);
+        metrics
+            .providers
+            .used(&self.provider, self.operation, self.outcome, self.took);
         audit.event(&Event::Provider {
             operation: self.operation.name(),
             provider: &self.provider,
@@ -320,12 +394,27 @@ impl RunningUse {
             (_, ProviderOperation::Wrap) => {}
             (Ok(()), _) => self.uses.worked(&mut state, self, took),
             (Err(error), _) if error.outcome == ProviderOutcome::Abandoned => {}
-            (Err(error), _) => self.uses.failed(&mut state, self.slot, &self.provider, error),
+            (Err(error), _) => self
+                .uses
+                .failed(&mut state, self.slot, &self.provider, error),
         }
-        let outcome = result.err().map_or(ProviderOutcome::Ok, |error| error.outcome);
-        let (provider, kind) = (std::mem::take(&mut self.provider), std::mem::take(&mut self.kind));
+        let outcome = result
+            .err()
+            .map_or(ProviderOutcome::Ok, |error| error.outcome);
+        let (provider, kind) = (
+            std::mem::take(&mut self.provider),
+            std::mem::take(&mut self.kind),
+        );
         let (operation, slot, used) = (self.operation, self.slot, Timestamp::now());
-        state.report(ProviderUse { operation, slot, provider, kind, outcome, took, used });
+        state.report(ProviderUse {
+            operation,
+            slot,
+            provider,
+            kind,
+            outcome,
+            took,
+            used,
+        });
     }
 }
 
@@ -335,8 +424,15 @@ impl Drop for RunningUse {
             return;
         }
         let is_late = self.begun.elapsed() >= USE_TIME_MAX;
-        let outcome = if is_late { ProviderOutcome::Unavailable } else { ProviderOutcome::Abandoned };
-        self.finish(Err(&UseError { outcome, reason: late_text() }));
+        let outcome = if is_late {
+            ProviderOutcome::Unavailable
+        } else {
+            ProviderOutcome::Abandoned
+        };
+        self.finish(Err(&UseError {
+            outcome,
+            reason: late_text(),
+        }));
     }
 }
 
@@ -346,5 +442,7 @@ pub(super) fn late_text() -> String {
 }
 
 fn unix_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }

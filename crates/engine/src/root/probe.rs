@@ -27,7 +27,11 @@ impl SlotProber {
     /// Creates a prober of the slots that `unsealer` finds. An interval of zero checks nothing.
     #[must_use]
     pub fn new(unsealer: &Unsealer, interval: Duration, stop: watch::Receiver<bool>) -> Self {
-        Self { providers: Arc::clone(unsealer.providers()), interval, stop }
+        Self {
+            providers: Arc::clone(unsealer.providers()),
+            interval,
+            stop,
+        }
     }
 
     /// Checks slots until the engine drains, one at a time. The first check of a slot follows within 15 seconds, unless
@@ -52,7 +56,9 @@ impl SlotProber {
                 () = uses.changed() => continue,
                 () = due => {}
             }
-            let Some((_, set, root, slot)) = next else { continue };
+            let Some((_, set, root, slot)) = next else {
+                continue;
+            };
             tokio::select! {
                 biased;
                 _ = self.stop.wait_for(|stop| *stop) => return,
@@ -64,15 +70,30 @@ impl SlotProber {
 
 /// Checks one slot in a task of its own, so that a panic of its provider ends only the check.
 async fn check(providers: Arc<Providers>, set: [u8; 16], root: RootEntry, slot: RootSlot) {
-    let (id, name) = (SlotId { root: root.id, number: slot.number }, slot.provider.clone());
+    let (id, name) = (
+        SlotId {
+            root: root.id,
+            number: slot.number,
+        },
+        slot.provider.clone(),
+    );
     let (asked, mut task) = (Arc::clone(&providers), JoinSet::new());
     task.spawn(async move {
         let unwrapped = asked.unwrap_slot_as(ProviderOperation::Probe, set, &root, &slot);
         // Dropped late, the use reports that the provider did not answer.
-        tokio::time::timeout(USE_TIME_MAX, unwrapped).await.map(drop)
+        tokio::time::timeout(USE_TIME_MAX, unwrapped)
+            .await
+            .map(drop)
     });
     if let Some(Err(_)) = task.join_next().await {
         let reason = "the provider panicked".to_owned();
-        providers.uses().unusable(id, &name, &UseError { outcome: ProviderOutcome::WrongAnswer, reason });
+        providers.uses().unusable(
+            id,
+            &name,
+            &UseError {
+                outcome: ProviderOutcome::WrongAnswer,
+                reason,
+            },
+        );
     }
 }

@@ -30,7 +30,14 @@ pub struct Disclosure {
 impl Disclosure {
     /// To somebody who may see values: nobody but calibration and benches says so without a permit.
     pub const fn clear() -> Self {
-        Self { mask: None, masked: 0, work: ExtraWork { fields: 0, bytes: 0 } }
+        Self {
+            mask: None,
+            masked: 0,
+            work: ExtraWork {
+                fields: 0,
+                bytes: 0,
+            },
+        }
     }
 
     /// Appends a value that was opened, or what stands for it, as one MessagePack value. `plaintext` is UTF-8 for a
@@ -53,8 +60,14 @@ impl Disclosure {
     fn write_masked(&mut self, datatype: Datatype, plaintext: &[u8], out: &mut Vec<u8>) {
         self.masked += 1;
         if let Some(mask) = &self.mask {
-            let own = ExtraWork { fields: 1, bytes: 0 };
-            self.work = self.work.plus(own).plus(mask.function().work(plaintext.len()));
+            let own = ExtraWork {
+                fields: 1,
+                bytes: 0,
+            };
+            self.work = self
+                .work
+                .plus(own)
+                .plus(mask.function().work(plaintext.len()));
         }
         let value = match datatype {
             Datatype::String => std::str::from_utf8(plaintext).ok().map(Value::Str),
@@ -109,22 +122,33 @@ impl RoleMasks {
     /// # Errors
     ///
     /// As for [`RoleMasks::shown`].
-    pub fn disclosure(&self, shown: ValueVisibility<'_>, keys: &TokenKeys) -> Result<Disclosure, CallFailure> {
+    pub fn disclosure(
+        &self,
+        shown: ValueVisibility<'_>,
+        keys: &TokenKeys,
+    ) -> Result<Disclosure, CallFailure> {
         match shown {
             ValueVisibility::Clear => Ok(Disclosure::clear()),
-            ValueVisibility::Masked(text) => {
-                Ok(Disclosure { mask: Some(self.mask(text, keys)?), ..Disclosure::clear() })
-            }
+            ValueVisibility::Masked(text) => Ok(Disclosure {
+                mask: Some(self.mask(text, keys)?),
+                ..Disclosure::clear()
+            }),
         }
     }
 
     fn mask(&self, text: &MaskText, keys: &TokenKeys) -> Result<Arc<Mask>, CallFailure> {
-        if let Some(mask) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(text) {
+        if let Some(mask) = self
+            .0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(text)
+        {
             return Ok(Arc::clone(mask));
         }
         let function = of_role(text.as_str()).map_err(CallFailure::RoleMask)?;
         let mask = Mask::new(&function, &secret(keys)).map(Arc::new);
-        let mask = mask.ok_or_else(|| CallFailure::RoleMask("it names a list that is not there".into()))?;
+        let mask =
+            mask.ok_or_else(|| CallFailure::RoleMask("it names a list that is not there".into()))?;
         let mut ready = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if ready.len() < READY_MAX {
             ready.insert(text.clone(), Arc::clone(&mask));

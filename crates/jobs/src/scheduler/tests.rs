@@ -54,14 +54,22 @@ impl Slices for Probe {
         }
         assert!(!self.panics, "on purpose");
         self.slices -= 1;
-        Slice { done: size(self.fields), more: self.slices > 0 }
+        Slice {
+            done: size(self.fields),
+            more: self.slices > 0,
+        }
     }
 
     fn deliver(self: Box<Self>) {}
 }
 
 fn size(fields: u64) -> WorkSize {
-    WorkSize { requests: 1, key_agreements: 0, fields, bytes: 0 }
+    WorkSize {
+        requests: 1,
+        key_agreements: 0,
+        fields,
+        bytes: 0,
+    }
 }
 
 fn scheduler() -> Scheduler {
@@ -71,7 +79,12 @@ fn scheduler() -> Scheduler {
 /// A scheduler of some crypto threads, whose costs do not depend on this machine.
 fn scheduler_of(threads: u32) -> Scheduler {
     let threads = NonZeroU32::new(threads).unwrap();
-    let each = Coefficients { request: 5_000.0, key_agreement: 50_000.0, field: 1_000.0, byte: 0.0 };
+    let each = Coefficients {
+        request: 5_000.0,
+        key_agreement: 50_000.0,
+        field: 1_000.0,
+        byte: 0.0,
+    };
     let costs = Costs::new(|_| CostModel::new(each));
     let config = Config::defaults(Path::new("nowhere")).schedule;
     // No slice takes longer than predicted.
@@ -91,7 +104,9 @@ fn permit(scheduler: &Scheduler, fields: u64) -> AdmissionPermit {
         whole: true,
         has_waited: false,
     };
-    scheduler.offer(&offer, &ConnectionMemory::new(1 << 20)).unwrap()
+    scheduler
+        .offer(&offer, &ConnectionMemory::new(1 << 20))
+        .unwrap()
 }
 
 /// Runs work, inline if it may. Returns true if this thread ran its first slice.
@@ -105,8 +120,14 @@ fn run(permit: &mut AdmissionPermit, probe: Probe, ran_on: &mpsc::Receiver<Threa
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_network_thread_runs_what_is_small_and_ready_while_nothing_is_queued() {
     let (ran, ran_on) = mpsc::channel();
-    let probe =
-        |fields, is_ready| Probe { fields, is_ready, slices: 1, panics: false, holds: None, ran_on: ran.clone() };
+    let probe = |fields, is_ready| Probe {
+        fields,
+        is_ready,
+        slices: 1,
+        panics: false,
+        holds: None,
+        ran_on: ran.clone(),
+    };
     for (name, fields, is_ready, budget, inline) in [
         ("small", 1, true, BUDGET, true),
         ("needs a Diffie-Hellman", 1, false, BUDGET, false),
@@ -117,12 +138,23 @@ async fn a_network_thread_runs_what_is_small_and_ready_while_nothing_is_queued()
         // A new one each time, because slices correct the costs.
         let scheduler = scheduler();
         inline_budget::renew(budget);
-        assert_eq!(run(&mut permit(&scheduler, fields), probe(fields, is_ready), &ran_on), inline, "{name}");
+        assert_eq!(
+            run(
+                &mut permit(&scheduler, fields),
+                probe(fields, is_ready),
+                &ran_on
+            ),
+            inline,
+            "{name}"
+        );
     }
     let scheduler = scheduler();
     inline_budget::renew(BUDGET);
     let mut permits = [(); 3].map(|()| permit(&scheduler, 10));
-    let inline: Vec<bool> = permits.iter_mut().map(|permit| run(permit, probe(10, true), &ran_on)).collect();
+    let inline: Vec<bool> = permits
+        .iter_mut()
+        .map(|permit| run(permit, probe(10, true), &ran_on))
+        .collect();
     assert_eq!(inline, [true, true, false], "15 us each of 30");
 }
 
@@ -130,10 +162,24 @@ async fn a_network_thread_runs_what_is_small_and_ready_while_nothing_is_queued()
 async fn what_is_queued_goes_first() {
     let scheduler = scheduler();
     let (ran, ran_on) = mpsc::channel();
-    let probe = || Probe { fields: 1, is_ready: true, slices: 1, panics: false, holds: None, ran_on: ran.clone() };
+    let probe = || Probe {
+        fields: 1,
+        is_ready: true,
+        slices: 1,
+        panics: false,
+        holds: None,
+        ran_on: ran.clone(),
+    };
     let (release, holds) = mpsc::channel();
-    let (mut running, mut queued, mut late) = (permit(&scheduler, 1), permit(&scheduler, 1), permit(&scheduler, 1));
-    running.submit(Box::new(Probe { holds: Some(holds), ..probe() }));
+    let (mut running, mut queued, mut late) = (
+        permit(&scheduler, 1),
+        permit(&scheduler, 1),
+        permit(&scheduler, 1),
+    );
+    running.submit(Box::new(Probe {
+        holds: Some(holds),
+        ..probe()
+    }));
     let crypto = ran_on.recv().unwrap();
     inline_budget::renew(BUDGET);
     // A running slice is not queued.
@@ -144,14 +190,24 @@ async fn what_is_queued_goes_first() {
         true
     }));
     release.send(()).unwrap();
-    assert_eq!([ran_on.recv().unwrap(), ran_on.recv().unwrap()], [crypto; 2]);
+    assert_eq!(
+        [ran_on.recv().unwrap(), ran_on.recv().unwrap()],
+        [crypto; 2]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn work_that_is_not_done_continues_on_a_crypto_thread_and_a_panic_fails_only_its_own() {
     let scheduler = scheduler();
     let (ran, ran_on) = mpsc::channel();
-    let probe = |slices, panics| Probe { fields: 1, is_ready: true, slices, panics, holds: None, ran_on: ran.clone() };
+    let probe = |slices, panics| Probe {
+        fields: 1,
+        is_ready: true,
+        slices,
+        panics,
+        holds: None,
+        ran_on: ran.clone(),
+    };
     let network = thread::current().id();
     for (slices, panics) in [(3, false), (1, true), (2, false)] {
         inline_budget::renew(BUDGET);
@@ -201,7 +257,10 @@ impl Slices for Assisted {
         if self.slices == 0 {
             self.holds.recv().unwrap();
         }
-        Slice { done: size(1), more: self.slices > 0 }
+        Slice {
+            done: size(1),
+            more: self.slices > 0,
+        }
     }
 
     fn help(&mut self) -> Option<Weak<dyn RequestHelp>> {
@@ -259,12 +318,27 @@ impl Assistance {
         let (sender, events) = mpsc::channel();
         let (outcomes, steps) = mpsc::channel();
         let (release, holds) = mpsc::channel();
-        let help =
-            Arc::new(Help { outcomes: Mutex::new(steps), events: sender.clone(), has_ended: AtomicBool::new(false) });
+        let help = Arc::new(Help {
+            outcomes: Mutex::new(steps),
+            events: sender.clone(),
+            has_ended: AtomicBool::new(false),
+        });
         let mut permit = permit(&scheduler, FIELDS);
-        permit.submit(Box::new(Assisted { help, slices: 2, holds, events: sender.clone() }));
+        permit.submit(Box::new(Assisted {
+            help,
+            slices: 2,
+            holds,
+            events: sender.clone(),
+        }));
         assert_eq!(events.recv().unwrap(), "step");
-        Self { scheduler, _permit: permit, release, outcomes, events, sender }
+        Self {
+            scheduler,
+            _permit: permit,
+            release,
+            outcomes,
+            events,
+            sender,
+        }
     }
 }
 
@@ -288,7 +362,10 @@ async fn a_tenant_pays_for_agreements_that_helpers_made() {
     let it = Assistance::start();
     let left: u64 = it.scheduler.gauges().backlog.iter().sum();
     // The first slice did one field, and used four agreements of 50 us.
-    assert_eq!(left, 5_000 + FIELDS * 1_000 - 6_000 - AGREEMENTS_AHEAD * 50_000);
+    assert_eq!(
+        left,
+        5_000 + FIELDS * 1_000 - 6_000 - AGREEMENTS_AHEAD * 50_000
+    );
     it.outcomes.send(Some(HelpStep::Nothing)).unwrap();
     it.release.send(()).unwrap();
     assert_eq!(it.events.recv().unwrap(), "delivered");
@@ -323,7 +400,10 @@ async fn a_queued_slice_goes_before_help() {
         }
         fn slice(&mut self, _: &SliceBudget) -> Slice {
             self.0.send("slice").unwrap();
-            Slice { done: size(1), more: false }
+            Slice {
+                done: size(1),
+                more: false,
+            }
         }
         fn deliver(self: Box<Self>) {}
     }
@@ -331,7 +411,10 @@ async fn a_queued_slice_goes_before_help() {
     let mut queued = permit(&it.scheduler, 1);
     queued.submit(Box::new(Queued(it.sender.clone())));
     it.outcomes.send(Some(HelpStep::Done)).unwrap();
-    assert_eq!([it.events.recv().unwrap(), it.events.recv().unwrap()], ["slice", "step"]);
+    assert_eq!(
+        [it.events.recv().unwrap(), it.events.recv().unwrap()],
+        ["slice", "step"]
+    );
     it.outcomes.send(Some(HelpStep::Nothing)).unwrap();
     it.release.send(()).unwrap();
     assert_eq!(it.events.recv().unwrap(), "delivered");
@@ -385,8 +468,13 @@ impl Slices for Stepping {
                 break;
             }
         }
-        self.ran.send((thread::current().id(), before - self.left)).unwrap();
-        Slice { done: size(1), more: self.left > 0 }
+        self.ran
+            .send((thread::current().id(), before - self.left))
+            .unwrap();
+        Slice {
+            done: size(1),
+            more: self.left > 0,
+        }
     }
 
     fn deliver(self: Box<Self>) {}
@@ -394,8 +482,16 @@ impl Slices for Stepping {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_slice_ends_by_time_and_on_a_network_thread_with_its_budget() {
-    let each = Coefficients { request: 5_000.0, key_agreement: 50_000.0, field: 1_000.0, byte: 0.0 };
-    let (costs, config) = (Costs::new(|_| CostModel::new(each)), Config::defaults(Path::new("nowhere")).schedule);
+    let each = Coefficients {
+        request: 5_000.0,
+        key_agreement: 50_000.0,
+        field: 1_000.0,
+        byte: 0.0,
+    };
+    let (costs, config) = (
+        Costs::new(|_| CostModel::new(each)),
+        Config::defaults(Path::new("nowhere")).schedule,
+    );
     let threads = NonZeroU32::new(1).unwrap();
     let spare: IdleTask = Arc::new(|| false);
     let scheduler = Scheduler::start_with_clock(threads, &config, costs, spare, stepping);
@@ -404,7 +500,11 @@ async fn a_slice_ends_by_time_and_on_a_network_thread_with_its_budget() {
     // Modelled as 6 us, it takes 1,000 us.
     inline_budget::renew(BUDGET);
     let mut permit = permit(&scheduler, 1);
-    assert!(permit.run_inline(Box::new(Stepping { left: 100, ran })).is_ok());
+    assert!(
+        permit
+            .run_inline(Box::new(Stepping { left: 100, ran }))
+            .is_ok()
+    );
     let mut slices = Vec::new();
     while slices.iter().map(|(_, steps)| steps).sum::<u32>() < 100 {
         slices.push(ran_on.recv().unwrap());
@@ -418,7 +518,12 @@ async fn a_slice_ends_by_time_and_on_a_network_thread_with_its_budget() {
 
 /// A scheduler's state without threads.
 fn state() -> SchedulerState {
-    let each = Coefficients { request: 5_000.0, key_agreement: 50_000.0, field: 1_000.0, byte: 0.0 };
+    let each = Coefficients {
+        request: 5_000.0,
+        key_agreement: 50_000.0,
+        field: 1_000.0,
+        byte: 0.0,
+    };
     SchedulerState {
         core: Core::new(SchedulerOptions::new(NonZeroU32::new(2).unwrap())),
         costs: Costs::new(|_| CostModel::new(each)),
@@ -430,7 +535,13 @@ fn state() -> SchedulerState {
 }
 
 /// Runs a request of a principal that takes so much time, beside the model's 6 us.
-fn take(state: &mut SchedulerState, principal: &Principal, now: &mut u64, micros: u64, is_measured: bool) {
+fn take(
+    state: &mut SchedulerState,
+    principal: &Principal,
+    now: &mut u64,
+    micros: u64,
+    is_measured: bool,
+) {
     let cost = state.estimate(principal, KIND, size(1)).whole;
     let time = Time::from_nanos(*now);
     let request = OfferedRequest {
@@ -444,9 +555,18 @@ fn take(state: &mut SchedulerState, principal: &Principal, now: &mut u64, micros
         has_waited: false,
     };
     let decision = state.core.offer(time, &request, || oneshot::channel().0);
-    let AdmissionDecision::Admitted { id, .. } = decision else { panic!("{decision:?}") };
+    let AdmissionDecision::Admitted { id, .. } = decision else {
+        panic!("{decision:?}")
+    };
     let (ran_on, _) = mpsc::channel();
-    let work = Probe { fields: 1, is_ready: true, slices: 1, panics: false, holds: None, ran_on };
+    let work = Probe {
+        fields: 1,
+        is_ready: true,
+        slices: 1,
+        panics: false,
+        holds: None,
+        ran_on,
+    };
     assert!(state.core.submit(id, cost, Box::new(work)).is_ok());
     let taken = state.take_slice(time).unwrap();
     let (passed, took) = (Duration::from_micros(micros), Duration::from_micros(micros));
@@ -476,14 +596,28 @@ fn time_beyond_the_model_corrects_its_principal_and_nobody_else() {
             take(&mut state, &dear, &mut now, 1_500, is_measured);
             take(&mut state, &other, &mut now, 6, true);
         }
-        let estimate = |principal| state.estimate(principal, KIND, size(1)).first_walk.as_nanos();
+        let estimate = |principal| {
+            state
+                .estimate(principal, KIND, size(1))
+                .first_walk
+                .as_nanos()
+        };
         let (of_dear, of_other) = (estimate(&dear), estimate(&other));
         assert!(of_dear > 60 * 6_000, "{of_dear}");
         // The shared model learned nothing of it.
         assert!((5_500..=6_500).contains(&of_other), "{of_other}");
         let speed = state.core.gauges().speed;
-        assert!((0.8..=1.2).contains(&speed), "the workers are no slower: {speed}");
-        assert_eq!(state.estimate(&dear, OperationKind::OPEN_OBJECTS, size(1)).whole.as_nanos(), 6_000);
+        assert!(
+            (0.8..=1.2).contains(&speed),
+            "the workers are no slower: {speed}"
+        );
+        assert_eq!(
+            state
+                .estimate(&dear, OperationKind::OPEN_OBJECTS, size(1))
+                .whole
+                .as_nanos(),
+            6_000
+        );
     }
 }
 
@@ -492,9 +626,17 @@ fn the_model_follows_most_principals_and_never_one() {
     let names = ["a", "b", "c", "d"].map(|name| Principal::from_text(name).unwrap());
     // A request of one field is estimated at 6 us. Long work is 32 us or more.
     for (name, micros, expected) in [
-        ("all take four times as long", [50, 50, 50, 50], 20_000..=24_000),
+        (
+            "all take four times as long",
+            [50, 50, 50, 50],
+            20_000..=24_000,
+        ),
         ("one is dear", [6, 6, 6, 1_500], 5_900..=6_100),
-        ("one is dear, but its slices are not long", [6, 6, 6, 11], 5_900..=6_100),
+        (
+            "one is dear, but its slices are not long",
+            [6, 6, 6, 11],
+            5_900..=6_100,
+        ),
         ("one is cheap", [6, 6, 6, 1], 5_900..=6_100),
         ("all are cheap", [3, 3, 3, 3], 3_000..=3_300),
     ] {

@@ -41,7 +41,18 @@ pub async fn each<I: Send + 'static, O: Send + 'static>(
     items: Vec<I>,
     step: impl FnMut(I) -> O + Send + 'static,
 ) -> Result<Vec<O>, CallFailure> {
-    each_sized(admission, kind, cancel, items, |_| ExtraWork { fields: 1, bytes: 0 }, step).await
+    each_sized(
+        admission,
+        kind,
+        cancel,
+        items,
+        |_| ExtraWork {
+            fields: 1,
+            bytes: 0,
+        },
+        step,
+    )
+    .await
 }
 
 /// Applies `step` to every item, as [`each`] does. `work`: that of an item, which bounds a slice as well.
@@ -61,8 +72,18 @@ pub async fn each_sized<I: Send + 'static, O: Send + 'static>(
     let done = Vec::with_capacity(items.len());
     let (left, cancel) = (items.into_iter(), Arc::clone(cancel));
     let (work, step) = (Box::new(work), Box::new(step));
-    admission.submit(Box::new(Each { kind, left, done, begun: false, cancel, work, step, finished }));
-    ends.await.map_err(|_| CallFailure::Internal("the work panicked"))?
+    admission.submit(Box::new(Each {
+        kind,
+        left,
+        done,
+        begun: false,
+        cancel,
+        work,
+        step,
+        finished,
+    }));
+    ends.await
+        .map_err(|_| CallFailure::Internal("the work panicked"))?
 }
 
 impl<I: Send, O: Send> Slices for Each<I, O> {
@@ -76,7 +97,10 @@ impl<I: Send, O: Send> Slices for Each<I, O> {
 
     /// Returns the bytes of the next item. If others are larger, the budget of bytes ends the slice.
     fn field_bytes(&self) -> u64 {
-        self.left.as_slice().first().map_or(0, |item| (self.work)(item).bytes)
+        self.left
+            .as_slice()
+            .first()
+            .map_or(0, |item| (self.work)(item).bytes)
     }
 
     fn has_begun(&self) -> bool {
@@ -104,7 +128,9 @@ impl<I: Send, O: Send> Slices for Each<I, O> {
     fn deliver(self: Box<Self>) {
         let stopped = self.cancel.stop_reason().filter(|_| self.left.len() > 0);
         // Nobody listens after the request was stopped.
-        let _ = self.finished.send(stopped.map_or(Ok(self.done), |reason| Err(CallFailure::Stopped(reason))));
+        let _ = self
+            .finished
+            .send(stopped.map_or(Ok(self.done), |reason| Err(CallFailure::Stopped(reason))));
     }
 }
 
@@ -125,7 +151,12 @@ mod tests {
 
     /// Costs that do not depend on this machine.
     fn costs() -> Costs {
-        let each = Coefficients { request: 5_000.0, key_agreement: 50_000.0, field: 500.0, byte: 0.5 };
+        let each = Coefficients {
+            request: 5_000.0,
+            key_agreement: 50_000.0,
+            field: 500.0,
+            byte: 0.5,
+        };
         Costs::new(|_| CostModel::new(each))
     }
 
@@ -145,7 +176,9 @@ mod tests {
             whole: true,
             has_waited: false,
         };
-        let admission = scheduler.offer(&offer, &ConnectionMemory::new(1 << 20)).unwrap();
+        let admission = scheduler
+            .offer(&offer, &ConnectionMemory::new(1 << 20))
+            .unwrap();
         (scheduler, admission)
     }
 
@@ -154,11 +187,19 @@ mod tests {
         let (scheduler, mut admission) = admission();
         for round in 0..5_000_u64 {
             let numbers = (0..round % 3).collect();
-            let doubled =
-                each(&mut admission, OperationKind::HASH_TOKENS, &Arc::default(), numbers, |number| number * 2)
-                    .await
-                    .unwrap();
-            assert_eq!(doubled, (0..round % 3).map(|number| number * 2).collect::<Vec<_>>());
+            let doubled = each(
+                &mut admission,
+                OperationKind::HASH_TOKENS,
+                &Arc::default(),
+                numbers,
+                |number| number * 2,
+            )
+            .await
+            .unwrap();
+            assert_eq!(
+                doubled,
+                (0..round % 3).map(|number| number * 2).collect::<Vec<_>>()
+            );
         }
         drop(admission);
         assert_eq!(scheduler.gauges().calls, 0);
@@ -166,9 +207,14 @@ mod tests {
 
     #[test]
     fn a_slice_ends_at_its_bytes_and_does_one_item_at_least() {
-        for (fields, bytes, expected) in
-            [(10, 1_000, 3), (2, 1_000, 2), (10, 0, 1), (10, 399, 1), (10, 400, 2), (0, 0, 1)]
-        {
+        for (fields, bytes, expected) in [
+            (10, 1_000, 3),
+            (2, 1_000, 2),
+            (10, 0, 1),
+            (10, 399, 1),
+            (10, 400, 2),
+            (0, 0, 1),
+        ] {
             let (finished, _ends) = oneshot::channel();
             let mut each = Each {
                 kind: OperationKind::OPEN_OBJECTS,
@@ -176,12 +222,23 @@ mod tests {
                 done: Vec::new(),
                 begun: false,
                 cancel: Arc::default(),
-                work: Box::new(|bytes: &usize| ExtraWork { fields: 1, bytes: *bytes as u64 }),
+                work: Box::new(|bytes: &usize| ExtraWork {
+                    fields: 1,
+                    bytes: *bytes as u64,
+                }),
                 step: Box::new(|bytes| bytes),
                 finished,
             };
-            let slice = each.slice(&SliceBudget { fields, bytes, ..SliceBudget::UNLIMITED });
-            assert_eq!((each.done.len(), slice.done.bytes), (expected, 400 * expected as u64), "{fields} {bytes}");
+            let slice = each.slice(&SliceBudget {
+                fields,
+                bytes,
+                ..SliceBudget::UNLIMITED
+            });
+            assert_eq!(
+                (each.done.len(), slice.done.bytes),
+                (expected, 400 * expected as u64),
+                "{fields} {bytes}"
+            );
             assert!(slice.more);
         }
     }
@@ -206,12 +263,23 @@ mod tests {
                 done: Vec::new(),
                 begun: false,
                 cancel: Arc::default(),
-                work: Box::new(|properties: &u64| ExtraWork { fields: *properties, bytes: 0 }),
+                work: Box::new(|properties: &u64| ExtraWork {
+                    fields: *properties,
+                    bytes: 0,
+                }),
                 step: Box::new(|properties| properties),
                 finished,
             };
-            let slice = each.slice(&SliceBudget { fields, timer, ..SliceBudget::UNLIMITED });
-            assert_eq!((each.done.len(), slice.done.fields), (expected, 40 * expected as u64), "{fields}");
+            let slice = each.slice(&SliceBudget {
+                fields,
+                timer,
+                ..SliceBudget::UNLIMITED
+            });
+            assert_eq!(
+                (each.done.len(), slice.done.fields),
+                (expected, 40 * expected as u64),
+                "{fields}"
+            );
         }
     }
 
@@ -227,11 +295,26 @@ mod tests {
             }
             assert!(at < 100_000, "it goes on and on");
         };
-        let stopped = each(&mut admission, OperationKind::HASH_TOKENS, &cancel, (0..1_000_000).collect(), step).await;
-        assert!(matches!(stopped, Err(CallFailure::Stopped(StopReason::Cancel))));
-        let panicked =
-            each(&mut admission, OperationKind::HASH_TOKENS, &Arc::default(), vec![()], |()| panic!("on purpose"))
-                .await;
+        let stopped = each(
+            &mut admission,
+            OperationKind::HASH_TOKENS,
+            &cancel,
+            (0..1_000_000).collect(),
+            step,
+        )
+        .await;
+        assert!(matches!(
+            stopped,
+            Err(CallFailure::Stopped(StopReason::Cancel))
+        ));
+        let panicked = each(
+            &mut admission,
+            OperationKind::HASH_TOKENS,
+            &Arc::default(),
+            vec![()],
+            |()| panic!("on purpose"),
+        )
+        .await;
         assert!(matches!(panicked, Err(CallFailure::Internal(_))));
     }
 }

@@ -39,7 +39,9 @@ pub struct DetokenizeSpec {
 impl DetokenizeSpec {
     /// Bytes to set aside for tokens of a document of so many fields.
     pub fn entry_bytes(&self, fields: usize) -> usize {
-        fields.min(self.bounds.fields_max).saturating_mul(ENTRY_BYTES)
+        fields
+            .min(self.bounds.fields_max)
+            .saturating_mul(ENTRY_BYTES)
     }
 }
 
@@ -101,12 +103,23 @@ impl SubjectKeys {
     }
 
     /// Returns the key of a row's subject, if the row names one.
-    fn of(&mut self, row: &SealedRow, keys: &TokenKeys) -> Result<Option<&SubjectKey>, FieldProblem> {
-        let Some((id, version)) = row.subject else { return Ok(None) };
-        let key = self.0.get_mut(&(id, version)).ok_or(FieldProblem::CannotOpen)?;
+    fn of(
+        &mut self,
+        row: &SealedRow,
+        keys: &TokenKeys,
+    ) -> Result<Option<&SubjectKey>, FieldProblem> {
+        let Some((id, version)) = row.subject else {
+            return Ok(None);
+        };
+        let key = self
+            .0
+            .get_mut(&(id, version))
+            .ok_or(FieldProblem::CannotOpen)?;
         if let KeyOfSubject::Sealed(stored) = key {
             let opened = SubjectKey::open(keys, SUBJECTS_COLLECTION, id.0, version, stored);
-            *key = opened.map_or(KeyOfSubject::Unreadable, |opened| KeyOfSubject::Opened(Box::new(opened)));
+            *key = opened.map_or(KeyOfSubject::Unreadable, |opened| {
+                KeyOfSubject::Opened(Box::new(opened))
+            });
         }
         match key {
             KeyOfSubject::Opened(key) => Ok(Some(key)),
@@ -143,7 +156,11 @@ impl DetokenizeFields {
     /// At most `most` keys that the store was not asked for yet.
     pub fn keys(&self, most: usize) -> Vec<(MapId, TokenId)> {
         let map = self.looking.collection.map;
-        self.ids[self.rows.len()..].iter().take(most).map(|id| (map, *id)).collect()
+        self.ids[self.rows.len()..]
+            .iter()
+            .take(most)
+            .map(|id| (map, *id))
+            .collect()
     }
 
     /// Takes the rows of these keys in, and gives the bytes they take.
@@ -153,8 +170,13 @@ impl DetokenizeFields {
             let sealed = found.map(|FoundRow { row, subject_key }| {
                 let subject = row.claim();
                 bytes += row.sealed.len();
-                bytes += subject.zip(subject_key).map_or(0, |(subject, key)| self.subjects.add(subject, key));
-                SealedRow { sealed: row.sealed, subject }
+                bytes += subject
+                    .zip(subject_key)
+                    .map_or(0, |(subject, key)| self.subjects.add(subject, key));
+                SealedRow {
+                    sealed: row.sealed,
+                    subject,
+                }
             });
             self.rows.push(sealed);
         }
@@ -169,7 +191,11 @@ impl DetokenizeFields {
 
     /// The most by which the values may make the document longer.
     pub fn value_bytes(&self) -> usize {
-        let sealed = |key: &u32| self.rows[*key as usize].as_ref().map_or(0, |row| row.sealed.len());
+        let sealed = |key: &u32| {
+            self.rows[*key as usize]
+                .as_ref()
+                .map_or(0, |row| row.sealed.len())
+        };
         let bytes = self.slots.iter().map(sealed).fold(0, usize::saturating_add);
         bytes.saturating_add(self.looking.shown.growth(self.slots.len(), bytes))
     }
@@ -208,14 +234,25 @@ impl DetokenizeFields {
     /// Writes the value of a token.
     fn reveal(&mut self, key: usize, out: &mut Vec<u8>) -> Result<(), FieldFault> {
         let Collection { keys, map, .. } = &*self.looking.collection;
-        let Some(Some(row)) = self.rows.get(key) else { return Err(FieldProblem::NoToken.into()) };
+        let Some(Some(row)) = self.rows.get(key) else {
+            return Err(FieldProblem::NoToken.into());
+        };
         let subject = self.subjects.of(row, keys)?;
-        let opened = keys.open(map.collection, &self.ids[key].0, subject, &row.sealed, &mut self.buffer);
+        let opened = keys.open(
+            map.collection,
+            &self.ids[key].0,
+            subject,
+            &row.sealed,
+            &mut self.buffer,
+        );
         let opened = opened.map_err(|_| FieldProblem::CannotOpen)?;
         // Under another context it is as good as absent: that it is there is nothing for who cannot have it.
-        let value = opened.value(&self.scope).or_else(|_| opened.value(&self.context));
+        let value = opened
+            .value(&self.scope)
+            .or_else(|_| opened.value(&self.context));
         let value = value.map_err(|_| FieldProblem::NoToken)?;
-        self.cancel.note_subjects(subject.map(|subject| *subject.id()));
+        self.cancel
+            .note_subjects(subject.map(|subject| *subject.id()));
         let (datatype, value) = value.ok_or(FieldProblem::OneWay)?;
         self.looking.shown.write(datatype, value, out);
         Ok(())
@@ -229,9 +266,13 @@ impl Transform for DetokenizeFields {
         if let Some(reason) = self.cancel.stop_reason() {
             return Err(FieldFault::Stopped(reason));
         }
-        let Token::Str(text) = field.token else { return Ok(Outcome::Keep) };
+        let Token::Str(text) = field.token else {
+            return Ok(Outcome::Keep);
+        };
         // The walk has checked it.
-        let Ok(text) = std::str::from_utf8(text) else { return Ok(Outcome::Keep) };
+        let Ok(text) = std::str::from_utf8(text) else {
+            return Ok(Outcome::Keep);
+        };
         if !self.looking.collection.format.has_shape(text) {
             return Ok(Outcome::Keep);
         }
@@ -239,7 +280,11 @@ impl Transform for DetokenizeFields {
             self.meet(text)?;
             return Ok(Outcome::Keep);
         }
-        let key = self.slots.get(self.at).copied().ok_or(FieldFault::Library)?;
+        let key = self
+            .slots
+            .get(self.at)
+            .copied()
+            .ok_or(FieldFault::Library)?;
         self.at += 1;
         self.reveal(key as usize, out)?;
         Ok(Outcome::Replaced)

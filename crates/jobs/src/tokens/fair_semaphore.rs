@@ -33,7 +33,13 @@ pub struct FairPermit {
 impl FairSemaphore {
     /// So many at once.
     pub fn new(free: usize) -> Self {
-        Self { shared: Arc::new(Mutex::new(Waiting { free, apps: HashMap::new(), next: VecDeque::new() })) }
+        Self {
+            shared: Arc::new(Mutex::new(Waiting {
+                free,
+                apps: HashMap::new(),
+                next: VecDeque::new(),
+            })),
+        }
     }
 
     /// The next one that is this app's. Dropping the future gives it up.
@@ -46,11 +52,15 @@ impl FairSemaphore {
             let mut waiting = locked(&self.shared);
             if waiting.free > 0 {
                 waiting.free -= 1;
-                return Ok(FairPermit { shared: Some(Arc::clone(&self.shared)) });
+                return Ok(FairPermit {
+                    shared: Some(Arc::clone(&self.shared)),
+                });
             }
             waiting.push(app)
         };
-        given.await.map_err(|_| CallFailure::Internal("turns are given on"))
+        given
+            .await
+            .map_err(|_| CallFailure::Internal("turns are given on"))
     }
 }
 
@@ -70,7 +80,9 @@ impl Waiting {
     /// Returns the next waiter that has not left.
     fn pop(&mut self) -> Option<oneshot::Sender<FairPermit>> {
         while let Some(app) = self.next.pop_front() {
-            let Some(mut queue) = self.apps.remove(&app) else { continue };
+            let Some(mut queue) = self.apps.remove(&app) else {
+                continue;
+            };
             let first = std::iter::from_fn(|| queue.pop_front()).find(|give| !give.is_closed());
             if !queue.is_empty() {
                 self.apps.insert(app, queue);
@@ -86,7 +98,9 @@ impl Waiting {
 
 impl Drop for FairPermit {
     fn drop(&mut self) {
-        let Some(mut shared) = self.shared.take() else { return };
+        let Some(mut shared) = self.shared.take() else {
+            return;
+        };
         loop {
             let Some(next) = ({
                 let mut waiting = locked(&shared);
@@ -96,7 +110,9 @@ impl Drop for FairPermit {
             }) else {
                 return;
             };
-            match next.send(FairPermit { shared: Some(shared) }) {
+            match next.send(FairPermit {
+                shared: Some(shared),
+            }) {
                 Ok(()) => return,
                 // That one has left: the turn comes back and goes to the next.
                 Err(mut turn) => match turn.shared.take() {
@@ -122,7 +138,9 @@ mod tests {
 
     /// Polls once: whether it has its turn.
     fn poll(
-        future: std::pin::Pin<&mut (impl Future<Output = Result<FairPermit, CallFailure>> + ?Sized)>,
+        future: std::pin::Pin<
+            &mut (impl Future<Output = Result<FairPermit, CallFailure>> + ?Sized),
+        >,
     ) -> Option<FairPermit> {
         match future.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(turn) => Some(turn.unwrap()),
@@ -136,14 +154,25 @@ mod tests {
         let first = poll(pin!(turns.take(1))).unwrap();
         // App 1 asks for much, and before the others.
         let apps = [1, 1, 1, 1, 2, 3, 2];
-        let mut waits: Vec<_> = apps.iter().map(|app| Some(Box::pin(turns.take(*app)))).collect();
-        assert!(waits.iter_mut().flatten().all(|wait| poll(wait.as_mut()).is_none()));
+        let mut waits: Vec<_> = apps
+            .iter()
+            .map(|app| Some(Box::pin(turns.take(*app))))
+            .collect();
+        assert!(
+            waits
+                .iter_mut()
+                .flatten()
+                .all(|wait| poll(wait.as_mut()).is_none())
+        );
         waits[1] = None;
         waits[4] = None;
         let mut order = Vec::new();
         let mut turn = Some(first);
         while turn.take().is_some() {
-            let next = waits.iter_mut().enumerate().find_map(|(at, wait)| Some((at, poll(wait.as_mut()?.as_mut())?)));
+            let next = waits
+                .iter_mut()
+                .enumerate()
+                .find_map(|(at, wait)| Some((at, poll(wait.as_mut()?.as_mut())?)));
             if let Some((at, given)) = next {
                 waits[at] = None;
                 order.push(at);

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use sealwire_store::{
-    CallError, Coalescer, Fingerprint, FoundRow, Group, MapId, Reseal, Row, StoreError, TokenId, TokenStore,
-    WriteThrottle, Written,
+    CallError, Coalescer, Fingerprint, FoundRow, Group, MapId, Reseal, Row, StoreError, TokenId,
+    TokenStore, WriteThrottle, Written,
 };
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -65,11 +65,26 @@ pub enum Resumed {
 
 impl Tokens {
     /// Uses a store whose rows take at most `row_bytes_max` bytes.
-    pub fn new(store: Coalescer, throttle: WriteThrottle, row_bytes_max: usize, metrics: Arc<Metrics>) -> Self {
+    pub fn new(
+        store: Coalescer,
+        throttle: WriteThrottle,
+        row_bytes_max: usize,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let (waiting, pressure) = (store.clone(), throttle.clone());
         metrics.watch_token_store(Box::new(move || (waiting.waiting(), pressure.pressure())));
-        let (sweeps, changes) = (FairSemaphore::new(SWEEPS_MAX), FairSemaphore::new(CHANGES_MAX));
-        Self { store, throttle, sweeps, changes, row_bytes_max, metrics }
+        let (sweeps, changes) = (
+            FairSemaphore::new(SWEEPS_MAX),
+            FairSemaphore::new(CHANGES_MAX),
+        );
+        Self {
+            store,
+            throttle,
+            sweeps,
+            changes,
+            row_bytes_max,
+            metrics,
+        }
     }
 
     /// Returns the store, for operations that are not batched.
@@ -121,8 +136,11 @@ impl Tokens {
     ) -> Result<(), CallFailure> {
         let reply_bytes_max = paused.limits().reply_bytes_max;
         let errors_max = paused.limits().errors_reported_max;
-        let (order, TokenFields::Detokenize(fields)) = (&mut paused.order, &mut paused.fields) else {
-            return Err(CallFailure::Internal("tokens are looked up for detokenize alone"));
+        let (order, TokenFields::Detokenize(fields)) = (&mut paused.order, &mut paused.fields)
+        else {
+            return Err(CallFailure::Internal(
+                "tokens are looked up for detokenize alone",
+            ));
         };
         let most = (KEYS_BYTES_MAX / self.row_bytes_max).clamp(1, KEYS_MAX);
         loop {
@@ -138,8 +156,14 @@ impl Tokens {
         self.metrics.tokens(TokenLabel::Missing, missing);
         let document = order.payload.len().saturating_add(fields.value_bytes());
         let errors = FieldErrors::bytes(errors_max, order.leaves);
-        let reply = document.saturating_add(errors).saturating_add(FRAME_BYTES).min(reply_bytes_max);
-        self.resize(admission, (admission.bytes() - order.reply_bytes).saturating_add(reply))?;
+        let reply = document
+            .saturating_add(errors)
+            .saturating_add(FRAME_BYTES)
+            .min(reply_bytes_max);
+        self.resize(
+            admission,
+            (admission.bytes() - order.reply_bytes).saturating_add(reply),
+        )?;
         order.reply_bytes = reply;
         Ok(())
     }
@@ -154,7 +178,11 @@ impl Tokens {
 
     /// Reserves memory for rows that are fetched whole, at most `wanted` of them, under the admission of the request,
     /// until they are released.
-    pub fn reserve(&self, admission: &mut AdmissionPermit, wanted: usize) -> Result<ReservedRows, CallFailure> {
+    pub fn reserve(
+        &self,
+        admission: &mut AdmissionPermit,
+        wanted: usize,
+    ) -> Result<ReservedRows, CallFailure> {
         let most = wanted.min((ROWS_BYTES_MAX / self.row_bytes_max).clamp(1, ROWS_MAX));
         let bytes = most.saturating_mul(self.row_bytes_max);
         self.resize(admission, admission.bytes().saturating_add(bytes))?;
@@ -171,7 +199,8 @@ impl Tokens {
             Written::Done(given) => {
                 let reused = given.iter().flatten().count();
                 self.metrics.tokens(TokenLabel::Reused, reused as u64);
-                self.metrics.tokens(TokenLabel::Made, (given.len() - reused) as u64);
+                self.metrics
+                    .tokens(TokenLabel::Made, (given.len() - reused) as u64);
             }
             Written::Taken(taken) => self.metrics.tokens(TokenLabel::Taken, taken.len() as u64),
             Written::SubjectsChanged => (),
@@ -181,12 +210,19 @@ impl Tokens {
     /// Writes rows when the write throttle permits it.
     async fn write(&self, group: Group, deadline: Instant) -> Result<Written, CallFailure> {
         let (came, bytes) = (Instant::now(), group.rows.iter().map(Row::bytes).sum());
-        let permit = self.throttle.reserve(group.rows.len(), bytes, Some(deadline)).await.map_err(|refusal| {
-            self.metrics.refused(RefusalReason::Storage);
-            CallFailure::StoreBehind(refusal)
-        })?;
+        let permit = self
+            .throttle
+            .reserve(group.rows.len(), bytes, Some(deadline))
+            .await
+            .map_err(|refusal| {
+                self.metrics.refused(RefusalReason::Storage);
+                CallFailure::StoreBehind(refusal)
+            })?;
         self.metrics.throttled(came.elapsed());
-        Ok(self.store.write(now(), group, Some(deadline), Some(permit)).await?)
+        Ok(self
+            .store
+            .write(now(), group, Some(deadline), Some(permit))
+            .await?)
     }
 
     /// Returns live rows by token.
@@ -208,21 +244,39 @@ impl Tokens {
     }
 
     /// Walks through rows when the app gets its permit.
-    pub async fn sweep<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
+    pub async fn sweep<
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    >(
         &self,
         app: u32,
         ask: impl FnOnce(Arc<dyn TokenStore>) -> F,
     ) -> Result<T, CallFailure> {
-        self.in_turn(&self.sweeps, app, StoreLabel::Sweep, ask(Arc::clone(self.store.store()))).await
+        self.in_turn(
+            &self.sweeps,
+            app,
+            StoreLabel::Sweep,
+            ask(Arc::clone(self.store.store())),
+        )
+        .await
     }
 
     /// Changes existing rows when the app gets its permit.
-    pub async fn change<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
+    pub async fn change<
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    >(
         &self,
         app: u32,
         ask: impl FnOnce(Arc<dyn TokenStore>) -> F,
     ) -> Result<T, CallFailure> {
-        self.in_turn(&self.changes, app, StoreLabel::Change, ask(Arc::clone(self.store.store()))).await
+        self.in_turn(
+            &self.changes,
+            app,
+            StoreLabel::Change,
+            ask(Arc::clone(self.store.store())),
+        )
+        .await
     }
 
     /// Reseals rows of a map, as [`TokenStore::reseal`] does, when the write throttle permits it.
@@ -240,9 +294,15 @@ impl Tokens {
             return Ok(Vec::new());
         }
         let bytes = rows.iter().map(|row| row.new.len()).sum();
-        let permit = self.throttle.reserve(rows.len(), bytes, Some(deadline)).await;
+        let permit = self
+            .throttle
+            .reserve(rows.len(), bytes, Some(deadline))
+            .await;
         let _permit = permit.map_err(CallFailure::StoreBehind)?;
-        self.change(map.app, move |store: Arc<dyn TokenStore>| async move { store.reseal(map, &rows).await }).await
+        self.change(map.app, move |store: Arc<dyn TokenStore>| async move {
+            store.reseal(map, &rows).await
+        })
+        .await
     }
 
     /// Runs a store operation under a permit, which is released when the store is done and not when the wait for it
@@ -263,7 +323,9 @@ impl Tokens {
             metrics.store_answered(what, began.elapsed(), answer.is_ok());
             answer.map_err(CallFailure::Store)
         });
-        answer.await.unwrap_or(Err(CallFailure::Internal("a question to the store panicked")))
+        answer.await.unwrap_or(Err(CallFailure::Internal(
+            "a question to the store panicked",
+        )))
     }
 }
 

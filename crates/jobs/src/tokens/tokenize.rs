@@ -13,7 +13,9 @@ use sealwire_msgpack::write;
 use sealwire_payload::{Field, Outcome, Path, Transform};
 use sealwire_store::SubjectId;
 use sealwire_store::{Fingerprint, Group, Row, TokenId, Written};
-use sealwire_token::{NewToken, OpenedToken, RowBuffer, SubjectKey, TokenContext, TokenPrincipal, Unfit};
+use sealwire_token::{
+    NewToken, OpenedToken, RowBuffer, SubjectKey, TokenContext, TokenPrincipal, Unfit,
+};
 
 use super::{Bounds, Canonical, Collection, CollectionKind, canonical, value_of};
 use crate::cancel_token::CancelToken;
@@ -43,7 +45,10 @@ pub struct IdempotencyKey {
 impl IdempotencyKey {
     /// Binds a key to the principal of its request.
     pub fn new(principal: &Principal, key: &[u8]) -> Self {
-        Self { principal: principal.to_text().into(), key: key.into() }
+        Self {
+            principal: principal.to_text().into(),
+            key: key.into(),
+        }
     }
 }
 
@@ -78,7 +83,10 @@ impl TokenizeSpec {
     pub fn entry_bytes(&self, fields: usize, message_bytes: usize) -> usize {
         let tags: usize = self.tags.iter().map(|tag| tag.len() + TAG_BYTES).sum();
         let each = ENTRY_BYTES + 2 * tags;
-        fields.min(self.bounds.fields_max).saturating_mul(each).saturating_add(message_bytes.saturating_mul(2))
+        fields
+            .min(self.bounds.fields_max)
+            .saturating_mul(each)
+            .saturating_add(message_bytes.saturating_mul(2))
     }
 }
 
@@ -143,9 +151,15 @@ impl TokenizeFields {
     pub fn new(minting: TokenizeSpec, cancel: Arc<CancelToken>, faults: FieldErrors) -> Self {
         let context = minting.collection.scope(&minting.context);
         let scope = minting.subject().map_or(context, |subject| {
-            minting.collection.keys.subject_scope(&context, subject.id(), subject.version())
+            minting
+                .collection
+                .keys
+                .subject_scope(&context, subject.id(), subject.version())
         });
-        let principal = minting.idempotency_key.as_ref().map(|key| minting.collection.keys.principal(&key.principal));
+        let principal = minting
+            .idempotency_key
+            .as_ref()
+            .map(|key| minting.collection.keys.principal(&key.principal));
         Self {
             context,
             scope,
@@ -174,7 +188,10 @@ impl TokenizeFields {
 
     /// Returns the rows to write.
     pub fn group(&self) -> Group {
-        Group { map: self.minting.collection.map, rows: self.rows.clone() }
+        Group {
+            map: self.minting.collection.map,
+            rows: self.rows.clone(),
+        }
     }
 
     /// Takes the store's answer in. `true`: the document has to be walked again.
@@ -227,7 +244,9 @@ impl TokenizeFields {
             return Ok(Slot::Refused(FieldProblem::ValueTooLong));
         }
         let fingerprint = self.fingerprint(at, datatype, value);
-        if let Some(entry) = fingerprint.and_then(|fingerprint| self.by_fingerprint.get(&fingerprint)) {
+        if let Some(entry) =
+            fingerprint.and_then(|fingerprint| self.by_fingerprint.get(&fingerprint))
+        {
             return Ok(Slot::TokenEntry(*entry));
         }
         let (id, sealed) = match self.make(datatype, value, fingerprint) {
@@ -236,7 +255,12 @@ impl TokenizeFields {
             Err(fault) => return Err(fault),
         };
         let entry = u32::try_from(self.entries.len()).map_err(|_| FieldFault::Library)?;
-        let TokenizeSpec { tags, expires, created, .. } = &self.minting;
+        let TokenizeSpec {
+            tags,
+            expires,
+            created,
+            ..
+        } = &self.minting;
         self.rows.push(Row {
             id,
             fingerprint,
@@ -245,7 +269,10 @@ impl TokenizeFields {
             expires: *expires,
             created: *created,
             archived: None,
-            subject: self.minting.subject().map(|subject| SubjectId(*subject.id())),
+            subject: self
+                .minting
+                .subject()
+                .map(|subject| SubjectId(*subject.id())),
         });
         self.entries.push(TokenEntry {
             token: self.text.as_str().into(),
@@ -259,18 +286,30 @@ impl TokenizeFields {
     }
 
     fn fingerprint(&self, at: usize, datatype: Datatype, value: &[u8]) -> Option<Fingerprint> {
-        let Collection { keys, map, kind, .. } = &*self.minting.collection;
+        let Collection {
+            keys, map, kind, ..
+        } = &*self.minting.collection;
         if *kind == CollectionKind::Random && self.minting.idempotency_key.is_none() {
             return None;
         }
         let value = Canonical::of(datatype, value);
-        Some(Fingerprint(match (kind, &self.minting.idempotency_key, &self.principal) {
-            (CollectionKind::Random, Some(IdempotencyKey { key, .. }), Some(principal)) => {
-                let at = u32::try_from(at).unwrap_or(u32::MAX);
-                keys.fingerprint_of_call(map.collection, &self.scope, principal, key, at, datatype, &value)
-            }
-            _ => keys.fingerprint_of_value(map.collection, &self.scope, datatype, &value),
-        }))
+        Some(Fingerprint(
+            match (kind, &self.minting.idempotency_key, &self.principal) {
+                (CollectionKind::Random, Some(IdempotencyKey { key, .. }), Some(principal)) => {
+                    let at = u32::try_from(at).unwrap_or(u32::MAX);
+                    keys.fingerprint_of_call(
+                        map.collection,
+                        &self.scope,
+                        principal,
+                        key,
+                        at,
+                        datatype,
+                        &value,
+                    )
+                }
+                _ => keys.fingerprint_of_value(map.collection, &self.scope, datatype, &value),
+            },
+        ))
     }
 
     /// Draws a token into `text` and seals its row.
@@ -280,7 +319,13 @@ impl TokenizeFields {
         value: &[u8],
         fingerprint: Option<Fingerprint>,
     ) -> Result<(TokenId, Bytes), FieldFault> {
-        let Collection { keys, map, kind, format, .. } = &*self.minting.collection;
+        let Collection {
+            keys,
+            map,
+            kind,
+            format,
+            ..
+        } = &*self.minting.collection;
         for _ in 0..DRAWS_MAX {
             format.generate(datatype, value, &mut self.text)?;
             let id = TokenId(keys.id(map.collection, &self.text));
@@ -315,11 +360,21 @@ impl TokenizeFields {
             EntryState::Given(row) => {
                 let Collection { keys, map, .. } = &*self.minting.collection;
                 let subject = self.minting.subject();
-                let opened = keys.open(map.collection, &row.id.0, subject, &row.sealed, &mut self.buffer);
+                let opened = keys.open(
+                    map.collection,
+                    &row.id.0,
+                    subject,
+                    &row.sealed,
+                    &mut self.buffer,
+                );
                 // Not what the store says that it is found by, but what was asked for.
-                let wanted = self.rows[entry].fingerprint.map_or([0; 16], |fingerprint| fingerprint.0);
+                let wanted = self.rows[entry]
+                    .fingerprint
+                    .map_or([0; 16], |fingerprint| fingerprint.0);
                 let under = (!self.minting.collection.is_shared()).then_some(&self.context);
-                let is_of = |opened: &OpenedToken<'_>| opened.is_of(&wanted, under, datatype, value, canonical);
+                let is_of = |opened: &OpenedToken<'_>| {
+                    opened.is_of(&wanted, under, datatype, value, canonical)
+                };
                 let token = match &opened {
                     Ok(opened) if is_of(opened) => Some(Box::from(opened.token())),
                     Ok(_) => {

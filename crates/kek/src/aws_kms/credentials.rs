@@ -37,14 +37,25 @@ impl ProvideCredentials for CredentialsSource {
 impl CredentialsSource {
     async fn load(&self) -> provider::Result {
         let found = match &self.credentials {
-            AwsCredentials::Environment => environment(|name| env::var(name).ok().map(Zeroizing::new)),
+            AwsCredentials::Environment => {
+                environment(|name| env::var(name).ok().map(Zeroizing::new))
+            }
             AwsCredentials::File { path, profile } => {
                 let (path, profile) = (path.clone(), profile.clone());
                 let place = path.display().to_string();
-                self.connector.files.reader.run(&place, move || profile_of(&path, &profile)).await
+                self.connector
+                    .files
+                    .reader
+                    .run(&place, move || profile_of(&path, &profile))
+                    .await
             }
-            AwsCredentials::WebIdentity { role_arn, token_file, sts_endpoint_url } => {
-                self.web_identity(role_arn, token_file, sts_endpoint_url.as_deref()).await
+            AwsCredentials::WebIdentity {
+                role_arn,
+                token_file,
+                sts_endpoint_url,
+            } => {
+                self.web_identity(role_arn, token_file, sts_endpoint_url.as_deref())
+                    .await
             }
         };
         found.map_err(|error| CredentialsError::provider_error(ConnectorFailure(error)))
@@ -59,7 +70,12 @@ impl CredentialsSource {
     ) -> Result<Credentials, ProviderError> {
         let file = token_file.to_owned();
         let place = file.display().to_string();
-        let token = self.connector.files.reader.run(&place, move || read_line(&file)).await?;
+        let token = self
+            .connector
+            .files
+            .reader
+            .run(&place, move || read_line(&file))
+            .await?;
         let form = form(&[
             ("Action", "AssumeRoleWithWebIdentity"),
             ("Version", "2011-06-15"),
@@ -67,7 +83,11 @@ impl CredentialsSource {
             ("RoleSessionName", "sealwire"),
             ("WebIdentityToken", &token),
         ]);
-        let end = if self.region.starts_with("cn-") { ".cn" } else { "" };
+        let end = if self.region.starts_with("cn-") {
+            ".cn"
+        } else {
+            ""
+        };
         let endpoint = endpoint.map_or_else(
             || format!("https://sts.{}.amazonaws.com{end}", self.region),
             |endpoint| endpoint.trim_end_matches('/').to_owned(),
@@ -80,10 +100,17 @@ impl CredentialsSource {
         let response = response.map_err(|error| error.into_provider_error("awskms login"))?;
         let text = std::str::from_utf8(&response.body).unwrap_or_default();
         if !response.status.is_success() {
-            return Err(response_error("login", response.status.as_u16(), element(text, "Code")));
+            return Err(response_error(
+                "login",
+                response.status.as_u16(),
+                element(text, "Code"),
+            ));
         }
-        let wrong =
-            || ProviderError::WrongAnswer("awskms login: the response is not what the STS API describes".into());
+        let wrong = || {
+            ProviderError::WrongAnswer(
+                "awskms login: the response is not what the STS API describes".into(),
+            )
+        };
         let field = |name: &str| element(text, name).ok_or_else(wrong);
         let (id, secret) = (field("AccessKeyId")?, field("SecretAccessKey")?);
         Ok(credentials(id, secret, Some(field("SessionToken")?)))
@@ -91,16 +118,33 @@ impl CredentialsSource {
 }
 
 fn credentials(id: &str, secret: &str, session_token: Option<&str>) -> Credentials {
-    Credentials::new(id, secret, session_token.map(str::to_owned), None, "sealwire")
+    Credentials::new(
+        id,
+        secret,
+        session_token.map(str::to_owned),
+        None,
+        "sealwire",
+    )
 }
 
 /// Reads credentials by the names of environment variables.
-fn environment(variable: impl Fn(&str) -> Option<Zeroizing<String>>) -> Result<Credentials, ProviderError> {
+fn environment(
+    variable: impl Fn(&str) -> Option<Zeroizing<String>>,
+) -> Result<Credentials, ProviderError> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
-    let required = |name: &str| set(name).ok_or_else(|| ProviderError::Settings(format!("awskms: {name} is not set")));
-    let (id, secret) = (required("AWS_ACCESS_KEY_ID")?, required("AWS_SECRET_ACCESS_KEY")?);
+    let required = |name: &str| {
+        set(name).ok_or_else(|| ProviderError::Settings(format!("awskms: {name} is not set")))
+    };
+    let (id, secret) = (
+        required("AWS_ACCESS_KEY_ID")?,
+        required("AWS_SECRET_ACCESS_KEY")?,
+    );
     let session_token = set("AWS_SESSION_TOKEN");
-    Ok(credentials(&id, &secret, session_token.as_ref().map(|token| token.as_str())))
+    Ok(credentials(
+        &id,
+        &secret,
+        session_token.as_ref().map(|token| token.as_str()),
+    ))
 }
 
 /// Reads a profile of a credentials file. Blocks.
@@ -111,22 +155,34 @@ fn profile_of(path: &Path, profile: &str) -> Result<Credentials, ProviderError> 
     let (mut found, mut in_profile) = ([None; 3], false);
     let mut has_profile = false;
     for line in text.lines().map(str::trim) {
-        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+        if let Some(name) = line
+            .strip_prefix('[')
+            .and_then(|line| line.strip_suffix(']'))
+        {
             in_profile = name.trim() == profile;
             has_profile |= in_profile;
         } else if in_profile
             && !line.starts_with(['#', ';'])
             && let Some((key, value)) = line.split_once('=')
         {
-            let names = ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"];
-            if let Some(index) = names.iter().position(|name| key.trim().eq_ignore_ascii_case(name)) {
+            let names = [
+                "aws_access_key_id",
+                "aws_secret_access_key",
+                "aws_session_token",
+            ];
+            if let Some(index) = names
+                .iter()
+                .position(|name| key.trim().eq_ignore_ascii_case(name))
+            {
                 found[index] = Some(value.trim()).filter(|value| !value.is_empty());
             }
         }
     }
     match found {
         [Some(id), Some(secret), session_token] => Ok(credentials(id, secret, session_token)),
-        _ if has_profile => Err(bad("the profile lacks aws_access_key_id or aws_secret_access_key")),
+        _ if has_profile => Err(bad(
+            "the profile lacks aws_access_key_id or aws_secret_access_key",
+        )),
         _ => Err(bad("does not have the profile")),
     }
 }
@@ -134,7 +190,10 @@ fn profile_of(path: &Path, profile: &str) -> Result<Credentials, ProviderError> 
 /// Encodes a form. The bytes are wiped on drop.
 fn form(fields: &[(&str, &str)]) -> Zeroizing<Vec<u8>> {
     // A byte takes at most three. One allocation leaves no copies behind.
-    let capacity = fields.iter().map(|(name, value)| name.len() + 3 * value.len() + 2).sum();
+    let capacity = fields
+        .iter()
+        .map(|(name, value)| name.len() + 3 * value.len() + 2)
+        .sum();
     let mut text = Zeroizing::new(String::with_capacity(capacity));
     for (name, value) in fields {
         if !text.is_empty() {
@@ -171,20 +230,47 @@ mod tests {
 
     fn parts(credentials: &Credentials) -> (String, String, Option<String>) {
         let token = credentials.session_token().map(str::to_owned);
-        (credentials.access_key_id().into(), credentials.secret_access_key().into(), token)
+        (
+            credentials.access_key_id().into(),
+            credentials.secret_access_key().into(),
+            token,
+        )
     }
 
     #[test]
     fn environments_need_an_id_and_a_secret() {
         for (variables, expected) in [
-            (&[("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "hunter2")][..], Ok(None)),
             (
-                &[("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "hunter2"), ("AWS_SESSION_TOKEN", "token")],
+                &[
+                    ("AWS_ACCESS_KEY_ID", "id"),
+                    ("AWS_SECRET_ACCESS_KEY", "hunter2"),
+                ][..],
+                Ok(None),
+            ),
+            (
+                &[
+                    ("AWS_ACCESS_KEY_ID", "id"),
+                    ("AWS_SECRET_ACCESS_KEY", "hunter2"),
+                    ("AWS_SESSION_TOKEN", "token"),
+                ],
                 Ok(Some("token")),
             ),
-            (&[("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "hunter2"), ("AWS_SESSION_TOKEN", "")], Ok(None)),
-            (&[("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "")], Err("AWS_SECRET_ACCESS_KEY")),
-            (&[("AWS_SECRET_ACCESS_KEY", "hunter2")], Err("AWS_ACCESS_KEY_ID")),
+            (
+                &[
+                    ("AWS_ACCESS_KEY_ID", "id"),
+                    ("AWS_SECRET_ACCESS_KEY", "hunter2"),
+                    ("AWS_SESSION_TOKEN", ""),
+                ],
+                Ok(None),
+            ),
+            (
+                &[("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "")],
+                Err("AWS_SECRET_ACCESS_KEY"),
+            ),
+            (
+                &[("AWS_SECRET_ACCESS_KEY", "hunter2")],
+                Err("AWS_ACCESS_KEY_ID"),
+            ),
             (&[], Err("AWS_ACCESS_KEY_ID")),
         ] {
             let look = |name: &str| {
@@ -193,7 +279,10 @@ mod tests {
             };
             match (environment(look), expected) {
                 (Ok(found), Ok(token)) => {
-                    assert_eq!(parts(&found), ("id".into(), "hunter2".into(), token.map(str::to_owned)));
+                    assert_eq!(
+                        parts(&found),
+                        ("id".into(), "hunter2".into(), token.map(str::to_owned))
+                    );
                     assert!(!format!("{found:?}").contains("hunter2"));
                 }
                 (Err(error), Err(name)) => {
@@ -224,7 +313,10 @@ mod tests {
         ] {
             match (profile_of(&path, profile), expected) {
                 (Ok(found), Ok((id, secret, token))) => {
-                    assert_eq!(parts(&found), (id.into(), secret.into(), token.map(str::to_owned)));
+                    assert_eq!(
+                        parts(&found),
+                        (id.into(), secret.into(), token.map(str::to_owned))
+                    );
                 }
                 (Err(error), Err(part)) => {
                     let text = error.to_string();
@@ -234,13 +326,21 @@ mod tests {
             }
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(profile_of(&path, "default").unwrap_err().to_string().contains("mode 644"));
+        assert!(
+            profile_of(&path, "default")
+                .unwrap_err()
+                .to_string()
+                .contains("mode 644")
+        );
     }
 
     #[test]
     fn forms_and_elements() {
         let encoded = form(&[("A", "a b"), ("B", "arn:aws/\u{e9}~")]);
-        assert_eq!(std::str::from_utf8(&encoded).unwrap(), "A=a%20b&B=arn%3Aaws%2F%C3%A9~");
+        assert_eq!(
+            std::str::from_utf8(&encoded).unwrap(),
+            "A=a%20b&B=arn%3Aaws%2F%C3%A9~"
+        );
         for (xml, expected) in [
             ("<a><Code>AccessDenied</Code></a>", Some("AccessDenied")),
             ("<Code> x </Code>", Some("x")),

@@ -14,10 +14,16 @@ use super::*;
 use crate::AwsCredentials;
 use crate::test_log::CapturedLog;
 
-const SLOT: WrapSlot = WrapSlot { set: [1; 16], root: [2; 16], number: 3 };
+const SLOT: WrapSlot = WrapSlot {
+    set: [1; 16],
+    root: [2; 16],
+    number: 3,
+};
 
 fn root_key() -> RootBytes {
-    Box::new(zeroize::Zeroizing::new(std::array::from_fn(|index| index as u8)))
+    Box::new(zeroize::Zeroizing::new(std::array::from_fn(|index| {
+        index as u8
+    })))
 }
 
 fn kind_of<T>(result: &Result<T, ProviderError>) -> &'static str {
@@ -42,9 +48,13 @@ fn write_secret(folder: &Path, name: &str, text: &str) -> PathBuf {
 
 /// Returns options for a server on this machine, with a credentials file.
 fn options(folder: &Path, certificates: &Certificates, url: &str) -> AwsKmsOptions {
-    let text = "[default]\naws_access_key_id = AKIAEXAMPLE\naws_secret_access_key = hunter2-secret\n";
+    let text =
+        "[default]\naws_access_key_id = AKIAEXAMPLE\naws_secret_access_key = hunter2-secret\n";
     let path = write_secret(folder, "credentials", text);
-    let credentials = AwsCredentials::File { path, profile: "default".into() };
+    let credentials = AwsCredentials::File {
+        path,
+        profile: "default".into(),
+    };
     let mut options = AwsKmsOptions::new("alias/sealwire", "eu-central-1", credentials);
     options.endpoint_url = Some(url.into());
     options.ca = Some(certificates.ca.clone());
@@ -67,7 +77,11 @@ impl MotoKms {
         let folder = tempfile::tempdir().unwrap();
         let certificates = Certificates::make(folder.path(), "sealwire").unwrap();
         let moto = Moto::start(folder.path(), Some(&certificates)).unwrap();
-        Self { moto, folder, certificates }
+        Self {
+            moto,
+            folder,
+            certificates,
+        }
     }
 
     fn options(&self) -> AwsKmsOptions {
@@ -77,7 +91,15 @@ impl MotoKms {
     /// Makes a key and returns its ARN.
     async fn key(&self) -> String {
         let kms = AwsKms::new(self.options()).unwrap();
-        kms.client.create_key().send().await.unwrap().key_metadata.unwrap().arn.unwrap()
+        kms.client
+            .create_key()
+            .send()
+            .await
+            .unwrap()
+            .key_metadata
+            .unwrap()
+            .arn
+            .unwrap()
     }
 }
 
@@ -85,19 +107,44 @@ impl MotoKms {
 async fn copies_open_in_their_own_slot_and_under_their_own_key_alone() {
     let moto = MotoKms::start();
     let (arn, other) = (moto.key().await, moto.key().await);
-    let kms = AwsKms::new(AwsKmsOptions { key_id: arn.clone(), ..moto.options() }).unwrap();
-    kms.client.create_alias().alias_name("alias/sealwire").target_key_id(&arn).send().await.unwrap();
+    let kms = AwsKms::new(AwsKmsOptions {
+        key_id: arn.clone(),
+        ..moto.options()
+    })
+    .unwrap();
+    kms.client
+        .create_alias()
+        .alias_name("alias/sealwire")
+        .target_key_id(&arn)
+        .send()
+        .await
+        .unwrap();
     let wrapped = kms.wrap(&root_key(), &SLOT).await.unwrap();
     assert!(wrapped.len() <= WRAPPED_BYTES_MAX);
     let id = arn.rsplit('/').next().unwrap().to_owned();
     for key_id in [arn, id, "alias/sealwire".to_owned()] {
-        let kms = AwsKms::new(AwsKmsOptions { key_id: key_id.clone(), ..moto.options() }).unwrap();
-        assert_eq!(*kms.unwrap(&wrapped, &SLOT).await.unwrap(), *root_key(), "{key_id}");
+        let kms = AwsKms::new(AwsKmsOptions {
+            key_id: key_id.clone(),
+            ..moto.options()
+        })
+        .unwrap();
+        assert_eq!(
+            *kms.unwrap(&wrapped, &SLOT).await.unwrap(),
+            *root_key(),
+            "{key_id}"
+        );
         let own = kms.wrap(&root_key(), &SLOT).await.unwrap();
-        assert_eq!(*kms.unwrap(&own, &SLOT).await.unwrap(), *root_key(), "{key_id}");
+        assert_eq!(
+            *kms.unwrap(&own, &SLOT).await.unwrap(),
+            *root_key(),
+            "{key_id}"
+        );
     }
 
-    let mut slots = vec![WrapSlot { number: SLOT.number + 1, ..SLOT }];
+    let mut slots = vec![WrapSlot {
+        number: SLOT.number + 1,
+        ..SLOT
+    }];
     for index in 0..16 {
         let (mut set, mut root) = (SLOT.set, SLOT.root);
         (set[index], root[index]) = (set[index] ^ 1, root[index] ^ 1);
@@ -113,8 +160,15 @@ async fn copies_open_in_their_own_slot_and_under_their_own_key_alone() {
         let mut copy = wrapped.clone();
         copy[index] ^= 1;
         let result = kms.unwrap(&copy, &SLOT).await;
-        let expected = if index < 36 { &["does not unwrap", "denied"][..] } else { &["does not unwrap"] };
-        assert!(expected.contains(&kind_of(&result)), "byte {index}: {result:?}");
+        let expected = if index < 36 {
+            &["does not unwrap", "denied"][..]
+        } else {
+            &["does not unwrap"]
+        };
+        assert!(
+            expected.contains(&kind_of(&result)),
+            "byte {index}: {result:?}"
+        );
     }
     for (case, copy) in [
         ("nothing", Vec::new()),
@@ -127,11 +181,21 @@ async fn copies_open_in_their_own_slot_and_under_their_own_key_alone() {
     }
 
     // KMS responds with IncorrectKeyException, moto with AccessDeniedException.
-    let result = AwsKms::new(AwsKmsOptions { key_id: other, ..moto.options() }).unwrap().unwrap(&wrapped, &SLOT).await;
+    let result = AwsKms::new(AwsKmsOptions {
+        key_id: other,
+        ..moto.options()
+    })
+    .unwrap()
+    .unwrap(&wrapped, &SLOT)
+    .await;
     assert_eq!(kind_of(&result), "denied", "{result:?}");
 
     for key_id in ["alias/missing", "00000000-0000-0000-0000-000000000000"] {
-        let missing = AwsKms::new(AwsKmsOptions { key_id: key_id.into(), ..moto.options() }).unwrap();
+        let missing = AwsKms::new(AwsKmsOptions {
+            key_id: key_id.into(),
+            ..moto.options()
+        })
+        .unwrap();
         let result = missing.wrap(&root_key(), &SLOT).await;
         assert_eq!(kind_of(&result), "not found", "{key_id}: {result:?}");
     }
@@ -141,7 +205,11 @@ async fn copies_open_in_their_own_slot_and_under_their_own_key_alone() {
 async fn a_web_identity_is_exchanged_for_credentials() {
     let moto = MotoKms::start();
     let key_id = moto.key().await;
-    let token_file = write_secret(moto.folder.path(), "web-identity", "header.hunter2-claims.signature");
+    let token_file = write_secret(
+        moto.folder.path(),
+        "web-identity",
+        "header.hunter2-claims.signature",
+    );
     let credentials = AwsCredentials::WebIdentity {
         role_arn: "arn:aws:iam::123456789012:role/sealwire".into(),
         token_file: token_file.clone(),
@@ -149,7 +217,12 @@ async fn a_web_identity_is_exchanged_for_credentials() {
     };
     // As Kubernetes makes it.
     fs::set_permissions(&token_file, fs::Permissions::from_mode(0o644)).unwrap();
-    let kms = AwsKms::new(AwsKmsOptions { key_id, credentials, ..moto.options() }).unwrap();
+    let kms = AwsKms::new(AwsKmsOptions {
+        key_id,
+        credentials,
+        ..moto.options()
+    })
+    .unwrap();
     let wrapped = kms.wrap(&root_key(), &SLOT).await.unwrap();
     assert_eq!(*kms.unwrap(&wrapped, &SLOT).await.unwrap(), *root_key());
     fs::remove_file(token_file).unwrap();
@@ -169,11 +242,19 @@ impl Failing {
         let folder = tempfile::tempdir().unwrap();
         let certificates = Certificates::make(folder.path(), "sealwire").unwrap();
         let server = TransitServer::start(&certificates).unwrap();
-        Self { folder, certificates, server }
+        Self {
+            folder,
+            certificates,
+            server,
+        }
     }
 
     fn options(&self) -> AwsKmsOptions {
-        options(self.folder.path(), &self.certificates, &self.server.address())
+        options(
+            self.folder.path(),
+            &self.certificates,
+            &self.server.address(),
+        )
     }
 }
 
@@ -182,20 +263,31 @@ async fn faults_become_errors_without_secrets() {
     let failing = Failing::start();
     let kms = AwsKms::new(failing.options()).unwrap();
     let error = |status: u16, code: &str| {
-        TransitFault::Response(status, format!(r#"{{"__type":"{code}","message":"hunter2"}}"#))
+        TransitFault::Response(
+            status,
+            format!(r#"{{"__type":"{code}","message":"hunter2"}}"#),
+        )
     };
     let json = |text: &str| TransitFault::Response(200, text.to_owned());
     for (fault, expected, tries) in [
         (error(400, "AccessDeniedException"), "denied", 1),
         (error(400, "UnrecognizedClientException"), "denied", 1),
         (error(400, "ExpiredTokenException"), "denied", 1),
-        (error(403, "com.amazonaws.kms#AccessDeniedException"), "denied", 1),
+        (
+            error(403, "com.amazonaws.kms#AccessDeniedException"),
+            "denied",
+            1,
+        ),
         (error(403, "Hunter2Exception"), "denied", 1),
         (error(400, "InvalidSignatureException"), "denied", 1),
         (error(400, "NotFoundException"), "not found", 1),
         (error(400, "DisabledException"), "not found", 1),
         (error(400, "KMSInvalidStateException"), "not found", 1),
-        (error(400, "InvalidCiphertextException"), "does not unwrap", 1),
+        (
+            error(400, "InvalidCiphertextException"),
+            "does not unwrap",
+            1,
+        ),
         (error(400, "IncorrectKeyException"), "does not unwrap", 1),
         (error(400, "InvalidKeyUsageException"), "settings", 1),
         (error(400, "ValidationException"), "settings", 1),
@@ -208,7 +300,11 @@ async fn faults_become_errors_without_secrets() {
         (error(500, "InvalidCiphertextException"), "unavailable", 3),
         (error(400, "Hunter2Exception"), "wrong answer", 1),
         (error(418, "Hunter2Exception"), "wrong answer", 1),
-        (TransitFault::Response(502, "<html>hunter2</html>".into()), "unavailable", 3),
+        (
+            TransitFault::Response(502, "<html>hunter2</html>".into()),
+            "unavailable",
+            3,
+        ),
         (TransitFault::Garbage, "wrong answer", 1),
         (json("{}"), "wrong answer", 1),
         (json(r#"{"Plaintext":"aHVudGVyMg=="}"#), "wrong answer", 1),
@@ -223,7 +319,10 @@ async fn faults_become_errors_without_secrets() {
         let requests = failing.server.take_requests();
         assert_eq!(requests.len(), tries, "{fault:?}: {requests:?}");
         let text = format!("{result:?} {kms:?}").to_lowercase();
-        assert!(!text.contains("hunter2") && !text.contains("akiaexample"), "{fault:?}: {text}");
+        assert!(
+            !text.contains("hunter2") && !text.contains("akiaexample"),
+            "{fault:?}: {text}"
+        );
         failing.server.heal();
     }
 }
@@ -233,8 +332,11 @@ async fn logs_hold_no_secret_at_any_level() {
     let failing = Failing::start();
     let kms = AwsKms::new(failing.options()).unwrap();
     let (log, _guard) = CapturedLog::start();
-    let response = r#"{"CiphertextBlob":"AAAA","Plaintext":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="}"#;
-    failing.server.fail("", usize::MAX, TransitFault::Response(200, response.into()));
+    let response =
+        r#"{"CiphertextBlob":"AAAA","Plaintext":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="}"#;
+    failing
+        .server
+        .fail("", usize::MAX, TransitFault::Response(200, response.into()));
     let wrapped = kms.wrap(&root_key(), &SLOT).await.unwrap();
     assert_eq!(*kms.unwrap(&wrapped, &SLOT).await.unwrap(), *root_key());
     let text = log.text();
@@ -248,9 +350,15 @@ async fn a_passing_fault_is_passed_over() {
     let failing = Failing::start();
     let kms = AwsKms::new(failing.options()).unwrap();
     let plaintext = r#"{"Plaintext":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=","KeyId":"k"}"#;
-    failing.server.fail("", 1, TransitFault::Response(400, r#"{"__type":"ThrottlingException"}"#.into()));
+    failing.server.fail(
+        "",
+        1,
+        TransitFault::Response(400, r#"{"__type":"ThrottlingException"}"#.into()),
+    );
     failing.server.fail("", 1, TransitFault::Disconnect);
-    failing.server.fail("", 1, TransitFault::Response(200, plaintext.into()));
+    failing
+        .server
+        .fail("", 1, TransitFault::Response(200, plaintext.into()));
     assert_eq!(*kms.unwrap(b"a copy", &SLOT).await.unwrap(), *root_key());
 }
 
@@ -258,20 +366,29 @@ async fn a_passing_fault_is_passed_over() {
 async fn a_server_that_does_not_respond_or_is_not_trusted_is_unavailable() {
     let failing = Failing::start();
     failing.server.fail("", usize::MAX, TransitFault::Hang);
-    let options = AwsKmsOptions { request_timeout: Duration::from_millis(200), ..failing.options() };
+    let options = AwsKmsOptions {
+        request_timeout: Duration::from_millis(200),
+        ..failing.options()
+    };
     let result = AwsKms::new(options).unwrap().unwrap(b"a copy", &SLOT).await;
     assert_eq!(kind_of(&result), "unavailable", "{result:?}");
 
     let _ = failing.server.take_requests();
     let folder = tempfile::tempdir().unwrap();
     let strange = Certificates::make(folder.path(), "stranger").unwrap();
-    let options = AwsKmsOptions { ca: Some(strange.ca), ..failing.options() };
+    let options = AwsKmsOptions {
+        ca: Some(strange.ca),
+        ..failing.options()
+    };
     let result = AwsKms::new(options).unwrap().unwrap(b"a copy", &SLOT).await;
     assert_eq!(kind_of(&result), "unavailable", "{result:?}");
     assert!(result.unwrap_err().to_string().contains("certificate"));
     assert_eq!(failing.server.take_requests(), Vec::<String>::new());
 
-    let options = AwsKmsOptions { ca: Some(folder.path().join("none")), ..failing.options() };
+    let options = AwsKmsOptions {
+        ca: Some(folder.path().join("none")),
+        ..failing.options()
+    };
     let result = AwsKms::new(options).unwrap().unwrap(b"a copy", &SLOT).await;
     assert_eq!(kind_of(&result), "not found", "{result:?}");
 }
@@ -279,16 +396,25 @@ async fn a_server_that_does_not_respond_or_is_not_trusted_is_unavailable() {
 #[tokio::test]
 async fn logins_by_web_identity_fail_with_their_reason() {
     let failing = Failing::start();
-    let token_file = write_secret(failing.folder.path(), "web-identity", "header.hunter2-claims.signature");
+    let token_file = write_secret(
+        failing.folder.path(),
+        "web-identity",
+        "header.hunter2-claims.signature",
+    );
     let credentials = AwsCredentials::WebIdentity {
         role_arn: "arn:aws:iam::123456789012:role/sealwire".into(),
         token_file,
         sts_endpoint_url: Some(failing.server.address()),
     };
-    let kms = AwsKms::new(AwsKmsOptions { credentials, ..failing.options() }).unwrap();
+    let kms = AwsKms::new(AwsKmsOptions {
+        credentials,
+        ..failing.options()
+    })
+    .unwrap();
     let error = |status: u16, code: &str| {
-        let text =
-            format!("<ErrorResponse><Error><Code>{code}</Code><Message>hunter2</Message></Error></ErrorResponse>");
+        let text = format!(
+            "<ErrorResponse><Error><Code>{code}</Code><Message>hunter2</Message></Error></ErrorResponse>"
+        );
         TransitFault::Response(status, text)
     };
     for (fault, expected) in [
@@ -299,22 +425,35 @@ async fn logins_by_web_identity_fail_with_their_reason() {
         (error(400, "Hunter2"), "wrong answer"),
         (error(503, "ServiceUnavailable"), "unavailable"),
         (TransitFault::Garbage, "wrong answer"),
-        (TransitFault::Response(200, "<AccessKeyId>hunter2</AccessKeyId>".into()), "wrong answer"),
+        (
+            TransitFault::Response(200, "<AccessKeyId>hunter2</AccessKeyId>".into()),
+            "wrong answer",
+        ),
         (TransitFault::Disconnect, "unavailable"),
     ] {
         failing.server.fail("", usize::MAX, fault.clone());
         let result = kms.unwrap(b"a copy", &SLOT).await;
         assert_eq!(kind_of(&result), expected, "{fault:?}: {result:?}");
-        assert!(!format!("{result:?}").to_lowercase().contains("hunter2"), "{fault:?}: {result:?}");
+        assert!(
+            !format!("{result:?}").to_lowercase().contains("hunter2"),
+            "{fault:?}: {result:?}"
+        );
         failing.server.heal();
     }
 }
 
 #[test]
 fn encryption_contexts_name_the_slot() {
-    let slot = WrapSlot { set: [0xab; 16], root: [0x01; 16], number: u32::MAX };
-    let expected =
-        [("sealwire-set", "ab".repeat(16)), ("sealwire-root", "01".repeat(16)), ("sealwire-slot", "4294967295".into())];
+    let slot = WrapSlot {
+        set: [0xab; 16],
+        root: [0x01; 16],
+        number: u32::MAX,
+    };
+    let expected = [
+        ("sealwire-set", "ab".repeat(16)),
+        ("sealwire-root", "01".repeat(16)),
+        ("sealwire-slot", "4294967295".into()),
+    ];
     assert_eq!(encryption_context(&slot), expected);
 }
 
@@ -322,7 +461,11 @@ fn encryption_contexts_name_the_slot() {
 fn options_out_of_their_limits_are_invalid() {
     let right = AwsKmsOptions {
         ca: Some("/ca.pem".into()),
-        ..AwsKmsOptions::new("alias/sealwire", "eu-central-1", AwsCredentials::Environment)
+        ..AwsKmsOptions::new(
+            "alias/sealwire",
+            "eu-central-1",
+            AwsCredentials::Environment,
+        )
     };
     assert!(AwsKms::new(right.clone()).is_ok());
     let changed = |change: &dyn Fn(&mut AwsKmsOptions)| {
@@ -341,28 +484,63 @@ fn options_out_of_their_limits_are_invalid() {
         (changed(&|o| o.key_id = "a b".into()), "awskms.key_id"),
         (changed(&|o| o.key_id = "k".repeat(2_049)), "awskms.key_id"),
         (changed(&|o| o.region = String::new()), "awskms.region"),
-        (changed(&|o| o.region = "eu central".into()), "awskms.region"),
-        (changed(&|o| o.region = "evil.example/".into()), "awskms.region"),
-        (changed(&|o| o.endpoint_url = Some("http://kms.example".into())), "awskms.endpoint_url"),
-        (changed(&|o| o.endpoint_url = Some("https://kms.example/path".into())), "awskms.endpoint_url"),
-        (changed(&|o| o.ca = None), "awskms.ca"),
-        (changed(&|o| o.credentials = web("arn", "https://sts.example")), "awskms.role_arn"),
-        (changed(&|o| o.credentials = web(arn, "http://sts.example")), "awskms.sts_endpoint_url"),
         (
-            changed(&|o| o.credentials = AwsCredentials::File { path: "/file".into(), profile: "a]".into() }),
+            changed(&|o| o.region = "eu central".into()),
+            "awskms.region",
+        ),
+        (
+            changed(&|o| o.region = "evil.example/".into()),
+            "awskms.region",
+        ),
+        (
+            changed(&|o| o.endpoint_url = Some("http://kms.example".into())),
+            "awskms.endpoint_url",
+        ),
+        (
+            changed(&|o| o.endpoint_url = Some("https://kms.example/path".into())),
+            "awskms.endpoint_url",
+        ),
+        (changed(&|o| o.ca = None), "awskms.ca"),
+        (
+            changed(&|o| o.credentials = web("arn", "https://sts.example")),
+            "awskms.role_arn",
+        ),
+        (
+            changed(&|o| o.credentials = web(arn, "http://sts.example")),
+            "awskms.sts_endpoint_url",
+        ),
+        (
+            changed(&|o| {
+                o.credentials = AwsCredentials::File {
+                    path: "/file".into(),
+                    profile: "a]".into(),
+                }
+            }),
             "awskms.profile",
         ),
-        (changed(&|o| o.connect_timeout = Duration::ZERO), "awskms.connect_timeout_ms"),
-        (changed(&|o| o.request_timeout = Duration::from_secs(61)), "awskms.request_timeout_ms"),
+        (
+            changed(&|o| o.connect_timeout = Duration::ZERO),
+            "awskms.connect_timeout_ms",
+        ),
+        (
+            changed(&|o| o.request_timeout = Duration::from_secs(61)),
+            "awskms.request_timeout_ms",
+        ),
     ] {
         let error = AwsKms::new(options.clone()).expect_err(part);
-        assert!(matches!(&error, ProviderError::Settings(text) if text.contains(part)), "{options:?}: {error}");
+        assert!(
+            matches!(&error, ProviderError::Settings(text) if text.contains(part)),
+            "{options:?}: {error}"
+        );
     }
 }
 
 #[test]
 fn codes_are_known_once() {
     for (index, (code, _)) in CODES.iter().enumerate() {
-        assert!(!CODES[..index].iter().any(|(other, _)| other == code), "{code}");
+        assert!(
+            !CODES[..index].iter().any(|(other, _)| other == code),
+            "{code}"
+        );
     }
 }

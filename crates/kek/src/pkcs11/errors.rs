@@ -90,7 +90,10 @@ impl ModuleFailure {
     /// Returns whether a token says by this that a copy does not decrypt.
     pub(super) fn is_bad_copy(&self) -> bool {
         use RvError as Code;
-        matches!(self.code(), Some(Code::EncryptedDataInvalid | Code::EncryptedDataLenRange | Code::SignatureInvalid))
+        matches!(
+            self.code(),
+            Some(Code::EncryptedDataInvalid | Code::EncryptedDataLenRange | Code::SignatureInvalid)
+        )
     }
 
     /// Returns whether this can mean a bad copy or a broken token.
@@ -113,7 +116,10 @@ impl ModuleFailure {
 
     /// Returns whether the token rejected the PIN itself.
     pub(super) fn is_wrong_pin(&self) -> bool {
-        matches!(self.code(), Some(RvError::PinIncorrect | RvError::PinInvalid | RvError::PinLenRange))
+        matches!(
+            self.code(),
+            Some(RvError::PinIncorrect | RvError::PinInvalid | RvError::PinLenRange)
+        )
     }
 
     pub(super) fn code(&self) -> Option<&RvError> {
@@ -143,7 +149,9 @@ fn provider_error(error: &Error, place: &str) -> ProviderError {
                 | Code::ActionProhibited
                 | Code::FunctionRejected
                 | Code::KeyFunctionNotPermitted => ProviderError::Denied(text),
-                Code::TokenNotPresent | Code::TokenNotRecognized | Code::SlotIdInvalid => ProviderError::NotFound(text),
+                Code::TokenNotPresent | Code::TokenNotRecognized | Code::SlotIdInvalid => {
+                    ProviderError::NotFound(text)
+                }
                 Code::MechanismInvalid
                 | Code::MechanismParamInvalid
                 | Code::KeyTypeInconsistent
@@ -160,7 +168,9 @@ fn provider_error(error: &Error, place: &str) -> ProviderError {
                 _ => ProviderError::Unavailable(text),
             }
         }
-        Error::LibraryLoading(error) => ProviderError::NotFound(format!("{place}: cannot be loaded: {error}")),
+        Error::LibraryLoading(error) => {
+            ProviderError::NotFound(format!("{place}: cannot be loaded: {error}"))
+        }
         Error::MissingSymbol(_) | Error::NullFunctionPointer | Error::NotSupported => {
             ProviderError::Settings(format!("{place}: {error}"))
         }
@@ -188,26 +198,46 @@ mod tests {
             (RvError::DeviceError, false),
             (RvError::VendorDefined(7), false),
         ] {
-            assert_eq!(ModuleFailure::from(Error::Pkcs11(code, Function::Login)).is_lost_transport(), lost, "{code:?}");
+            assert_eq!(
+                ModuleFailure::from(Error::Pkcs11(code, Function::Login)).is_lost_transport(),
+                lost,
+                "{code:?}"
+            );
         }
     }
 
     #[test]
     fn codes_become_errors_that_say_what_can_help() {
-        let of = |code| ModuleFailure::from(Error::Pkcs11(code, Function::Login)).into_provider_error("token `t`");
+        let of = |code| {
+            ModuleFailure::from(Error::Pkcs11(code, Function::Login))
+                .into_provider_error("token `t`")
+        };
         let text = |code: &str| format!("token `t`: C_Login returned {code}");
         for (code, expected) in [
             (RvError::PinLocked, ProviderError::Denied(text("PinLocked"))),
-            (RvError::TokenNotPresent, ProviderError::NotFound(text("TokenNotPresent"))),
-            (RvError::MechanismInvalid, ProviderError::Settings(text("MechanismInvalid"))),
-            (RvError::DeviceError, ProviderError::Unavailable(text("DeviceError"))),
-            (RvError::VendorDefined(0x8000_0001), ProviderError::Unavailable(text("VendorDefined(2147483649)"))),
+            (
+                RvError::TokenNotPresent,
+                ProviderError::NotFound(text("TokenNotPresent")),
+            ),
+            (
+                RvError::MechanismInvalid,
+                ProviderError::Settings(text("MechanismInvalid")),
+            ),
+            (
+                RvError::DeviceError,
+                ProviderError::Unavailable(text("DeviceError")),
+            ),
+            (
+                RvError::VendorDefined(0x8000_0001),
+                ProviderError::Unavailable(text("VendorDefined(2147483649)")),
+            ),
         ] {
             assert_eq!(of(code), expected);
         }
         let other = ModuleFailure::from(Error::InvalidValue).into_provider_error("module m");
         assert!(matches!(other, ProviderError::WrongAnswer(_)), "{other:?}");
-        let missing = ModuleFailure::from(Error::MissingSymbol("C_GetFunctionList")).into_provider_error("module m");
+        let missing = ModuleFailure::from(Error::MissingSymbol("C_GetFunctionList"))
+            .into_provider_error("module m");
         assert!(matches!(missing, ProviderError::Settings(_)), "{missing:?}");
     }
 }

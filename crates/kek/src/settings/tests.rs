@@ -12,7 +12,10 @@ use crate::WrapSlot;
 type Table<'a> = &'a [(&'a str, &'a str)];
 
 fn table(settings: Table) -> BTreeMap<String, String> {
-    settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+    settings
+        .iter()
+        .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
 }
 
 fn parse(kind: &str, settings: Table) -> Result<ProviderSettings, String> {
@@ -21,7 +24,10 @@ fn parse(kind: &str, settings: Table) -> Result<ProviderSettings, String> {
 }
 
 /// `settings` with changes: an empty value removes a setting.
-fn changed<'a>(settings: &[(&'a str, &'a str)], changes: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+fn changed<'a>(
+    settings: &[(&'a str, &'a str)],
+    changes: &[(&'a str, &'a str)],
+) -> Vec<(&'a str, &'a str)> {
     let mut all: BTreeMap<&str, &str> = settings.iter().copied().collect();
     for &(name, value) in changes {
         match value {
@@ -32,9 +38,17 @@ fn changed<'a>(settings: &[(&'a str, &'a str)], changes: &[(&'a str, &'a str)]) 
     all.into_iter().collect()
 }
 
-const PKCS11: Table =
-    &[("module", "/usr/lib/hsm.so"), ("token", "sealwire"), ("key", "kek"), ("pin_file", "secrets/pin")];
-const AWS_KMS: Table = &[("key_id", "alias/sealwire"), ("region", "eu-central-1"), ("ca", "aws.pem")];
+const PKCS11: Table = &[
+    ("module", "/usr/lib/hsm.so"),
+    ("token", "sealwire"),
+    ("key", "kek"),
+    ("pin_file", "secrets/pin"),
+];
+const AWS_KMS: Table = &[
+    ("key_id", "alias/sealwire"),
+    ("region", "eu-central-1"),
+    ("ca", "aws.pem"),
+];
 const ROLE_ARN: &str = "arn:aws:iam::123456789012:role/sealwire";
 const TRANSIT: Table = &[
     ("address", "https://vault.internal:8200"),
@@ -46,12 +60,21 @@ const TRANSIT: Table = &[
 
 #[test]
 fn each_kind_is_read() {
-    let file = ProviderSettings::File { path: "/etc/sealwire/kek.key".into() };
+    let file = ProviderSettings::File {
+        path: "/etc/sealwire/kek.key".into(),
+    };
     assert_eq!(parse("file", &[("path", "kek.key")]), Ok(file));
-    let file = ProviderSettings::File { path: "/run/kek.key".into() };
+    let file = ProviderSettings::File {
+        path: "/run/kek.key".into(),
+    };
     assert_eq!(parse("file", &[("path", "/run/kek.key")]), Ok(file));
-    let environment = ProviderSettings::Environment { variable: "SEALWIRE_KEK".into() };
-    assert_eq!(parse("environment", &[("variable", "SEALWIRE_KEK")]), Ok(environment));
+    let environment = ProviderSettings::Environment {
+        variable: "SEALWIRE_KEK".into(),
+    };
+    assert_eq!(
+        parse("environment", &[("variable", "SEALWIRE_KEK")]),
+        Ok(environment)
+    );
 
     let options = Pkcs11Options {
         module: "/usr/lib/hsm.so".into(),
@@ -61,35 +84,69 @@ fn each_kind_is_read() {
         key_id: None,
         pin_file: "/etc/sealwire/secrets/pin".into(),
     };
-    assert_eq!(parse("pkcs11", PKCS11), Ok(ProviderSettings::Pkcs11(options.clone())));
-    let all = changed(PKCS11, &[("token", ""), ("serial", "0123456789abcdef"), ("key_id", "00fF")]);
-    let options =
-        Pkcs11Options { token: None, serial: Some("0123456789abcdef".into()), key_id: Some(vec![0, 255]), ..options };
+    assert_eq!(
+        parse("pkcs11", PKCS11),
+        Ok(ProviderSettings::Pkcs11(options.clone()))
+    );
+    let all = changed(
+        PKCS11,
+        &[
+            ("token", ""),
+            ("serial", "0123456789abcdef"),
+            ("key_id", "00fF"),
+        ],
+    );
+    let options = Pkcs11Options {
+        token: None,
+        serial: Some("0123456789abcdef".into()),
+        key_id: Some(vec![0, 255]),
+        ..options
+    };
     assert_eq!(parse("pkcs11", &all), Ok(ProviderSettings::Pkcs11(options)));
 
     let kms = |credentials: AwsCredentials| AwsKmsOptions {
         ca: Some("/etc/sealwire/aws.pem".into()),
         ..AwsKmsOptions::new("alias/sealwire", "eu-central-1", credentials)
     };
-    let file = |profile: &str| AwsCredentials::File { path: "/etc/sealwire/aws".into(), profile: profile.into() };
+    let file = |profile: &str| AwsCredentials::File {
+        path: "/etc/sealwire/aws".into(),
+        profile: profile.into(),
+    };
     let identity = |url: Option<&str>| AwsCredentials::WebIdentity {
         role_arn: ROLE_ARN.into(),
         token_file: "/run/token".into(),
         sts_endpoint_url: url.map(Into::into),
     };
-    let by_identity =
-        [("credentials", "web_identity"), ("role_arn", ROLE_ARN), ("web_identity_token_file", "/run/token")];
-    let at_sts = [&by_identity[..], &[("sts_endpoint_url", "https://sts.internal")]].concat();
+    let by_identity = [
+        ("credentials", "web_identity"),
+        ("role_arn", ROLE_ARN),
+        ("web_identity_token_file", "/run/token"),
+    ];
+    let at_sts = [
+        &by_identity[..],
+        &[("sts_endpoint_url", "https://sts.internal")],
+    ]
+    .concat();
     let by_file = [("credentials", "file"), ("credentials_file", "aws")];
     let cases: &[(Table, AwsKmsOptions)] = &[
         (&[], kms(AwsCredentials::Environment)),
-        (&[("credentials", "environment")], kms(AwsCredentials::Environment)),
+        (
+            &[("credentials", "environment")],
+            kms(AwsCredentials::Environment),
+        ),
         (&by_file, kms(file("default"))),
-        (&[by_file[0], by_file[1], ("profile", "ops")], kms(file("ops"))),
+        (
+            &[by_file[0], by_file[1], ("profile", "ops")],
+            kms(file("ops")),
+        ),
         (&by_identity, kms(identity(None))),
         (&at_sts, kms(identity(Some("https://sts.internal")))),
         (
-            &[("ca", ""), ("endpoint_url", "http://127.0.0.1:5000"), ("connect_timeout_ms", "100")],
+            &[
+                ("ca", ""),
+                ("endpoint_url", "http://127.0.0.1:5000"),
+                ("connect_timeout_ms", "100"),
+            ],
             AwsKmsOptions {
                 ca: None,
                 endpoint_url: Some("http://127.0.0.1:5000".into()),
@@ -99,7 +156,10 @@ fn each_kind_is_read() {
         ),
     ];
     for (changes, options) in cases {
-        assert_eq!(parse("awskms", &changed(AWS_KMS, changes)), Ok(ProviderSettings::AwsKms(options.clone())));
+        assert_eq!(
+            parse("awskms", &changed(AWS_KMS, changes)),
+            Ok(ProviderSettings::AwsKms(options.clone()))
+        );
     }
 }
 
@@ -111,30 +171,57 @@ fn each_way_to_log_in_to_transit_is_read() {
     };
     let token = transit(TransitLogin::TokenFile("/etc/sealwire/token".into()));
     let role = |mount: &str, secret_id: SecretIdSource| {
-        transit(TransitLogin::AppRole { mount: mount.into(), role_id: "4711".into(), secret_id })
+        transit(TransitLogin::AppRole {
+            mount: mount.into(),
+            role_id: "4711".into(),
+            secret_id,
+        })
     };
     let file = SecretIdSource::File("/etc/sealwire/secret-id".into());
     let creation_path = "auth/approle/role/sealwire/secret-id";
-    let wrapped = SecretIdSource::Wrapped { file: "/etc/sealwire/wrapped".into(), creation_path: creation_path.into() };
+    let wrapped = SecretIdSource::Wrapped {
+        file: "/etc/sealwire/wrapped".into(),
+        creation_path: creation_path.into(),
+    };
     let certificate = |mount: &str, role: Option<&str>| TransitOptions {
         client_certificate: Some("/etc/sealwire/c.pem".into()),
         client_key: Some("/etc/sealwire/c.key".into()),
-        ..transit(TransitLogin::Certificate { mount: mount.into(), role: role.map(Into::into) })
+        ..transit(TransitLogin::Certificate {
+            mount: mount.into(),
+            role: role.map(Into::into),
+        })
     };
     let by_role = [("auth", "approle"), ("token_file", ""), ("role_id", "4711")];
     let by_file = [&by_role[..], &[("secret_id_file", "secret-id")]].concat();
-    let by_wrapped =
-        [&by_role[..], &[("wrapped_secret_id_file", "wrapped"), ("wrapped_creation_path", creation_path)]].concat();
-    let by_certificate =
-        [("auth", "certificate"), ("token_file", ""), ("client_certificate", "c.pem"), ("client_key", "c.key")];
+    let by_wrapped = [
+        &by_role[..],
+        &[
+            ("wrapped_secret_id_file", "wrapped"),
+            ("wrapped_creation_path", creation_path),
+        ],
+    ]
+    .concat();
+    let by_certificate = [
+        ("auth", "certificate"),
+        ("token_file", ""),
+        ("client_certificate", "c.pem"),
+        ("client_key", "c.key"),
+    ];
     let cases: &[(Table, TransitOptions)] = &[
         (&[], token.clone()),
         (&by_file, role("approle", file.clone())),
-        (&[&by_file[..], &[("approle_mount", "team/role")]].concat(), role("team/role", file)),
+        (
+            &[&by_file[..], &[("approle_mount", "team/role")]].concat(),
+            role("team/role", file),
+        ),
         (&by_wrapped, role("approle", wrapped)),
         (&by_certificate, certificate("cert", None)),
         (
-            &[&by_certificate[..], &[("cert_mount", "mtls"), ("cert_role", "sealwire")]].concat(),
+            &[
+                &by_certificate[..],
+                &[("cert_mount", "mtls"), ("cert_role", "sealwire")],
+            ]
+            .concat(),
             certificate("mtls", Some("sealwire")),
         ),
         (
@@ -158,7 +245,10 @@ fn each_way_to_log_in_to_transit_is_read() {
         ),
     ];
     for (changes, options) in cases {
-        assert_eq!(parse("transit", &changed(TRANSIT, changes)), Ok(ProviderSettings::Transit(options.clone())));
+        assert_eq!(
+            parse("transit", &changed(TRANSIT, changes)),
+            Ok(ProviderSettings::Transit(options.clone()))
+        );
     }
 }
 
@@ -176,7 +266,8 @@ fn every_setting_that_is_needed_is_named_when_it_is_missing() {
         for (name, _) in settings {
             let error = parse(kind, &changed(settings, &[(name, "")])).unwrap_err();
             let problem = error.strip_prefix(&format!("provider `main`: {name}: "));
-            let named = problem.is_some_and(|text| text.starts_with("missing") || text.starts_with("is required"));
+            let named = problem
+                .is_some_and(|text| text.starts_with("missing") || text.starts_with("is required"));
             assert!(named, "{kind}: {error}");
         }
         let secret = "0123456789abcdef".repeat(4);
@@ -198,8 +289,14 @@ fn every_setting_that_is_needed_is_named_when_it_is_missing() {
             } else {
                 "a setting is unknown, ".to_owned()
             };
-            assert!(error.starts_with(&format!("provider `main`: {start}")), "{error}");
-            assert!(!error.contains("hunter") && (shown || !error.contains(unknown)), "{error}");
+            assert!(
+                error.starts_with(&format!("provider `main`: {start}")),
+                "{error}"
+            );
+            assert!(
+                !error.contains("hunter") && (shown || !error.contains(unknown)),
+                "{error}"
+            );
         }
     }
 }
@@ -208,7 +305,10 @@ fn every_setting_that_is_needed_is_named_when_it_is_missing() {
 fn a_setting_of_another_way_to_log_in_is_unknown() {
     let both = changed(TRANSIT, &[("role_id", "hunter2-value")]);
     let error = parse("transit", &both).unwrap_err();
-    assert!(error.starts_with("provider `main`: role_id: unknown"), "{error}");
+    assert!(
+        error.starts_with("provider `main`: role_id: unknown"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -223,7 +323,12 @@ fn malformed_values_are_named_but_never_repeated() {
         ("environment", &[], "variable", "hunter2"),
         ("environment", &[], "variable", "1HUNTER2"),
         ("environment", &[], "variable", "HUNTER2 "),
-        ("pkcs11", PKCS11, "token", "hunter2-hunter2-hunter2-hunter2-h"),
+        (
+            "pkcs11",
+            PKCS11,
+            "token",
+            "hunter2-hunter2-hunter2-hunter2-h",
+        ),
         ("pkcs11", PKCS11, "serial", "hunter2-hunter2-h"),
         ("pkcs11", PKCS11, "key_id", "hunter2"),
         ("pkcs11", PKCS11, "key_id", "123"),
@@ -242,10 +347,30 @@ fn malformed_values_are_named_but_never_repeated() {
         ("awskms", AWS_KMS, "request_timeout_ms", "60001"),
         ("transit", TRANSIT, "connect_timeout_ms", "+500"),
         ("transit", TRANSIT, "request_timeout_ms", "5s"),
-        ("transit", TRANSIT, "address", "http://hunter2.internal:8200"),
-        ("transit", TRANSIT, "address", "http://127.0.0.1.hunter2:8200"),
-        ("transit", TRANSIT, "address", "http://localhost@hunter2:8200"),
-        ("transit", TRANSIT, "address", "https://me:hunter2@vault:8200"),
+        (
+            "transit",
+            TRANSIT,
+            "address",
+            "http://hunter2.internal:8200",
+        ),
+        (
+            "transit",
+            TRANSIT,
+            "address",
+            "http://127.0.0.1.hunter2:8200",
+        ),
+        (
+            "transit",
+            TRANSIT,
+            "address",
+            "http://localhost@hunter2:8200",
+        ),
+        (
+            "transit",
+            TRANSIT,
+            "address",
+            "https://me:hunter2@vault:8200",
+        ),
         ("transit", TRANSIT, "address", "https://vault:8200/hunter2"),
         ("transit", TRANSIT, "address", "https://vault:8200/?hunter2"),
         ("transit", TRANSIT, "address", "https://vault:8200/#hunter2"),
@@ -266,7 +391,10 @@ fn malformed_values_are_named_but_never_repeated() {
     ];
     for &(kind, settings, name, value) in cases {
         let error = parse(kind, &changed(settings, &[(name, value)])).unwrap_err();
-        assert!(error.starts_with(&format!("provider `main`: {name}: ")), "{name} {value:?}: {error}");
+        assert!(
+            error.starts_with(&format!("provider `main`: {name}: ")),
+            "{name} {value:?}: {error}"
+        );
         assert!(
             !error.contains("hunter2")
                 && !error.contains("HUNTER2")
@@ -276,7 +404,10 @@ fn malformed_values_are_named_but_never_repeated() {
         );
     }
     let empty = parse("file", &[("path", "")]).unwrap_err();
-    assert!(empty.starts_with("provider `main`: path: must be "), "{empty}");
+    assert!(
+        empty.starts_with("provider `main`: path: must be "),
+        "{empty}"
+    );
 }
 
 #[test]
@@ -293,19 +424,35 @@ fn names_and_kinds_are_checked() {
     let long = "a".repeat(NAME_BYTES_MAX + 1);
     for name in ["", "Main", "a b", "a.b", "\u{e9}", "a\n", long.as_str()] {
         let error = check(name, "file").unwrap_err();
-        assert!(error.contains("the name must be") && error.is_ascii() && !error.contains('\n'), "{error}");
+        assert!(
+            error.contains("the name must be") && error.is_ascii() && !error.contains('\n'),
+            "{error}"
+        );
     }
     for kind in ["", "File", "vault", "hunter2"] {
         let error = check("main", kind).unwrap_err();
-        assert!(error.contains("the kind must be one of") && !error.contains("hunter2"), "{error}");
+        assert!(
+            error.contains("the kind must be one of") && !error.contains("hunter2"),
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn public_fields_say_where_the_kek_is_and_name_no_credential() {
     let cases: &[(&str, Table, Table, &str)] = &[
-        ("file", &[("path", "kek.key")], &[], "path=/etc/sealwire/kek.key"),
-        ("environment", &[("variable", "SEALWIRE_KEK")], &[], "variable=SEALWIRE_KEK"),
+        (
+            "file",
+            &[("path", "kek.key")],
+            &[],
+            "path=/etc/sealwire/kek.key",
+        ),
+        (
+            "environment",
+            &[("variable", "SEALWIRE_KEK")],
+            &[],
+            "variable=SEALWIRE_KEK",
+        ),
         (
             "pkcs11",
             PKCS11,
@@ -321,14 +468,23 @@ fn public_fields_say_where_the_kek_is_and_name_no_credential() {
         (
             "transit",
             TRANSIT,
-            &[("auth", "approle"), ("token_file", ""), ("role_id", "r"), ("secret_id_file", "s"), ("namespace", "n")],
+            &[
+                ("auth", "approle"),
+                ("token_file", ""),
+                ("role_id", "r"),
+                ("secret_id_file", "s"),
+                ("namespace", "n"),
+            ],
             "address=https://vault.internal:8200 auth=approle key=sealwire mount=transit namespace=n",
         ),
     ];
     for (kind, settings, more, expected) in cases {
         let settings = parse(kind, &changed(settings, more)).unwrap();
-        let fields: Vec<String> =
-            settings.public_fields().into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let fields: Vec<String> = settings
+            .public_fields()
+            .into_iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
         assert_eq!(fields.join(" "), *expected);
         assert_eq!(settings.kind().name(), *kind);
     }
@@ -341,7 +497,8 @@ const VARIABLE: &str = "SEALWIRE_TEST_SETTINGS_KEK";
 #[test]
 fn each_kind_is_parsed_built_and_used() {
     let hsm = SoftHsm::new().unwrap_or_else(|error| panic!("{error}"));
-    hsm.add_token("sealwire", "correct-pin").unwrap_or_else(|error| panic!("{error}"));
+    hsm.add_token("sealwire", "correct-pin")
+        .unwrap_or_else(|error| panic!("{error}"));
     let status = child::command("settings::tests::child_process")
         .env(FOLDER, hsm.folder())
         .env("SEALWIRE_TEST_SETTINGS_MODULE", hsm.module())
@@ -355,7 +512,9 @@ fn each_kind_is_parsed_built_and_used() {
 /// The child process of the test above; passes at once if that test did not start it.
 #[tokio::test]
 async fn child_process() {
-    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
+        return;
+    };
     let write = |name: &str, text: &str| {
         fs::write(folder.join(name), text).unwrap();
         fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o600)).unwrap();
@@ -363,11 +522,21 @@ async fn child_process() {
     write("kek.key", &"0f".repeat(32));
     write("pin", "correct-pin");
     write("token", "hunter2");
-    write("aws", "[default]\naws_access_key_id = id\naws_secret_access_key = hunter2\n");
+    write(
+        "aws",
+        "[default]\naws_access_key_id = id\naws_secret_access_key = hunter2\n",
+    );
     let certificates = Certificates::make(&folder, "sealwire").unwrap();
-    let (ca, module) = (certificates.ca.display().to_string(), std::env::var("SEALWIRE_TEST_SETTINGS_MODULE").unwrap());
+    let (ca, module) = (
+        certificates.ca.display().to_string(),
+        std::env::var("SEALWIRE_TEST_SETTINGS_MODULE").unwrap(),
+    );
     let root = Box::new(zeroize::Zeroizing::new([7; 32]));
-    let slot = WrapSlot { set: [1; 16], root: [2; 16], number: 3 };
+    let slot = WrapSlot {
+        set: [1; 16],
+        root: [2; 16],
+        number: 3,
+    };
     let encoded = BASE64.encode(root.as_slice());
     let response = |fields: String| {
         let server = TransitServer::start(&certificates).unwrap();
@@ -378,20 +547,37 @@ async fn child_process() {
     let kms = response(format!(r#"{{"Plaintext":"{encoded}","KeyId":"k"}}"#));
     let (vault_url, kms_url) = (vault.address(), kms.address());
     let pkcs11 = changed(PKCS11, &[("module", &module), ("pin_file", "pin")]);
-    let Ok(ProviderSettings::Pkcs11(options)) = ProviderSettings::parse("main", "pkcs11", &table(&pkcs11), &folder)
+    let Ok(ProviderSettings::Pkcs11(options)) =
+        ProviderSettings::parse("main", "pkcs11", &table(&pkcs11), &folder)
     else {
         panic!("not read")
     };
     Pkcs11Provider::new(options).generate_key().await.unwrap();
-    let long = [("connect_timeout_ms", "60000"), ("request_timeout_ms", "60000"), ("ca", &ca)];
-    let by_file = [("endpoint_url", &*kms_url), ("credentials", "file"), ("credentials_file", "aws")];
+    let long = [
+        ("connect_timeout_ms", "60000"),
+        ("request_timeout_ms", "60000"),
+        ("ca", &ca),
+    ];
+    let by_file = [
+        ("endpoint_url", &*kms_url),
+        ("credentials", "file"),
+        ("credentials_file", "aws"),
+    ];
     type Case<'a> = (&'a str, Vec<(&'a str, &'a str)>, Option<&'a [u8]>);
     let cases: [Case; 5] = [
         ("file", vec![("path", "kek.key")], None),
         ("environment", vec![("variable", VARIABLE)], None),
         ("pkcs11", pkcs11, None),
-        ("awskms", changed(AWS_KMS, &[&by_file[..], &long].concat()), Some(b"a copy")),
-        ("transit", changed(TRANSIT, &[&[("address", &*vault_url)][..], &long].concat()), Some(b"vault:v1:AAAA")),
+        (
+            "awskms",
+            changed(AWS_KMS, &[&by_file[..], &long].concat()),
+            Some(b"a copy"),
+        ),
+        (
+            "transit",
+            changed(TRANSIT, &[&[("address", &*vault_url)][..], &long].concat()),
+            Some(b"vault:v1:AAAA"),
+        ),
     ];
     for (kind, settings, recorded) in cases {
         let settings = ProviderSettings::parse("main", kind, &table(&settings), &folder).unwrap();
@@ -402,13 +588,20 @@ async fn child_process() {
             }
             provider => provider.unwrap(),
         };
-        assert_eq!((provider.kind(), provider.kind().name()), (settings.kind(), kind));
+        assert_eq!(
+            (provider.kind(), provider.kind().name()),
+            (settings.kind(), kind)
+        );
         // The servers know recorded responses alone.
         let copy = match recorded {
             Some(copy) => copy.to_vec(),
             None => provider.wrap(&root, &slot).await.unwrap(),
         };
-        assert_eq!(provider.unwrap(&copy, &slot).await, Ok(root.clone()), "{kind}");
+        assert_eq!(
+            provider.unwrap(&copy, &slot).await,
+            Ok(root.clone()),
+            "{kind}"
+        );
         let longer = vec![b'x'; crate::WRAPPED_BYTES_MAX + 1];
         let result = provider.unwrap(&longer, &slot).await;
         assert!(
@@ -420,11 +613,25 @@ async fn child_process() {
 
 #[test]
 fn secret_files_are_the_files_whose_permissions_matter() {
-    let certificate: Table =
-        &[("auth", "certificate"), ("token_file", ""), ("client_certificate", "c.pem"), ("client_key", "c.key")];
-    let role: Table = &[("auth", "approle"), ("token_file", ""), ("role_id", "4711"), ("secret_id_file", "secret-id")];
+    let certificate: Table = &[
+        ("auth", "certificate"),
+        ("token_file", ""),
+        ("client_certificate", "c.pem"),
+        ("client_key", "c.key"),
+    ];
+    let role: Table = &[
+        ("auth", "approle"),
+        ("token_file", ""),
+        ("role_id", "4711"),
+        ("secret_id_file", "secret-id"),
+    ];
     let cases: &[(&str, Table, Table, &str)] = &[
-        ("file", &[("path", "kek.key")], &[], "path=/etc/sealwire/kek.key"),
+        (
+            "file",
+            &[("path", "kek.key")],
+            &[],
+            "path=/etc/sealwire/kek.key",
+        ),
         ("environment", &[("variable", "SEALWIRE_KEK")], &[], ""),
         ("pkcs11", PKCS11, &[], "pin_file=/etc/sealwire/secrets/pin"),
         ("awskms", AWS_KMS, &[], ""),
@@ -437,36 +644,74 @@ fn secret_files_are_the_files_whose_permissions_matter() {
         (
             "awskms",
             AWS_KMS,
-            &[("credentials", "web_identity"), ("role_arn", ROLE_ARN), ("web_identity_token_file", "token")],
+            &[
+                ("credentials", "web_identity"),
+                ("role_arn", ROLE_ARN),
+                ("web_identity_token_file", "token"),
+            ],
             "",
         ),
         ("transit", TRANSIT, &[], "token_file=/etc/sealwire/token"),
-        ("transit", TRANSIT, role, "secret_id_file=/etc/sealwire/secret-id"),
-        ("transit", TRANSIT, certificate, "client_key=/etc/sealwire/c.key"),
+        (
+            "transit",
+            TRANSIT,
+            role,
+            "secret_id_file=/etc/sealwire/secret-id",
+        ),
+        (
+            "transit",
+            TRANSIT,
+            certificate,
+            "client_key=/etc/sealwire/c.key",
+        ),
     ];
     for (kind, settings, changes, expected) in cases {
         let settings = parse(kind, &changed(settings, changes)).unwrap();
-        let files: Vec<String> =
-            secret_files(&settings).iter().map(|(name, file)| format!("{name}={}", file.display())).collect();
+        let files: Vec<String> = secret_files(&settings)
+            .iter()
+            .map(|(name, file)| format!("{name}={}", file.display()))
+            .collect();
         assert_eq!(files.join(" "), *expected);
     }
 }
 
 fn secret_files(settings: &ProviderSettings) -> Vec<(&'static str, &Path)> {
-    let files = settings.files().into_iter().filter(|(_, _, kind)| *kind == FileKind::Secret);
+    let files = settings
+        .files()
+        .into_iter()
+        .filter(|(_, _, kind)| *kind == FileKind::Secret);
     files.map(|(name, file, _)| (name, file)).collect()
 }
 
 #[test]
 fn a_recovery_public_key_is_a_file() {
-    let shares = ProviderSettings::Shares { public_key: "/etc/sealwire/recovery.pub".into() };
-    assert_eq!(parse("shares", &[("public_key", "recovery.pub")]).as_ref(), Ok(&shares));
-    assert_eq!((shares.kind().name(), secret_files(&shares)), ("shares", vec![]), "nothing in it is secret");
-    let public_key = ("public_key", Path::new("/etc/sealwire/recovery.pub"), FileKind::Public);
+    let shares = ProviderSettings::Shares {
+        public_key: "/etc/sealwire/recovery.pub".into(),
+    };
+    assert_eq!(
+        parse("shares", &[("public_key", "recovery.pub")]).as_ref(),
+        Ok(&shares)
+    );
+    assert_eq!(
+        (shares.kind().name(), secret_files(&shares)),
+        ("shares", vec![]),
+        "nothing in it is secret"
+    );
+    let public_key = (
+        "public_key",
+        Path::new("/etc/sealwire/recovery.pub"),
+        FileKind::Public,
+    );
     assert_eq!(shares.files(), [public_key]);
-    assert_eq!(shares.public_fields()["public_key"], "/etc/sealwire/recovery.pub");
+    assert_eq!(
+        shares.public_fields()["public_key"],
+        "/etc/sealwire/recovery.pub"
+    );
     let missing = parse("shares", &[]).unwrap_err();
-    assert!(missing.contains("public_key: missing, and kind shares needs it"), "{missing}");
+    assert!(
+        missing.contains("public_key: missing, and kind shares needs it"),
+        "{missing}"
+    );
     let unknown = parse("shares", &[("public_key", "recovery.pub"), ("share", "1")]).unwrap_err();
     assert!(unknown.contains("share"), "{unknown}");
 }

@@ -12,7 +12,12 @@ fn shares(threshold: u8, total: u8) -> Vec<Share> {
 
 /// Joins the shares with these numbers.
 fn joined(shares: &[Share], numbers: &[u8]) -> Result<Zeroizing<[u8; 32]>, JoinError> {
-    join(&numbers.iter().map(|&number| shares[usize::from(number) - 1].clone()).collect::<Vec<_>>())
+    join(
+        &numbers
+            .iter()
+            .map(|&number| shares[usize::from(number) - 1].clone())
+            .collect::<Vec<_>>(),
+    )
 }
 
 #[test]
@@ -21,18 +26,36 @@ fn any_threshold_of_shares_joins_to_the_secret() {
     let numbers: Vec<u8> = three_of_five.iter().map(Share::index).collect();
     assert_eq!(numbers, [1, 2, 3, 4, 5]);
     for chosen in 0..1 << 5 {
-        let numbers: Vec<u8> = (1..=5).filter(|number| chosen >> (number - 1) & 1 == 1).collect();
+        let numbers: Vec<u8> = (1..=5)
+            .filter(|number| chosen >> (number - 1) & 1 == 1)
+            .collect();
         let result = joined(&three_of_five, &numbers);
         match numbers.len() {
-            0 => assert_eq!(result, Err(JoinError::TooFew { given: 0, threshold: 0 })),
-            given @ 1..3 => assert_eq!(result, Err(JoinError::TooFew { given, threshold: 3 })),
+            0 => assert_eq!(
+                result,
+                Err(JoinError::TooFew {
+                    given: 0,
+                    threshold: 0
+                })
+            ),
+            given @ 1..3 => assert_eq!(
+                result,
+                Err(JoinError::TooFew {
+                    given,
+                    threshold: 3
+                })
+            ),
             _ => assert_eq!(*result.unwrap(), SECRET, "{numbers:?}"),
         }
     }
     for (threshold, total) in [(2, 2), (2, 255), (255, 255), (16, 20)] {
         let mut shares = shares(threshold, total);
         shares.reverse();
-        assert_eq!(*join(&shares[..usize::from(threshold)]).unwrap(), SECRET, "{threshold} of {total}");
+        assert_eq!(
+            *join(&shares[..usize::from(threshold)]).unwrap(),
+            SECRET,
+            "{threshold} of {total}"
+        );
     }
 }
 
@@ -47,15 +70,36 @@ fn a_threshold_that_cannot_be_is_rejected() {
 #[test]
 fn shares_that_do_not_belong_together_do_not_join() {
     let ours = shares(3, 5);
-    assert_eq!(joined(&ours, &[1, 2, 2]), Err(JoinError::DuplicateIndex { index: 2 }));
-    assert_eq!(joined(&ours, &[1, 2, 3, 1]), Err(JoinError::DuplicateIndex { index: 1 }));
+    assert_eq!(
+        joined(&ours, &[1, 2, 2]),
+        Err(JoinError::DuplicateIndex { index: 2 })
+    );
+    assert_eq!(
+        joined(&ours, &[1, 2, 3, 1]),
+        Err(JoinError::DuplicateIndex { index: 1 })
+    );
     type Change = fn(&mut Share);
     let others: [(Change, JoinError); 5] = [
-        (|share| share.set[15] ^= 1, JoinError::OtherKey { position: 3 }),
-        (|share| share.key[0] ^= 1, JoinError::OtherKey { position: 3 }),
-        (|share| share.split[3] ^= 1, JoinError::OtherSplit { position: 3 }),
-        (|share| share.threshold = 2, JoinError::OtherSplit { position: 3 }),
-        (|share| share.total = 6, JoinError::OtherSplit { position: 3 }),
+        (
+            |share| share.set[15] ^= 1,
+            JoinError::OtherKey { position: 3 },
+        ),
+        (
+            |share| share.key[0] ^= 1,
+            JoinError::OtherKey { position: 3 },
+        ),
+        (
+            |share| share.split[3] ^= 1,
+            JoinError::OtherSplit { position: 3 },
+        ),
+        (
+            |share| share.threshold = 2,
+            JoinError::OtherSplit { position: 3 },
+        ),
+        (
+            |share| share.total = 6,
+            JoinError::OtherSplit { position: 3 },
+        ),
     ];
     for (other, error) in others {
         let mut shares = ours[..3].to_vec();
@@ -70,7 +114,12 @@ fn shares_that_do_not_belong_together_do_not_join() {
     false_share.split = ours[0].split;
     let three = [ours[0].clone(), ours[1].clone(), false_share.clone()];
     assert_ne!(*join(&three).unwrap(), SECRET);
-    let four = [ours[0].clone(), ours[1].clone(), ours[2].clone(), false_share];
+    let four = [
+        ours[0].clone(),
+        ours[1].clone(),
+        ours[2].clone(),
+        false_share,
+    ];
     assert_eq!(join(&four), Err(JoinError::Contradiction));
 }
 
@@ -82,7 +131,10 @@ fn fixed_shares_still_join() {
         "sws1:AaWlpaWlpaWlpaWlpaWlpaUBAgMEBQoLDA0C_wJjfj5JQik7FB7lrvPMmKf0kJWdeHdWXyZpCBAE4-bJgWcPw9M",
         "sws1:AaWlpaWlpaWlpaWlpaWlpaUBAgMEBQoLDA0C__-e11I4hmIcLpHaVF2enhYRidgVPoS43SvRrXAwhtfdwYpJzxI",
     ];
-    let shares: Vec<Share> = texts.iter().map(|text| Share::parse(text).unwrap()).collect();
+    let shares: Vec<Share> = texts
+        .iter()
+        .map(|text| Share::parse(text).unwrap())
+        .collect();
     for pair in [[0, 1], [0, 2], [1, 2], [2, 0]] {
         assert_eq!(*join(&pair.map(|at| shares[at].clone())).unwrap(), SECRET);
     }
@@ -107,7 +159,10 @@ fn each_byte_of_a_coefficient_is_uniform() {
     // 250 expected, standard deviation 15.8: beyond 9 of these by chance in less than one of 10^15 runs.
     for counts in counts {
         for (value, count) in counts.into_iter().enumerate() {
-            assert!((108..=392).contains(&count), "{value:02x} occurs {count} times of 64,000");
+            assert!(
+                (108..=392).contains(&count),
+                "{value:02x} occurs {count} times of 64,000"
+            );
         }
     }
 }
@@ -126,7 +181,12 @@ fn each_altered_character_is_found() {
         }
         assert!(Share::parse(&text[..at]).is_err(), "cut at {at}");
     }
-    for text in [format!("{}A", *text), format!("{}=", *text), text.replacen("sws1", "sws2", 1), text.to_uppercase()] {
+    for text in [
+        format!("{}A", *text),
+        format!("{}=", *text),
+        text.replacen("sws1", "sws2", 1),
+        text.to_uppercase(),
+    ] {
         assert_eq!(Share::parse(&text), Err(ShareError::Form));
     }
     assert!(Share::parse(&format!(" \t{}\r\n", *text)).is_ok());
@@ -143,9 +203,24 @@ fn a_good_checksum_does_not_excuse_bad_numbers() {
     for version in [0, 2, 255] {
         assert_eq!(body(version, [2, 3, 3]), Err(ShareError::Version(version)));
     }
-    for [threshold, total, index] in [[0, 3, 1], [1, 3, 1], [4, 3, 1], [2, 3, 0], [2, 3, 4], [0, 0, 0], [2, 1, 1]] {
+    for [threshold, total, index] in [
+        [0, 3, 1],
+        [1, 3, 1],
+        [4, 3, 1],
+        [2, 3, 0],
+        [2, 3, 4],
+        [0, 0, 0],
+        [2, 1, 1],
+    ] {
         let result = body(1, [threshold, total, index]);
-        assert_eq!(result, Err(ShareError::Numbers { index, total, threshold }));
+        assert_eq!(
+            result,
+            Err(ShareError::Numbers {
+                index,
+                total,
+                threshold
+            })
+        );
     }
 }
 

@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep_until};
 use zeroize::Zeroizing;
 
 use super::{
-    FailedRequest, LoginAllowance, SecretIdSource, SecretText, TransitClient, TransitLogin, data_of, wrong_answer,
+    FailedRequest, LoginAllowance, SecretIdSource, SecretText, TransitClient, TransitLogin,
+    data_of, wrong_answer,
 };
 use crate::ProviderError;
 use crate::secret_file::read_secret_line;
@@ -41,7 +42,13 @@ enum TokenState {
 
 impl ClientToken {
     fn new(secret: Zeroizing<String>, ttl: Duration, renewable: bool) -> Self {
-        Self { secret, issued_ttl: ttl, ttl, granted: Instant::now(), renewable }
+        Self {
+            secret,
+            issued_ttl: ttl,
+            ttl,
+            granted: Instant::now(),
+            renewable,
+        }
     }
 
     fn state(&self, now: Instant) -> TokenState {
@@ -119,8 +126,11 @@ impl TransitClient {
         let (inner, rejected) = (Arc::clone(self), logins.rejected.take());
         let had_rejected = rejected.is_some();
         let result = tokio::spawn(async move { inner.usable_token(rejected).await }).await;
-        let ended =
-            |_| FailedRequest::from(ProviderError::Unavailable("transit login: the runtime is shutting down".into()));
+        let ended = |_| {
+            FailedRequest::from(ProviderError::Unavailable(
+                "transit login: the runtime is shutting down".into(),
+            ))
+        };
         let (token, logged_in) = result.map_err(ended)??;
         // A token that another call got in the meantime counts as a login, too.
         logins.used |= logged_in || had_rejected;
@@ -134,8 +144,11 @@ impl TransitClient {
     ) -> Result<(Arc<ClientToken>, bool), FailedRequest> {
         let mut session = self.session.lock().await;
         let current = session.token.clone();
-        let is_rejected =
-            |token: &ClientToken| rejected.as_ref().is_some_and(|rejected| *rejected.secret == *token.secret);
+        let is_rejected = |token: &ClientToken| {
+            rejected
+                .as_ref()
+                .is_some_and(|rejected| *rejected.secret == *token.secret)
+        };
         let Some(token) = current.filter(|token| !is_rejected(token)) else {
             session.token = None;
             return Ok((self.log_in(&mut session, rejected.as_deref()).await?, true));
@@ -173,17 +186,25 @@ impl TransitClient {
             TransitLogin::TokenFile(file) => {
                 let secret = self.read_line(file).await?;
                 if rejected.is_some_and(|rejected| *rejected.secret == *secret) {
-                    let text = format!("transit login: the server does not accept the token in {}", file.display());
+                    let text = format!(
+                        "transit login: the server does not accept the token in {}",
+                        file.display()
+                    );
                     return Err(FailedRequest::of_response(ProviderError::Denied(text)));
                 }
                 self.look_up(secret).await?
             }
-            TransitLogin::AppRole { mount, role_id, secret_id } => {
+            TransitLogin::AppRole {
+                mount,
+                role_id,
+                secret_id,
+            } => {
                 let secret_id = match secret_id {
                     SecretIdSource::File(file) => self.read_line(file).await?,
-                    SecretIdSource::Wrapped { file, creation_path } => {
-                        self.unwrap_secret_id(session, file, creation_path).await?
-                    }
+                    SecretIdSource::Wrapped {
+                        file,
+                        creation_path,
+                    } => self.unwrap_secret_id(session, file, creation_path).await?,
                 };
                 let fields = [("role_id", role_id.as_str()), ("secret_id", &secret_id)];
                 self.log_in_at(mount, &fields).await?
@@ -195,40 +216,79 @@ impl TransitClient {
         };
         let token = Arc::new(token);
         session.token = Some(Arc::clone(&token));
-        let renewal = token.can_renew().then(|| tokio::spawn(keep_renewed(Arc::downgrade(self))).abort_handle());
+        let renewal = token
+            .can_renew()
+            .then(|| tokio::spawn(keep_renewed(Arc::downgrade(self))).abort_handle());
         self.replace_renewal(renewal);
         Ok(token)
     }
 
     /// Logs in at `auth/MOUNT/login`.
-    async fn log_in_at(&self, mount: &str, fields: &[(&str, &str)]) -> Result<ClientToken, FailedRequest> {
-        let response = self.send("login", Method::POST, &format!("auth/{mount}/login"), None, fields).await?;
+    async fn log_in_at(
+        &self,
+        mount: &str,
+        fields: &[(&str, &str)],
+    ) -> Result<ClientToken, FailedRequest> {
+        let response = self
+            .send(
+                "login",
+                Method::POST,
+                &format!("auth/{mount}/login"),
+                None,
+                fields,
+            )
+            .await?;
         if response.status == StatusCode::BAD_REQUEST {
             let text = "transit login: status 400: the server does not accept the credential";
-            return Err(FailedRequest::of_response(ProviderError::Denied(text.into())));
+            return Err(FailedRequest::of_response(ProviderError::Denied(
+                text.into(),
+            )));
         }
         FailedRequest::of_status("login", response.status).map_or(Ok(()), Err)?;
         let auth = auth_of("login", &response.body)?;
-        Ok(ClientToken::new(auth.client_token.0, seconds(auth.lease_duration), auth.renewable))
+        Ok(ClientToken::new(
+            auth.client_token.0,
+            seconds(auth.lease_duration),
+            auth.renewable,
+        ))
     }
 
     /// Finds out how long a token lives. A policy can forbid to ask; then the token is used as it is.
     async fn look_up(&self, secret: Zeroizing<String>) -> Result<ClientToken, FailedRequest> {
-        let response = self.send("login", Method::GET, "auth/token/lookup-self", Some(&secret), &[]).await?;
+        let response = self
+            .send(
+                "login",
+                Method::GET,
+                "auth/token/lookup-self",
+                Some(&secret),
+                &[],
+            )
+            .await?;
         if response.status == StatusCode::FORBIDDEN {
             return Ok(ClientToken::new(secret, Duration::ZERO, false));
         }
         FailedRequest::of_status("login", response.status).map_or(Ok(()), Err)?;
-        let data: LookupData = data_of("login", &response.body).map_err(FailedRequest::of_response)?;
+        let data: LookupData =
+            data_of("login", &response.body).map_err(FailedRequest::of_response)?;
         Ok(ClientToken::new(secret, seconds(data.ttl), data.renewable))
     }
 
     /// Renews a token. The server can return it with a shorter lifetime than before.
     async fn renew(&self, token: &ClientToken) -> Result<Arc<ClientToken>, FailedRequest> {
-        let response = self.send("renew", Method::POST, "auth/token/renew-self", Some(&token.secret), &[]).await?;
+        let response = self
+            .send(
+                "renew",
+                Method::POST,
+                "auth/token/renew-self",
+                Some(&token.secret),
+                &[],
+            )
+            .await?;
         if response.status == StatusCode::BAD_REQUEST {
             let text = "transit renew: status 400: the token cannot be renewed";
-            return Err(FailedRequest::of_response(ProviderError::Denied(text.into())));
+            return Err(FailedRequest::of_response(ProviderError::Denied(
+                text.into(),
+            )));
         }
         FailedRequest::of_status("renew", response.status).map_or(Ok(()), Err)?;
         let auth = auth_of("renew", &response.body)?;
@@ -252,40 +312,76 @@ impl TransitClient {
         let wrapping = match (self.read_line(file).await, &session.unwrapped) {
             // A file that is removed after its use is not missed.
             (Err(_), Some((_, secret_id))) => return Ok(secret_id.clone()),
-            (Ok(wrapping), Some((spent, secret_id))) if wrapping == *spent => return Ok(secret_id.clone()),
+            (Ok(wrapping), Some((spent, secret_id))) if wrapping == *spent => {
+                return Ok(secret_id.clone());
+            }
             (wrapping, _) => wrapping?,
         };
         let what = "unwrap";
         let spent = || {
             let text = "the wrapping token is spent, expired or unknown; if you did not use it, someone else has the secret id";
-            FailedRequest::of_response(ProviderError::Denied(format!("transit {what}: {}: {text}", file.display())))
+            FailedRequest::of_response(ProviderError::Denied(format!(
+                "transit {what}: {}: {text}",
+                file.display()
+            )))
         };
         let fields = [("token", wrapping.as_str())];
-        let response = self.send(what, Method::POST, "sys/wrapping/lookup", None, &fields).await?;
-        if matches!(response.status, StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN | StatusCode::NO_CONTENT) {
+        let response = self
+            .send(what, Method::POST, "sys/wrapping/lookup", None, &fields)
+            .await?;
+        if matches!(
+            response.status,
+            StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN | StatusCode::NO_CONTENT
+        ) {
             return Err(spent());
         }
         FailedRequest::of_status(what, response.status).map_or(Ok(()), Err)?;
-        let data: WrappingData = data_of(what, &response.body).map_err(FailedRequest::of_response)?;
+        let data: WrappingData =
+            data_of(what, &response.body).map_err(FailedRequest::of_response)?;
         if data.creation_path != creation_path {
-            let text = format!("{}: the wrapping token was not made at {creation_path}", file.display());
-            return Err(FailedRequest::of_response(ProviderError::Denied(format!("transit {what}: {text}"))));
+            let text = format!(
+                "{}: the wrapping token was not made at {creation_path}",
+                file.display()
+            );
+            return Err(FailedRequest::of_response(ProviderError::Denied(format!(
+                "transit {what}: {text}"
+            ))));
         }
-        let response = self.send(what, Method::POST, "sys/wrapping/unwrap", Some(&wrapping), &[]).await;
+        let response = self
+            .send(
+                what,
+                Method::POST,
+                "sys/wrapping/unwrap",
+                Some(&wrapping),
+                &[],
+            )
+            .await;
         // The server may have unwrapped it although its response did not arrive, so this request is not repeated.
-        let response = response.map_err(|failed| FailedRequest { transient: false, ..failed })?;
-        if matches!(response.status, StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN | StatusCode::NO_CONTENT) {
+        let response = response.map_err(|failed| FailedRequest {
+            transient: false,
+            ..failed
+        })?;
+        if matches!(
+            response.status,
+            StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN | StatusCode::NO_CONTENT
+        ) {
             return Err(spent());
         }
         FailedRequest::of_status(what, response.status).map_or(Ok(()), Err)?;
-        let data: SecretIdData = data_of(what, &response.body).map_err(FailedRequest::of_response)?;
+        let data: SecretIdData =
+            data_of(what, &response.body).map_err(FailedRequest::of_response)?;
         session.unwrapped = Some((wrapping, data.secret_id.0.clone()));
         Ok(data.secret_id.0)
     }
 
     async fn read_line(&self, file: &Path) -> Result<Zeroizing<String>, FailedRequest> {
         let (file, place) = (file.to_owned(), file.display().to_string());
-        let read = self.client.files.reader.run(&place, move || read_secret_line(&file)).await;
+        let read = self
+            .client
+            .files
+            .reader
+            .run(&place, move || read_secret_line(&file))
+            .await;
         read.map_err(FailedRequest::from)
     }
 
@@ -312,14 +408,17 @@ impl TransitClient {
         }
         match self.renew(&token).await {
             Ok(renewed) => {
-                let next = renewed.can_renew().then(|| renewed.due().max(now + RENEWAL_PAUSE_MIN));
+                let next = renewed
+                    .can_renew()
+                    .then(|| renewed.due().max(now + RENEWAL_PAUSE_MIN));
                 session.token = Some(renewed);
                 next
             }
             Err(failed) => {
                 tracing::warn!(error = %failed.error, "the transit token was not renewed");
                 let left = (token.granted + token.ttl).saturating_duration_since(now);
-                (!failed.responded || failed.transient).then(|| now + (left / 4).max(RENEWAL_PAUSE_MIN))
+                (!failed.responded || failed.transient)
+                    .then(|| now + (left / 4).max(RENEWAL_PAUSE_MIN))
             }
         }
     }
@@ -328,7 +427,9 @@ impl TransitClient {
 /// Renews the token at two thirds of its lifetime, until it cannot be renewed or the provider is dropped.
 async fn keep_renewed(inner: Weak<TransitClient>) {
     while let Some(inner_now) = inner.upgrade() {
-        let Some(next) = inner_now.renew_if_due().await else { return };
+        let Some(next) = inner_now.renew_if_due().await else {
+            return;
+        };
         drop(inner_now);
         sleep_until(next).await;
     }

@@ -94,16 +94,41 @@ pub(crate) fn lower_axis(
     (top, ground): (f64, f64),
 ) {
     let half = |label: &str| label.chars().count() as f64 * LETTER / 2.0;
-    let place = |tick: f64| Some((left + scale.place(tick)? * (right - left), label(tick), scale.is_major(tick)));
+    let place = |tick: f64| {
+        Some((
+            left + scale.place(tick)? * (right - left),
+            label(tick),
+            scale.is_major(tick),
+        ))
+    };
     let ticks: Vec<_> = scale.ticks().into_iter().filter_map(place).collect();
-    let meet = |pair: &[(f64, String, bool)]| pair[1].0 - pair[0].0 < half(&pair[0].1) + half(&pair[1].1) + LETTER;
+    let meet = |pair: &[(f64, String, bool)]| {
+        pair[1].0 - pair[0].0 < half(&pair[0].1) + half(&pair[1].1) + LETTER
+    };
     let crowded = ticks.windows(2).any(meet);
     let mut free = f64::MIN;
     for (x, label, is_major) in &ticks {
         let (at, half) = (Px(*x), half(label));
-        svg.leaf("line", &[("class", &"grid"), ("x1", &at), ("x2", &at), ("y1", &Px(top)), ("y2", &Px(ground))]);
+        svg.leaf(
+            "line",
+            &[
+                ("class", &"grid"),
+                ("x1", &at),
+                ("x2", &at),
+                ("y1", &Px(top)),
+                ("y2", &Px(ground)),
+            ],
+        );
         if x - half > free && (*is_major || !crowded) {
-            svg.element("text", &[("x", &at), ("y", &Px(ground + 18.0)), ("text-anchor", &"middle")], label);
+            svg.element(
+                "text",
+                &[
+                    ("x", &at),
+                    ("y", &Px(ground + 18.0)),
+                    ("text-anchor", &"middle"),
+                ],
+                label,
+            );
             free = x + half + LETTER;
         }
     }
@@ -113,15 +138,29 @@ impl Chart {
     pub(crate) fn new(x: Axis, y: Axis, size: Size) -> Self {
         let (width, height) = size.of();
         let (below, marks, above) = Default::default();
-        Self { x, y, width, height, below, marks, above }
+        Self {
+            x,
+            y,
+            width,
+            height,
+            below,
+            marks,
+            above,
+        }
     }
 
     fn at_x(&self, value: f64) -> Option<f64> {
-        self.x.scale.place(value).map(|at| LEFT + at * (self.width - LEFT - RIGHT))
+        self.x
+            .scale
+            .place(value)
+            .map(|at| LEFT + at * (self.width - LEFT - RIGHT))
     }
 
     fn at_y(&self, value: f64) -> Option<f64> {
-        self.y.scale.place(value).map(|at| self.height - BOTTOM - at * (self.height - TOP - BOTTOM))
+        self.y
+            .scale
+            .place(value)
+            .map(|at| self.height - BOTTOM - at * (self.height - TOP - BOTTOM))
     }
 
     fn at(&self, point: (f64, f64)) -> Option<(f64, f64)> {
@@ -145,31 +184,49 @@ impl Chart {
 
     pub(crate) fn line(&mut self, series: usize, stroke: LineStyle, points: &[(f64, f64)]) {
         let path = self.path(points);
-        let name = if stroke == LineStyle::Dashed { "line dashed" } else { "line" };
-        self.marks.leaf("path", &[("class", &class(name, series)), ("d", &path)]);
+        let name = if stroke == LineStyle::Dashed {
+            "line dashed"
+        } else {
+            "line"
+        };
+        self.marks
+            .leaf("path", &[("class", &class(name, series)), ("d", &path)]);
     }
 
     /// Fills the area between a line and the lower axis.
     pub(crate) fn area(&mut self, series: usize, points: &[(f64, f64)]) {
         let ground = Px(self.height - BOTTOM);
         let inside: Vec<_> = points.iter().filter_map(|point| self.at(*point)).collect();
-        let (Some((first, _)), Some((last, _))) = (inside.first(), inside.last()) else { return };
+        let (Some((first, _)), Some((last, _))) = (inside.first(), inside.last()) else {
+            return;
+        };
         let mut path = format!("M{} {ground}", Px(*first));
         for (x, y) in &inside {
             path += &format!("L{} {}", Px(*x), Px(*y));
         }
         path += &format!("L{} {ground}Z", Px(*last));
-        self.marks.leaf("path", &[("class", &class("fill", series)), ("d", &path)]);
+        self.marks
+            .leaf("path", &[("class", &class("fill", series)), ("d", &path)]);
     }
 
     /// Draws points with a tooltip for each. `name` is `dot` or another class of the style sheet.
     pub(crate) fn dots(&mut self, series: usize, name: &str, points: &[(f64, f64, String)]) {
         let every = points.len().div_ceil(POINTS_MAX).max(1);
         for (x, y, said) in points.iter().step_by(every) {
-            let Some((x, y)) = self.at((*x, *y)) else { continue };
+            let Some((x, y)) = self.at((*x, *y)) else {
+                continue;
+            };
             let radius = if points.len() > DOTS_LARGE { 2.3 } else { 3.5 };
             let class = class(name, series);
-            self.marks.open("circle", &[("class", &class), ("cx", &Px(x)), ("cy", &Px(y)), ("r", &Px(radius))]);
+            self.marks.open(
+                "circle",
+                &[
+                    ("class", &class),
+                    ("cx", &Px(x)),
+                    ("cy", &Px(y)),
+                    ("r", &Px(radius)),
+                ],
+            );
             self.marks.element("title", &[], said).close("circle");
         }
     }
@@ -179,30 +236,60 @@ impl Chart {
         let Some(x) = self.at_x(x) else { return };
         let y = self.height - BOTTOM - 6.0;
         let path = format!("M{} {}l8 8m0 -8l-8 8", Px(x - 4.0), Px(y - 4.0));
-        self.marks.open("path", &[("class", &"fault"), ("d", &path)]);
+        self.marks
+            .open("path", &[("class", &"fault"), ("d", &path)]);
         self.marks.element("title", &[], said).close("path");
     }
 
     /// Draws a grey line from the origin, with a label near its end.
     pub(crate) fn guide(&mut self, end: (f64, f64), word: &str) {
         let path = self.path(&[(0.0, 0.0), end]);
-        self.below.leaf("path", &[("class", &"guide"), ("d", &path)]);
-        let Some((x, y)) = self.at((end.0 * 0.9, end.1 * 0.9)) else { return };
+        self.below
+            .leaf("path", &[("class", &"guide"), ("d", &path)]);
+        let Some((x, y)) = self.at((end.0 * 0.9, end.1 * 0.9)) else {
+            return;
+        };
         let (x, y) = (Px(x - 10.0), Px(y));
-        self.below.element("text", &[("class", &"note"), ("x", &x), ("y", &y), ("text-anchor", &"end")], word);
+        self.below.element(
+            "text",
+            &[
+                ("class", &"note"),
+                ("x", &x),
+                ("y", &y),
+                ("text-anchor", &"end"),
+            ],
+            word,
+        );
     }
 
     /// Draws a grey vertical line at a value, with a label.
     pub(crate) fn mark(&mut self, x: f64, word: &str) {
         let Some(x) = self.at_x(x) else { return };
         let ground = self.height - BOTTOM;
-        self.above
-            .leaf("line", &[("class", &"mark"), ("x1", &Px(x)), ("x2", &Px(x)), ("y1", &Px(TOP)), ("y2", &Px(ground))]);
+        self.above.leaf(
+            "line",
+            &[
+                ("class", &"mark"),
+                ("x1", &Px(x)),
+                ("x2", &Px(x)),
+                ("y1", &Px(TOP)),
+                ("y2", &Px(ground)),
+            ],
+        );
         // The label is on the side with more room.
-        let (anchor, shift) = if x > self.width * 0.55 { ("end", -7.0) } else { ("start", 7.0) };
+        let (anchor, shift) = if x > self.width * 0.55 {
+            ("end", -7.0)
+        } else {
+            ("start", 7.0)
+        };
         self.above.element(
             "text",
-            &[("class", &"note strong"), ("x", &Px(x + shift)), ("y", &Px(ground - 10.0)), ("text-anchor", &anchor)],
+            &[
+                ("class", &"note strong"),
+                ("x", &Px(x + shift)),
+                ("y", &Px(ground - 10.0)),
+                ("text-anchor", &anchor),
+            ],
             word,
         );
     }
@@ -211,11 +298,26 @@ impl Chart {
     pub(crate) fn finish(self, id: &str, said: &str) -> Html {
         let mut svg = Html::default();
         let view = format!("0 0 {} {}", self.width, self.height);
-        let class = if self.width > 600.0 { "chart wide" } else { "chart" };
-        svg.open("svg", &[("class", &class), ("id", &id), ("viewBox", &view), ("role", &"img"), ("aria-label", &said)]);
+        let class = if self.width > 600.0 {
+            "chart wide"
+        } else {
+            "chart"
+        };
+        svg.open(
+            "svg",
+            &[
+                ("class", &class),
+                ("id", &id),
+                ("viewBox", &view),
+                ("role", &"img"),
+                ("aria-label", &said),
+            ],
+        );
         self.grid(&mut svg);
         svg.add(&self.below);
-        svg.open("g", &[("class", &"series")]).add(&self.marks).close("g");
+        svg.open("g", &[("class", &"series")])
+            .add(&self.marks)
+            .close("g");
         svg.add(&self.above);
         svg.close("svg");
         svg
@@ -235,26 +337,61 @@ impl Chart {
         );
         for tick in self.y.scale.ticks() {
             let Some(y) = self.at_y(tick) else { continue };
-            svg.leaf("line", &[("class", &"grid"), ("x1", &LEFT), ("x2", &Px(right)), ("y1", &Px(y)), ("y2", &Px(y))]);
+            svg.leaf(
+                "line",
+                &[
+                    ("class", &"grid"),
+                    ("x1", &LEFT),
+                    ("x2", &Px(right)),
+                    ("y1", &Px(y)),
+                    ("y2", &Px(y)),
+                ],
+            );
             let label = (self.y.label)(tick);
             let place = Px(LEFT - 9.0);
-            svg.element("text", &[("x", &place), ("y", &Px(y + 4.0)), ("text-anchor", &"end")], label);
+            svg.element(
+                "text",
+                &[("x", &place), ("y", &Px(y + 4.0)), ("text-anchor", &"end")],
+                label,
+            );
         }
-        lower_axis(svg, self.x.scale, self.x.label, (LEFT, right), (TOP, ground));
-        let axis: [(&'static str, &dyn fmt::Display); 5] =
-            [("class", &"axis"), ("x1", &LEFT), ("x2", &Px(right)), ("y1", &Px(ground)), ("y2", &Px(ground))];
+        lower_axis(
+            svg,
+            self.x.scale,
+            self.x.label,
+            (LEFT, right),
+            (TOP, ground),
+        );
+        let axis: [(&'static str, &dyn fmt::Display); 5] = [
+            ("class", &"axis"),
+            ("x1", &LEFT),
+            ("x2", &Px(right)),
+            ("y1", &Px(ground)),
+            ("y2", &Px(ground)),
+        ];
         svg.leaf("line", &axis);
         let (middle, low) = (Px((LEFT + right) / 2.0), Px(self.height - 7.0));
         svg.element(
             "text",
-            &[("class", &"title"), ("x", &middle), ("y", &low), ("text-anchor", &"middle")],
+            &[
+                ("class", &"title"),
+                ("x", &middle),
+                ("y", &low),
+                ("text-anchor", &"middle"),
+            ],
             self.x.title,
         );
         let height = (TOP + ground) / 2.0;
         let turned = format!("rotate(-90 13 {})", Px(height));
         svg.element(
             "text",
-            &[("class", &"title"), ("x", &13), ("y", &Px(height)), ("text-anchor", &"middle"), ("transform", &turned)],
+            &[
+                ("class", &"title"),
+                ("x", &13),
+                ("y", &Px(height)),
+                ("text-anchor", &"middle"),
+                ("transform", &turned),
+            ],
             self.y.title,
         );
     }
@@ -265,7 +402,11 @@ mod tests {
     use super::*;
 
     fn chart() -> Chart {
-        let axis = |to| Axis { scale: Scale::between(0.0, to), title: "t", label: super::super::scale::short };
+        let axis = |to| Axis {
+            scale: Scale::between(0.0, to),
+            title: "t",
+            label: super::super::scale::short,
+        };
         Chart::new(axis(10.0), axis(10.0), Size::Half)
     }
 
@@ -273,7 +414,10 @@ mod tests {
     fn a_line_has_a_gap_where_a_point_is_outside() {
         let chart = chart();
         assert_eq!(chart.path(&[(0.0, 0.0), (10.0, 10.0)]), "M66 254L494 14");
-        assert_eq!(chart.path(&[(0.0, 0.0), (5.0, 11.0), (10.0, 10.0), (f64::NAN, 1.0)]), "M66 254M494 14");
+        assert_eq!(
+            chart.path(&[(0.0, 0.0), (5.0, 11.0), (10.0, 10.0), (f64::NAN, 1.0)]),
+            "M66 254M494 14"
+        );
     }
 
     #[test]
@@ -287,11 +431,15 @@ mod tests {
         let (before, series) = svg.split_once("<g class=\"series\">").unwrap();
         let (series, after) = series.split_once("</g>").unwrap();
         assert!(
-            series.contains("class=\"line s0\"") && series.contains("class=\"dot s1\"") && series.contains("&lt;5&gt;")
+            series.contains("class=\"line s0\"")
+                && series.contains("class=\"dot s1\"")
+                && series.contains("&lt;5&gt;")
         );
         assert!(!before.contains("class=\"line") && !after.contains("class=\"dot"));
         assert!(
-            before.contains("class=\"guide\"") && after.contains("class=\"mark\"") && before.contains("&quot;said")
+            before.contains("class=\"guide\"")
+                && after.contains("class=\"mark\"")
+                && before.contains("&quot;said")
         );
     }
 }

@@ -39,76 +39,145 @@ pub(crate) fn sweep(sweep: &Sweep, number: usize) -> Html {
 /// Wraps a figure so that it takes the full page width.
 fn across(figure: &Html) -> Html {
     let mut html = Html::default();
-    html.open("div", &[("class", &"across")]).add(figure).close("div").line();
+    html.open("div", &[("class", &"across")])
+        .add(figure)
+        .close("div")
+        .line();
     html
 }
 
 fn offered(runs: &[&Run]) -> Axis {
     let scale = Scale::from_zero(runs.iter().map(|run| run.totals.offered_per_s));
-    Axis { scale, title: "calls offered a second", label: short }
+    Axis {
+        scale,
+        title: "calls offered a second",
+        label: short,
+    }
 }
 
 fn throughput(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
     runs.first()?;
     let x = offered(runs);
     let most = runs.iter().map(|run| run.totals.ok_per_s);
-    let y = Axis { scale: Scale::from_zero(most), title: "calls answered a second", label: short };
+    let y = Axis {
+        scale: Scale::from_zero(most),
+        title: "calls answered a second",
+        label: short,
+    };
     let mut chart = Chart::new(x, y, Size::Full);
-    let (Scale::Linear { to: wide, .. }, Scale::Linear { to: high, .. }) = (x.scale, y.scale) else { return None };
+    let (Scale::Linear { to: wide, .. }, Scale::Linear { to: high, .. }) = (x.scale, y.scale)
+    else {
+        return None;
+    };
     let end = wide.min(high);
     chart.guide((end, end), "all answered");
-    let points: Vec<_> = runs.iter().map(|run| (run.totals.offered_per_s, run.totals.ok_per_s)).collect();
+    let points: Vec<_> = runs
+        .iter()
+        .map(|run| (run.totals.offered_per_s, run.totals.ok_per_s))
+        .collect();
     chart.area(0, &points);
     chart.line(0, LineStyle::Solid, &points);
     for run in runs {
         let totals = &run.totals;
-        let said = format!("{}/s offered, {}/s answered", short(totals.offered_per_s), short(totals.ok_per_s));
-        let name = if run.generator.was_bottleneck { "ring" } else { "dot" };
+        let said = format!(
+            "{}/s offered, {}/s answered",
+            short(totals.offered_per_s),
+            short(totals.ok_per_s)
+        );
+        let name = if run.generator.was_bottleneck {
+            "ring"
+        } else {
+            "dot"
+        };
         chart.dots(0, name, &[(totals.offered_per_s, totals.ok_per_s, said)]);
     }
     if let Some(knee) = &sweep.knee {
         chart.mark(
             knee.offered_per_s,
-            &format!("knee: {} of {}/s answered", short(knee.ok_per_s), short(knee.offered_per_s)),
+            &format!(
+                "knee: {} of {}/s answered",
+                short(knee.ok_per_s),
+                short(knee.offered_per_s)
+            ),
         );
     }
-    Some(chart.finish(&format!("sweep-{number}"), "Calls answered a second by calls offered a second"))
+    Some(chart.finish(
+        &format!("sweep-{number}"),
+        "Calls answered a second by calls offered a second",
+    ))
 }
 
 fn latency(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
     let lines = QUANTILES.map(|quantile| {
-        let at = |run: &&Run| spread::quantile(run, quantile).map(|us| (run.totals.offered_per_s, us));
+        let at =
+            |run: &&Run| spread::quantile(run, quantile).map(|us| (run.totals.offered_per_s, us));
         (quantile, runs.iter().filter_map(at).collect::<Vec<_>>())
     });
-    let all = || lines.iter().flat_map(|(_, points)| points).map(|(_, us)| *us);
+    let all = || {
+        lines
+            .iter()
+            .flat_map(|(_, points)| points)
+            .map(|(_, us)| *us)
+    };
     all().next()?;
-    let y = Axis { scale: Scale::log(all()), title: "latency", label: time_us };
+    let y = Axis {
+        scale: Scale::log(all()),
+        title: "latency",
+        label: time_us,
+    };
     let mut chart = Chart::new(offered(runs), y, Size::Half);
     for (series, (quantile, points)) in lines.iter().enumerate() {
         chart.line(series, LineStyle::Solid, points);
         let said = |(load, us): &(f64, f64)| {
-            (*load, *us, format!("{} at {}/s: {}", percentile(*quantile), short(*load), time_us(*us)))
+            (
+                *load,
+                *us,
+                format!(
+                    "{} at {}/s: {}",
+                    percentile(*quantile),
+                    short(*load),
+                    time_us(*us)
+                ),
+            )
         };
         chart.dots(series, "dot", &points.iter().map(said).collect::<Vec<_>>());
     }
     if let Some(knee) = &sweep.knee {
         chart.mark(knee.offered_per_s, "knee");
     }
-    let mut html =
-        legend(QUANTILES.iter().map(|quantile| format!("p{}", percentile(*quantile).trim_end_matches(" %"))));
-    html.add(&chart.finish(&format!("sweep-latency-{number}"), "Latency by calls offered a second"));
+    let mut html = legend(
+        QUANTILES
+            .iter()
+            .map(|quantile| format!("p{}", percentile(*quantile).trim_end_matches(" %"))),
+    );
+    html.add(&chart.finish(
+        &format!("sweep-latency-{number}"),
+        "Latency by calls offered a second",
+    ));
     Some(html)
 }
 
 fn cpu_over_load(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
-    let cpu = |run: &&Run| run.server_cpu.map(|cpu| (run.totals.offered_per_s, cpu.us_per_field));
+    let cpu = |run: &&Run| {
+        run.server_cpu
+            .map(|cpu| (run.totals.offered_per_s, cpu.us_per_field))
+    };
     let points: Vec<_> = runs.iter().filter_map(cpu).collect();
     points.first()?;
-    let y =
-        Axis { scale: Scale::from_zero(points.iter().map(|(_, us)| *us)), title: "CPU for a field", label: time_us };
+    let y = Axis {
+        scale: Scale::from_zero(points.iter().map(|(_, us)| *us)),
+        title: "CPU for a field",
+        label: time_us,
+    };
     let mut chart = Chart::new(offered(runs), y, Size::Half);
     chart.line(3, LineStyle::Solid, &points);
-    let said = |(load, us): &(f64, f64)| (*load, *us, format!("{} at {}/s", time_us(*us), short(*load)));
+    let said = |(load, us): &(f64, f64)| {
+        (
+            *load,
+            *us,
+            format!("{} at {}/s", time_us(*us), short(*load)),
+        )
+    };
     chart.dots(3, "dot", &points.iter().map(said).collect::<Vec<_>>());
     if let Some(knee) = &sweep.knee {
         chart.mark(knee.offered_per_s, "knee");
@@ -117,7 +186,10 @@ fn cpu_over_load(sweep: &Sweep, runs: &[&Run], number: usize) -> Option<Html> {
     html.open("ul", &[("class", &"legend")]);
     item(&mut html, 3, "CPU for a field");
     html.close("ul").line();
-    html.add(&chart.finish(&format!("sweep-cpu-{number}"), "CPU per field by calls offered a second"));
+    html.add(&chart.finish(
+        &format!("sweep-cpu-{number}"),
+        "CPU per field by calls offered a second",
+    ));
     Some(html)
 }
 
@@ -135,7 +207,12 @@ pub(crate) fn legend(names: impl Iterator<Item = String>) -> Html {
 /// Appends one legend entry: a colour and its name.
 pub(crate) fn item(html: &mut Html, series: usize, name: &str) {
     let class = super::chart::class("key", series);
-    html.raw("<li>").open("i", &[("class", &class)]).raw("</i>").element("span", &[], name).close("li").line();
+    html.raw("<li>")
+        .open("i", &[("class", &class)])
+        .raw("</i>")
+        .element("span", &[], name)
+        .close("li")
+        .line();
 }
 
 /// Draws the CPU time per field of all loads where it is known.
@@ -143,10 +220,23 @@ pub(crate) fn cpu(runs: &[&Run]) -> Html {
     let row = |run: &&Run| {
         let cpu = run.server_cpu?;
         let said = time_us(cpu.us_per_field);
-        Some(ResultRow { name: run.name.clone(), series: 3, value: cpu.us_per_field, upper: None, said })
+        Some(ResultRow {
+            name: run.name.clone(),
+            series: 3,
+            value: cpu.us_per_field,
+            upper: None,
+            said,
+        })
     };
     let rows: Vec<_> = runs.iter().filter_map(row).collect();
-    rows::draw("cpu", "CPU of the engine for a field of a result", "CPU for a field", time_us, &rows, true)
+    rows::draw(
+        "cpu",
+        "CPU of the engine for a field of a result",
+        "CPU for a field",
+        time_us,
+        &rows,
+        true,
+    )
 }
 
 /// A plot that compares stores.
@@ -160,20 +250,67 @@ pub(crate) struct StorePlot {
 /// Draws write and read rates and their latencies, store by store: four plots of equal size.
 pub(crate) fn store_plots(backends: &Backends, number: usize) -> Vec<StorePlot> {
     let rate = |of: &Operations| (of.per_s, None, short(of.per_s));
-    let times =
-        |of: &Operations| (of.p50_us, Some(of.p99_us), format!("{} – {}", time_us(of.p50_us), time_us(of.p99_us)));
-    let plot = |id: &str, title, how, axis, label: fn(f64) -> String, rows: Vec<ResultRow>| {
-        let svg = rows::draw(&format!("backends-{id}-{number}"), title, axis, label, &rows, false);
-        StorePlot { title, how, svg, height: rows::height(rows.len()) }
+    let times = |of: &Operations| {
+        (
+            of.p50_us,
+            Some(of.p99_us),
+            format!("{} – {}", time_us(of.p50_us), time_us(of.p99_us)),
+        )
     };
-    let (right, left) =
-        ("Farther right is better.", "Dot: median. Ring: 99 of 100 are faster. Farther left is better.");
+    let plot = |id: &str, title, how, axis, label: fn(f64) -> String, rows: Vec<ResultRow>| {
+        let svg = rows::draw(
+            &format!("backends-{id}-{number}"),
+            title,
+            axis,
+            label,
+            &rows,
+            false,
+        );
+        StorePlot {
+            title,
+            how,
+            svg,
+            height: rows::height(rows.len()),
+        }
+    };
+    let (right, left) = (
+        "Farther right is better.",
+        "Dot: median. Ring: 99 of 100 are faster. Farther left is better.",
+    );
     let (write, read): (Part, Part) = (|row| &row.write, |row| &row.read);
     vec![
-        plot("write", "Secrets written a second", right, "a second", short, rows_of(backends, write, rate)),
-        plot("read", "Secrets read a second", right, "a second", short, rows_of(backends, read, rate)),
-        plot("write-time", "Time to write a secret", left, "time", time_us, rows_of(backends, write, times)),
-        plot("read-time", "Time to read a secret", left, "time", time_us, rows_of(backends, read, times)),
+        plot(
+            "write",
+            "Secrets written a second",
+            right,
+            "a second",
+            short,
+            rows_of(backends, write, rate),
+        ),
+        plot(
+            "read",
+            "Secrets read a second",
+            right,
+            "a second",
+            short,
+            rows_of(backends, read, rate),
+        ),
+        plot(
+            "write-time",
+            "Time to write a secret",
+            left,
+            "time",
+            time_us,
+            rows_of(backends, write, times),
+        ),
+        plot(
+            "read-time",
+            "Time to read a secret",
+            left,
+            "time",
+            time_us,
+            rows_of(backends, read, times),
+        ),
     ]
 }
 
@@ -182,7 +319,11 @@ pub(crate) fn backends(backends: &Backends, number: usize) -> Html {
     let mut html = Html::default();
     html.open("div", &[("class", &"plots")]);
     for plot in store_plots(backends, number) {
-        html.add(&figure(plot.title, plot.how, (!plot.svg.is_empty()).then_some(plot.svg)));
+        html.add(&figure(
+            plot.title,
+            plot.how,
+            (!plot.svg.is_empty()).then_some(plot.svg),
+        ));
     }
     html.close("div").line();
     html
@@ -206,11 +347,24 @@ fn rows_of(
         match groups.len() {
             1 => (),
             _ if same_ops => rows.push(ResultRow::head(format!("{threads} threads"))),
-            _ => rows.push(ResultRow::head(format!("{}, {threads} threads", short(*ops as f64)))),
+            _ => rows.push(ResultRow::head(format!(
+                "{}, {threads} threads",
+                short(*ops as f64)
+            ))),
         }
-        for row in backends.rows.iter().filter(|row| group(row) == (*ops, *threads)) {
+        for row in backends
+            .rows
+            .iter()
+            .filter(|row| group(row) == (*ops, *threads))
+        {
             let (of, upper, said) = value(part(row));
-            rows.push(ResultRow { name: name(row), series: colour(row), value: of, upper, said });
+            rows.push(ResultRow {
+                name: name(row),
+                series: colour(row),
+                value: of,
+                upper,
+                said,
+            });
         }
     }
     rows

@@ -50,7 +50,12 @@ impl Html {
     }
 
     /// Appends `<name a="b">text</name>`.
-    pub(crate) fn element(&mut self, name: &'static str, attributes: Attributes<'_>, text: impl Display) -> &mut Self {
+    pub(crate) fn element(
+        &mut self,
+        name: &'static str,
+        attributes: Attributes<'_>,
+        text: impl Display,
+    ) -> &mut Self {
         self.open(name, attributes).text(text).close(name)
     }
 
@@ -122,14 +127,23 @@ mod tests {
     fn text_and_attributes_are_escaped() {
         for (text, escaped) in [
             ("30 fields", "30 fields"),
-            ("<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
+            (
+                "<script>alert(1)</script>",
+                "&lt;script&gt;alert(1)&lt;/script&gt;",
+            ),
             ("\" onload='x' &amp;", "&quot; onload=&#39;x&#39; &amp;amp;"),
             ("Zoë 加密 µs", "Zoë 加密 µs"),
-            ("a\0b\u{202e}c\u{1b}[0m\n", "a\u{fffd}b\u{fffd}c\u{fffd}[0m\n"),
+            (
+                "a\0b\u{202e}c\u{1b}[0m\n",
+                "a\u{fffd}b\u{fffd}c\u{fffd}[0m\n",
+            ),
         ] {
             let mut html = Html::default();
             html.element("b", &[("title", &text)], text);
-            assert_eq!(html.finish(), format!("<b title=\"{escaped}\">{escaped}</b>"));
+            assert_eq!(
+                html.finish(),
+                format!("<b title=\"{escaped}\">{escaped}</b>")
+            );
         }
     }
 
@@ -140,6 +154,9 @@ mod tests {
         html.json(&data.to_string());
         let text = html.finish();
         assert!(!text.contains(['<', '>', '&', '\u{2028}']), "{text}");
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), data);
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&text).unwrap(),
+            data
+        );
     }
 }

@@ -11,7 +11,8 @@ use crate::results::{Backends, Run, ScaleFigures, Sweep};
 const STYLE: &str = include_str!("page.css");
 
 /// Content policy: the page makes no requests and runs no scripts, whatever a file contains.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
 /// Content of the files by kind, each in the order of the files.
 struct Content<'a> {
@@ -23,7 +24,12 @@ struct Content<'a> {
 
 impl<'a> Content<'a> {
     fn of(documents: &'a [ReportPage]) -> Self {
-        let mut content = Self { runs: Vec::new(), sweeps: Vec::new(), backends: Vec::new(), scales: Vec::new() };
+        let mut content = Self {
+            runs: Vec::new(),
+            sweeps: Vec::new(),
+            backends: Vec::new(),
+            scales: Vec::new(),
+        };
         for document in documents {
             match &document.figures {
                 Figures::Run(run) => content.runs.push(run),
@@ -37,7 +43,11 @@ impl<'a> Content<'a> {
 
     /// Returns all runs, including the runs of sweeps.
     fn all_runs(&self) -> Vec<&'a Run> {
-        self.runs.iter().copied().chain(self.sweeps.iter().flat_map(|sweep| &sweep.runs)).collect()
+        self.runs
+            .iter()
+            .copied()
+            .chain(self.sweeps.iter().flat_map(|sweep| &sweep.runs))
+            .collect()
     }
 }
 
@@ -46,9 +56,18 @@ pub(super) fn page(title: &str, documents: &[ReportPage]) -> String {
     let content = Content::of(documents);
     let mut html = Html::default();
     html.raw("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
-    html.leaf("meta", &[("http-equiv", &"Content-Security-Policy"), ("content", &POLICY)]);
+    html.leaf(
+        "meta",
+        &[
+            ("http-equiv", &"Content-Security-Policy"),
+            ("content", &POLICY),
+        ],
+    );
     html.raw("\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
-    html.element("title", &[], title).raw("<style>\n").raw(STYLE).raw("</style>\n</head>\n<body>\n<main>\n");
+    html.element("title", &[], title)
+        .raw("<style>\n")
+        .raw(STYLE)
+        .raw("</style>\n</head>\n<body>\n<main>\n");
     header(&mut html, title, &content);
     html.add(&tables::warnings(&content.runs, &content.sweeps));
     overview(&mut html, &content);
@@ -72,13 +91,39 @@ pub(super) fn stores_svg(backends: &Backends) -> String {
     let mut svg = Html::default();
     let view = format!("0 0 {all_width} {all_height}");
     let (name, side) = ("http://www.w3.org/2000/svg", "100%");
-    svg.open("svg", &[("xmlns", &name), ("viewBox", &view), ("width", &all_width), ("height", &all_height)]);
+    svg.open(
+        "svg",
+        &[
+            ("xmlns", &name),
+            ("viewBox", &view),
+            ("width", &all_width),
+            ("height", &all_height),
+        ],
+    );
     svg.raw("<style>").raw(STYLE).raw("</style>\n");
-    svg.leaf("rect", &[("class", &"paper"), ("width", &side), ("height", &side)]);
+    svg.leaf(
+        "rect",
+        &[("class", &"paper"), ("width", &side), ("height", &side)],
+    );
     for (at, plot) in plots.iter().enumerate() {
-        let (x, y) = (gap + (at % 2) as f64 * (width + gap), gap + (at / 2) as f64 * row);
-        svg.element("text", &[("class", &"head"), ("x", &x), ("y", &(y + 16.0))], plot.title);
-        svg.open("svg", &[("x", &x), ("y", &(y + head)), ("width", &width), ("height", &plot.height)]);
+        let (x, y) = (
+            gap + (at % 2) as f64 * (width + gap),
+            gap + (at / 2) as f64 * row,
+        );
+        svg.element(
+            "text",
+            &[("class", &"head"), ("x", &x), ("y", &(y + 16.0))],
+            plot.title,
+        );
+        svg.open(
+            "svg",
+            &[
+                ("x", &x),
+                ("y", &(y + head)),
+                ("width", &width),
+                ("height", &plot.height),
+            ],
+        );
         svg.add(&plot.svg).close("svg").line();
     }
     svg.close("svg").line();
@@ -89,10 +134,15 @@ fn header(html: &mut Html, title: &str, content: &Content<'_>) {
     html.element("h1", &[], title);
     let runs = content.all_runs();
     let mut parts: Vec<String> = Vec::new();
-    if let (Some(first), Some(last)) =
-        (runs.iter().map(|run| &run.started).min(), runs.iter().map(|run| &run.started).max())
-    {
-        parts.push(if first == last { first.clone() } else { format!("{first} to {last}") });
+    if let (Some(first), Some(last)) = (
+        runs.iter().map(|run| &run.started).min(),
+        runs.iter().map(|run| &run.started).max(),
+    ) {
+        parts.push(if first == last {
+            first.clone()
+        } else {
+            format!("{first} to {last}")
+        });
     }
     if let Some(run) = runs.first() {
         let (engine, machine) = (&run.conditions.engine, &run.conditions.machine);
@@ -104,13 +154,21 @@ fn header(html: &mut Html, title: &str, content: &Content<'_>) {
 }
 
 fn section(html: &mut Html, title: &'static str, how: &'static str) {
-    html.element("h2", &[], title).element("p", &[("class", &"soft")], how);
+    html.element("h2", &[], title)
+        .element("p", &[("class", &"soft")], how);
 }
 
 fn overview(html: &mut Html, content: &Content<'_>) {
     if content.runs.len() > 1 {
-        section(html, "At a glance", "Every load of this page; each is plotted below.");
-        html.raw("<div class=\"card\">").add(&tables::overview(&content.runs)).close("div").line();
+        section(
+            html,
+            "At a glance",
+            "Every load of this page; each is plotted below.",
+        );
+        html.raw("<div class=\"card\">")
+            .add(&tables::overview(&content.runs))
+            .close("div")
+            .line();
     }
 }
 
@@ -122,17 +180,28 @@ fn runs(html: &mut Html, content: &Content<'_>) {
     let how = match (content.runs.len(), axes.share_speed()) {
         (1, _) => "",
         (_, true) => "Axes of the same kind are the same for all loads.",
-        (_, false) => "Axes of times and shares are the same for all loads. Their speeds are too far apart for that.",
+        (_, false) => {
+            "Axes of times and shares are the same for all loads. Their speeds are too far apart for that."
+        }
     };
     section(html, "Encryption speed and latency", how);
     for (number, run) in content.runs.iter().enumerate() {
-        card(html, &Subject { run, number: number + 1, axes: &axes, names: &names });
+        card(
+            html,
+            &Subject {
+                run,
+                number: number + 1,
+                axes: &axes,
+                names: &names,
+            },
+        );
     }
 }
 
 fn card(html: &mut Html, subject: &Subject<'_>) {
     let run = subject.run;
-    html.raw("<section class=\"card\">").element("h3", &[], &run.name);
+    html.raw("<section class=\"card\">")
+        .element("h3", &[], &run.name);
     html.element("p", &[("class", &"soft")], tables::load(run));
     html.raw("<ul class=\"tiles\">");
     let totals = &run.totals;
@@ -142,10 +211,18 @@ fn card(html: &mut Html, subject: &Subject<'_>) {
         tile(html, &time_us(cpu.us_per_field), "engine CPU for a field");
         tile(html, &digits(cpu.cores), "engine cores busy");
     }
-    tile(html, &digits(run.generator.cpu_cores), "generator cores busy");
+    tile(
+        html,
+        &digits(run.generator.cpu_cores),
+        "generator cores busy",
+    );
     tile(html, &whole(totals.errors), "calls without a result");
     if let Some(vault) = &run.vault {
-        tile(html, &whole(vault.check.checked()), "rows looked up at the end");
+        tile(
+            html,
+            &whole(vault.check.checked()),
+            "rows looked up at the end",
+        );
         tile(html, &whole(vault.check.lost()), "rows lost");
     }
     html.raw("</ul>");
@@ -156,7 +233,8 @@ fn card(html: &mut Html, subject: &Subject<'_>) {
         }
         html.raw("</ul>\n<div class=\"plots\">");
         html.add(&subject.speed()).add(&subject.percentiles());
-        html.add(&subject.latency_over_time()).add(&subject.histogram());
+        html.add(&subject.latency_over_time())
+            .add(&subject.histogram());
         html.add(&subject.average_over_time());
         html.raw("</div>\n");
     } else {
@@ -166,7 +244,11 @@ fn card(html: &mut Html, subject: &Subject<'_>) {
 }
 
 fn tile(html: &mut Html, value: &str, name: &'static str) {
-    html.raw("<li>").element("b", &[], value).element("span", &[], name).close("li").line();
+    html.raw("<li>")
+        .element("b", &[], value)
+        .element("span", &[], name)
+        .close("li")
+        .line();
 }
 
 fn sweeps(html: &mut Html, content: &Content<'_>) {
@@ -181,7 +263,10 @@ fn sweeps(html: &mut Html, content: &Content<'_>) {
         match &sweep.knee {
             Some(knee) => {
                 let (ok, offered) = (short(knee.ok_per_s), short(knee.offered_per_s));
-                let said = format!("Knee at {offered} calls/s offered, {ok}/s answered: {}", knee.why);
+                let said = format!(
+                    "Knee at {offered} calls/s offered, {ok}/s answered: {}",
+                    knee.why
+                );
                 html.element("p", &[("class", &"soft")], said);
             }
             None => {
@@ -191,12 +276,18 @@ fn sweeps(html: &mut Html, content: &Content<'_>) {
                 } else {
                     "the greatest rate was still served well, or none was, or the sweep was broken off"
                 };
-                html.element("p", &[("class", &"soft")], format!("No knee was found: {why}."));
+                html.element(
+                    "p",
+                    &[("class", &"soft")],
+                    format!("No knee was found: {why}."),
+                );
             }
         }
         html.add(&compare::sweep(sweep, number + 1));
         let runs: Vec<&Run> = sweep.runs.iter().collect();
-        html.raw("<details><summary>All rates as a table</summary>").add(&tables::overview(&runs)).close("details");
+        html.raw("<details><summary>All rates as a table</summary>")
+            .add(&tables::overview(&runs))
+            .close("details");
         html.close("section").line();
     }
 }
@@ -204,18 +295,30 @@ fn sweeps(html: &mut Html, content: &Content<'_>) {
 fn cpu(html: &mut Html, content: &Content<'_>) {
     let chart = compare::cpu(&content.runs);
     if !chart.is_empty() {
-        section(html, "CPU per field", "CPU time of the engine, all of its threads, for a field of an answered call.");
-        html.raw("<section class=\"card\"><div class=\"across\"><figure>").add(&chart);
+        section(
+            html,
+            "CPU per field",
+            "CPU time of the engine, all of its threads, for a field of an answered call.",
+        );
+        html.raw("<section class=\"card\"><div class=\"across\"><figure>")
+            .add(&chart);
         html.raw("</figure></div></section>\n");
     }
 }
 
 fn backends(html: &mut Html, content: &Content<'_>) {
     for (number, backends) in content.backends.iter().enumerate() {
-        section(html, "Storage backends", "Random secrets through the engine's own throttle and coalescer.");
-        html.raw("<section class=\"card\">").add(&compare::backends(backends, number + 1));
+        section(
+            html,
+            "Storage backends",
+            "Random secrets through the engine's own throttle and coalescer.",
+        );
+        html.raw("<section class=\"card\">")
+            .add(&compare::backends(backends, number + 1));
         html.add(&tables::stores(backends));
-        html.raw("<details><summary>Conditions</summary>").add(&tables::store_conditions(backends)).close("details");
+        html.raw("<details><summary>Conditions</summary>")
+            .add(&tables::store_conditions(backends))
+            .close("details");
         html.close("section").line();
     }
 }
@@ -227,21 +330,40 @@ fn scales(html: &mut Html, content: &Content<'_>) {
             "Several engines",
             "Engines with one state, through an endpoint list and through a TCP balancer.",
         );
-        html.raw("<section class=\"card\">").add(&engines::engines(scale, number + 1));
-        html.element("pre", &[], crate::table::scale(scale)).close("section").line();
+        html.raw("<section class=\"card\">")
+            .add(&engines::engines(scale, number + 1));
+        html.element("pre", &[], crate::table::scale(scale))
+            .close("section")
+            .line();
     }
 }
 
 fn conditions(html: &mut Html, content: &Content<'_>) {
-    let mut groups: Vec<Group<'_>> =
-        content.runs.iter().map(|run| Group { title: run.name.clone(), runs: vec![*run] }).collect();
+    let mut groups: Vec<Group<'_>> = content
+        .runs
+        .iter()
+        .map(|run| Group {
+            title: run.name.clone(),
+            runs: vec![*run],
+        })
+        .collect();
     for sweep in content.sweeps.iter().filter(|sweep| !sweep.runs.is_empty()) {
         let title = format!("sweep: {}", tables::common_name(sweep));
-        groups.push(Group { title, runs: sweep.runs.iter().collect() });
+        groups.push(Group {
+            title,
+            runs: sweep.runs.iter().collect(),
+        });
     }
     if !groups.is_empty() {
-        section(html, "Conditions", "What the figures depend on; they say nothing about other machines.");
-        html.raw("<div class=\"card\">").add(&tables::conditions(&groups)).close("div").line();
+        section(
+            html,
+            "Conditions",
+            "What the figures depend on; they say nothing about other machines.",
+        );
+        html.raw("<div class=\"card\">")
+            .add(&tables::conditions(&groups))
+            .close("div")
+            .line();
     }
 }
 
@@ -253,12 +375,22 @@ fn files(html: &mut Html, documents: &[ReportPage]) {
     );
     html.raw("<div class=\"card\"><ul>");
     for document in documents {
-        html.raw("<li>").open("a", &[("href", &document.link)]).text(&document.name).raw("</a></li>\n");
+        html.raw("<li>")
+            .open("a", &[("href", &document.link)])
+            .text(&document.name)
+            .raw("</a></li>\n");
     }
     html.raw("</ul>").close("div").line();
     for (number, document) in documents.iter().enumerate() {
         let id = format!("data-{}", number + 1);
-        html.open("script", &[("type", &"application/json"), ("id", &id), ("data-file", &document.name)]);
+        html.open(
+            "script",
+            &[
+                ("type", &"application/json"),
+                ("id", &id),
+                ("data-file", &document.name),
+            ],
+        );
         html.json(&document.text).close("script").line();
     }
 }

@@ -49,18 +49,31 @@ pub(crate) struct Axes {
 
 impl Axes {
     pub(crate) fn of(runs: &[&Run]) -> Self {
-        let classes = || runs.iter().flat_map(|run| &run.classes).filter(|class| class.ok > 0);
+        let classes = || {
+            runs.iter()
+                .flat_map(|run| &run.classes)
+                .filter(|class| class.ok > 0)
+        };
         let moments = || classes().flat_map(|class| &class.over_time);
         let ends = classes().flat_map(|class| {
-            [class.latency_us, class.service_us].into_iter().flat_map(|times| [times.min, times.max])
+            [class.latency_us, class.service_us]
+                .into_iter()
+                .flat_map(|times| [times.min, times.max])
         });
-        let uppers = || classes().flat_map(|class| class.histogram_us.iter().map(|(upper, _)| *upper));
+        let uppers =
+            || classes().flat_map(|class| class.histogram_us.iter().map(|(upper, _)| *upper));
         Self {
             speed: shared_speed(runs),
-            over_time: Scale::log(moments().filter(|moment| moment.ok > 0).map(|moment| moment.p99_us)),
+            over_time: Scale::log(
+                moments()
+                    .filter(|moment| moment.ok > 0)
+                    .map(|moment| moment.p99_us),
+            ),
             latency: Scale::log(ends.chain(uppers())),
             shares: Scale::from_zero(
-                classes().flat_map(|class| spread::bins(&class.histogram_us)).map(|(_, share)| share),
+                classes()
+                    .flat_map(|class| spread::bins(&class.histogram_us))
+                    .map(|(_, share)| share),
             ),
             times: Scale::log(uppers()),
             calls: classes().map(|class| class.ok as f64).fold(0.0, f64::max),
@@ -72,11 +85,18 @@ impl Axes {
 const SPEEDS_MAX: f64 = 10.0;
 
 fn speeds(run: &Run) -> impl Iterator<Item = f64> {
-    run.classes.iter().flat_map(|class| &class.over_time).map(|moment| moment.fields_per_s)
+    run.classes
+        .iter()
+        .flat_map(|class| &class.over_time)
+        .map(|moment| moment.fields_per_s)
 }
 
 fn shared_speed(runs: &[&Run]) -> Option<Scale> {
-    let most = || runs.iter().map(|run| speeds(run).fold(0.0, f64::max)).filter(|most| *most > 0.0);
+    let most = || {
+        runs.iter()
+            .map(|run| speeds(run).fold(0.0, f64::max))
+            .filter(|most| *most > 0.0)
+    };
     let is_near = most().fold(0.0, f64::max) <= most().fold(f64::MAX, f64::min) * SPEEDS_MAX;
     is_near.then(|| Scale::from_zero(most()))
 }
@@ -92,8 +112,15 @@ impl Axes {
 pub(crate) fn figure(title: &'static str, how: &'static str, chart: Option<Html>) -> Html {
     let mut html = Html::default();
     if let Some(chart) = chart {
-        html.raw("<figure><figcaption>").element("h4", &[], title).element("p", &[], how).raw("</figcaption>\n");
-        html.raw("<div>").add(&chart).raw("</div>").close("figure").line();
+        html.raw("<figure><figcaption>")
+            .element("h4", &[], title)
+            .element("p", &[], how)
+            .raw("</figcaption>\n");
+        html.raw("<div>")
+            .add(&chart)
+            .raw("</div>")
+            .close("figure")
+            .line();
     }
     html
 }
@@ -109,38 +136,70 @@ pub(crate) struct Subject<'a> {
 impl Subject<'_> {
     /// Returns the classes that have results.
     fn classes(&self) -> impl Iterator<Item = (usize, &Class)> {
-        self.run.classes.iter().filter(|class| class.ok > 0).map(|class| (self.names.place(&class.name), class))
+        self.run
+            .classes
+            .iter()
+            .filter(|class| class.ok > 0)
+            .map(|class| (self.names.place(&class.name), class))
     }
 
     fn finish(&self, chart: Chart, kind: &str, said: &str) -> Option<Html> {
         let said = format!("{said}: {}", self.run.name);
-        self.classes().next().map(|_| chart.finish(&format!("{kind}-{}", self.number), &said))
+        self.classes()
+            .next()
+            .map(|_| chart.finish(&format!("{kind}-{}", self.number), &said))
     }
 
     fn time_axis(&self) -> Axis {
         let moments = self.run.classes.iter().flat_map(|class| &class.over_time);
         let end = moments.map(|moment| moment.t_s).fold(0.0, f64::max);
-        Axis { scale: Scale::between(0.0, end), title: "seconds", label: seconds }
+        Axis {
+            scale: Scale::between(0.0, end),
+            title: "seconds",
+            label: seconds,
+        }
     }
 
-    fn over_time(&self, y: Axis, value: impl Fn(&IntervalFigures) -> Option<f64>, said: fn(f64) -> String) -> Chart {
+    fn over_time(
+        &self,
+        y: Axis,
+        value: impl Fn(&IntervalFigures) -> Option<f64>,
+        said: fn(f64) -> String,
+    ) -> Chart {
         let mut chart = Chart::new(self.time_axis(), y, Size::Half);
         for (series, class) in self.classes() {
             // NaN breaks the line where there is no value.
-            let points: Vec<_> =
-                class.over_time.iter().map(|moment| (moment.t_s, value(moment).unwrap_or(f64::NAN))).collect();
+            let points: Vec<_> = class
+                .over_time
+                .iter()
+                .map(|moment| (moment.t_s, value(moment).unwrap_or(f64::NAN)))
+                .collect();
             chart.line(series, LineStyle::Solid, &points);
             let name = &class.name;
             let dots = points.iter().filter(|(_, value)| value.is_finite());
-            let dots = dots.map(|(t, value)| (*t, *value, format!("{name} at {} s: {}", short(*t), said(*value))));
+            let dots = dots.map(|(t, value)| {
+                (
+                    *t,
+                    *value,
+                    format!("{name} at {} s: {}", short(*t), said(*value)),
+                )
+            });
             chart.dots(series, "dot", &dots.collect::<Vec<_>>());
         }
         for class in &self.run.classes {
             for moment in class.over_time.iter().filter(|moment| moment.errors > 0) {
-                chart.fault(moment.t_s, &format!("{}: {} errors", class.name, moment.errors));
+                chart.fault(
+                    moment.t_s,
+                    &format!("{}: {} errors", class.name, moment.errors),
+                );
             }
         }
-        if let Some(kill) = self.run.vault.as_ref().and_then(|vault| vault.kill.as_ref()) {
+        if let Some(kill) = self
+            .run
+            .vault
+            .as_ref()
+            .and_then(|vault| vault.kill.as_ref())
+        {
             chart.mark(kill.at_s, "engine killed");
         }
         chart
@@ -148,9 +207,20 @@ impl Subject<'_> {
 
     /// Draws the fields in results per second, by class.
     pub(crate) fn speed(&self) -> Html {
-        let scale = self.axes.speed.unwrap_or_else(|| Scale::from_zero(speeds(self.run)));
-        let y = Axis { scale, title: "fields a second", label: short };
-        let chart = self.over_time(y, |moment| Some(moment.fields_per_s), |value| format!("{} fields/s", short(value)));
+        let scale = self
+            .axes
+            .speed
+            .unwrap_or_else(|| Scale::from_zero(speeds(self.run)));
+        let y = Axis {
+            scale,
+            title: "fields a second",
+            label: short,
+        };
+        let chart = self.over_time(
+            y,
+            |moment| Some(moment.fields_per_s),
+            |value| format!("{} fields/s", short(value)),
+        );
         let chart = self.finish(chart, "speed", "Fields a second over time");
         figure(
             "Speed over time",
@@ -161,55 +231,124 @@ impl Subject<'_> {
 
     /// Draws the p99 latency over time, by class.
     pub(crate) fn latency_over_time(&self) -> Html {
-        let y = Axis { scale: self.axes.over_time, title: "p99 latency", label: time_us };
+        let y = Axis {
+            scale: self.axes.over_time,
+            title: "p99 latency",
+            label: time_us,
+        };
         let chart = self.over_time(
             y,
             |moment| (moment.ok > 0).then_some(moment.p99_us),
             |value| format!("p99 {}", time_us(value)),
         );
         let chart = self.finish(chart, "latency-over-time", "p99 latency over time");
-        figure("Latency over time", "99 of 100 calls of each moment were answered within this.", chart)
+        figure(
+            "Latency over time",
+            "99 of 100 calls of each moment were answered within this.",
+            chart,
+        )
     }
 
     /// Draws the average and the p95 latency over time, by class. Empty if the writer did not report them.
     pub(crate) fn average_over_time(&self) -> Html {
         let moments = || self.classes().flat_map(|(_, class)| &class.over_time);
-        let both = || moments().flat_map(|moment| [moment.mean_us, moment.p95_us]).flatten();
+        let both = || {
+            moments()
+                .flat_map(|moment| [moment.mean_us, moment.p95_us])
+                .flatten()
+        };
         if both().next().is_none() {
             return Html::default();
         }
-        let y = Axis { scale: Scale::log(both()), title: "average and p95 latency", label: time_us };
-        let mut chart = self.over_time(y, |moment| moment.p95_us, |value| format!("p95 {}", time_us(value)));
+        let y = Axis {
+            scale: Scale::log(both()),
+            title: "average and p95 latency",
+            label: time_us,
+        };
+        let mut chart = self.over_time(
+            y,
+            |moment| moment.p95_us,
+            |value| format!("p95 {}", time_us(value)),
+        );
         for (series, class) in self.classes() {
-            let average = |moment: &IntervalFigures| (moment.t_s, moment.mean_us.unwrap_or(f64::NAN));
-            chart.line(series, LineStyle::Dashed, &class.over_time.iter().map(average).collect::<Vec<_>>());
+            let average =
+                |moment: &IntervalFigures| (moment.t_s, moment.mean_us.unwrap_or(f64::NAN));
+            chart.line(
+                series,
+                LineStyle::Dashed,
+                &class.over_time.iter().map(average).collect::<Vec<_>>(),
+            );
         }
-        let chart = self.finish(chart, "average-over-time", "Average and p95 latency over time");
-        figure("Average and p95 over time", "Solid: 95 of 100 calls of each moment. Dashed: their average.", chart)
+        let chart = self.finish(
+            chart,
+            "average-over-time",
+            "Average and p95 latency over time",
+        );
+        figure(
+            "Average and p95 over time",
+            "Solid: 95 of 100 calls of each moment. Dashed: their average.",
+            chart,
+        )
     }
 
     /// Draws latency by percentile, measured from the due time and from the send time.
     pub(crate) fn percentiles(&self) -> Html {
-        let x = Axis { scale: Scale::tail(self.axes.calls), title: "percentile of calls, %", label: nines };
-        let y = Axis { scale: self.axes.latency, title: "time to the answer", label: time_us };
+        let x = Axis {
+            scale: Scale::tail(self.axes.calls),
+            title: "percentile of calls, %",
+            label: nines,
+        };
+        let y = Axis {
+            scale: self.axes.latency,
+            title: "time to the answer",
+            label: time_us,
+        };
         let mut chart = Chart::new(x, y, Size::Half);
         for (series, class) in self.classes() {
-            chart.line(series, LineStyle::Dashed, &spread::known(&class.service_us, class.ok));
-            chart.line(series, LineStyle::Solid, &spread::curve(&class.histogram_us, class.latency_us.min));
+            chart.line(
+                series,
+                LineStyle::Dashed,
+                &spread::known(&class.service_us, class.ok),
+            );
+            chart.line(
+                series,
+                LineStyle::Solid,
+                &spread::curve(&class.histogram_us, class.latency_us.min),
+            );
             let known = spread::known(&class.latency_us, class.ok);
             let said = |(quantile, us): (f64, f64)| {
-                (quantile, us, format!("{} {}: {}", class.name, percentile(quantile), time_us(us)))
+                (
+                    quantile,
+                    us,
+                    format!("{} {}: {}", class.name, percentile(quantile), time_us(us)),
+                )
             };
-            chart.dots(series, "dot", &known.into_iter().map(said).collect::<Vec<_>>());
+            chart.dots(
+                series,
+                "dot",
+                &known.into_iter().map(said).collect::<Vec<_>>(),
+            );
         }
         let how = "Solid: from when the call should have been sent. Dashed: from when it was. Apart, calls waited to be sent.";
-        figure("Latency by percentile", how, self.finish(chart, "percentiles", "Latency by percentile"))
+        figure(
+            "Latency by percentile",
+            how,
+            self.finish(chart, "percentiles", "Latency by percentile"),
+        )
     }
 
     /// Draws the latency distribution.
     pub(crate) fn histogram(&self) -> Html {
-        let x = Axis { scale: self.axes.times, title: "latency from the schedule", label: time_us };
-        let y = Axis { scale: self.axes.shares, title: "share of its calls", label: percent };
+        let x = Axis {
+            scale: self.axes.times,
+            title: "latency from the schedule",
+            label: time_us,
+        };
+        let y = Axis {
+            scale: self.axes.shares,
+            title: "share of its calls",
+            label: percent,
+        };
         let mut chart = Chart::new(x, y, Size::Half);
         for (series, class) in self.classes() {
             let bins = spread::bins(&class.histogram_us);
@@ -217,6 +356,10 @@ impl Subject<'_> {
             chart.line(series, LineStyle::Solid, &bins);
         }
         let how = "Calls of each size in ranges of a twentieth of a power of ten. Two humps are two kinds of fate.";
-        figure("Spread of latencies", how, self.finish(chart, "histogram", "Spread of latencies"))
+        figure(
+            "Spread of latencies",
+            how,
+            self.finish(chart, "histogram", "Spread of latencies"),
+        )
     }
 }

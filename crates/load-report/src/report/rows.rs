@@ -30,7 +30,13 @@ pub(crate) struct ResultRow {
 impl ResultRow {
     /// Creates a heading for the following rows, without a value.
     pub(crate) fn head(name: String) -> Self {
-        Self { name, series: 0, value: f64::NAN, upper: None, said: String::new() }
+        Self {
+            name,
+            series: 0,
+            value: f64::NAN,
+            upper: None,
+            said: String::new(),
+        }
     }
 }
 
@@ -49,28 +55,70 @@ pub(crate) fn draw(
     rows: &[ResultRow],
     wide: bool,
 ) -> Html {
-    let values = || rows.iter().flat_map(|row| [Some(row.value), row.upper]).flatten();
+    let values = || {
+        rows.iter()
+            .flat_map(|row| [Some(row.value), row.upper])
+            .flatten()
+    };
     let above_zero = || values().filter(|value| super::scale::TIMES.contains(value));
-    let (least, most) = (above_zero().fold(f64::MAX, f64::min), above_zero().fold(0.0, f64::max));
+    let (least, most) = (
+        above_zero().fold(f64::MAX, f64::min),
+        above_zero().fold(0.0, f64::max),
+    );
     let mut svg = Html::default();
     if most <= 0.0 {
         return svg;
     }
     let (width, left, name_max) = if wide { WIDE } else { NARROW };
-    let said_max = rows.iter().map(|row| row.said.chars().count()).max().unwrap_or(0);
+    let said_max = rows
+        .iter()
+        .map(|row| row.said.chars().count())
+        .max()
+        .unwrap_or(0);
     let beside = BESIDE + LETTER * said_max as f64;
     let linear = most / least <= LINEAR_MAX;
-    let scale = if linear { Scale::from_zero(values()) } else { Scale::log(values()) };
+    let scale = if linear {
+        Scale::from_zero(values())
+    } else {
+        Scale::log(values())
+    };
     let (right, ground) = (width - beside, TOP + ROW * rows.len() as f64);
     let at = |value: f64| scale.place(value).map(|at| left + at * (right - left));
     let view = format!("0 0 {width} {}", height(rows.len()));
     let class = if wide { "chart wide" } else { "chart" };
-    svg.open("svg", &[("class", &class), ("id", &id), ("viewBox", &view), ("role", &"img"), ("aria-label", &said)]);
+    svg.open(
+        "svg",
+        &[
+            ("class", &class),
+            ("id", &id),
+            ("viewBox", &view),
+            ("role", &"img"),
+            ("aria-label", &said),
+        ],
+    );
     let (width, height) = (Px(right - left), Px(ground - TOP));
-    svg.leaf("rect", &[("class", &"area"), ("x", &left), ("y", &TOP), ("width", &width), ("height", &height)]);
+    svg.leaf(
+        "rect",
+        &[
+            ("class", &"area"),
+            ("x", &left),
+            ("y", &TOP),
+            ("width", &width),
+            ("height", &height),
+        ],
+    );
     lower_axis(&mut svg, scale, label, (left, right), (TOP, ground));
     let (middle, low) = (Px((left + right) / 2.0), Px(ground + BOTTOM - 6.0));
-    svg.element("text", &[("class", &"title"), ("x", &middle), ("y", &low), ("text-anchor", &"middle")], title);
+    svg.element(
+        "text",
+        &[
+            ("class", &"title"),
+            ("x", &middle),
+            ("y", &low),
+            ("text-anchor", &"middle"),
+        ],
+        title,
+    );
     let mut marks = Html::default();
     for (number, row) in rows.iter().enumerate() {
         let y = TOP + ROW * (number as f64 + 0.5);
@@ -80,9 +128,15 @@ pub(crate) fn draw(
         mark(&mut marks, row, linear.then_some(left), (x, end, y));
 
         let (beside, y) = (Px(end.max(x) + 12.0), Px(y + 4.0));
-        svg.element("text", &[("class", &"value"), ("x", &beside), ("y", &y)], &row.said);
+        svg.element(
+            "text",
+            &[("class", &"value"), ("x", &beside), ("y", &y)],
+            &row.said,
+        );
     }
-    svg.open("g", &[("class", &"series")]).add(&marks).close("g");
+    svg.open("g", &[("class", &"series")])
+        .add(&marks)
+        .close("g");
     svg.close("svg");
     svg
 }
@@ -93,8 +147,20 @@ fn name(svg: &mut Html, row: &ResultRow, name_max: usize, (left, y): (f64, f64))
         count if count > name_max => name.chars().take(name_max - 1).chain(['…']).collect(),
         _ => name.clone(),
     };
-    let class = if row.value.is_nan() { "name strong" } else { "name" };
-    svg.open("text", &[("class", &class), ("x", &Px(left - 12.0)), ("y", &Px(y + 4.0)), ("text-anchor", &"end")]);
+    let class = if row.value.is_nan() {
+        "name strong"
+    } else {
+        "name"
+    };
+    svg.open(
+        "text",
+        &[
+            ("class", &class),
+            ("x", &Px(left - 12.0)),
+            ("y", &Px(y + 4.0)),
+            ("text-anchor", &"end"),
+        ],
+    );
     svg.text(short).element("title", &[], name).close("text");
 }
 
@@ -104,12 +170,24 @@ fn mark(marks: &mut Html, row: &ResultRow, zero: Option<f64>, (x, end, y): (f64,
         (None, Some(zero)) => {
             let (width, top) = (Px(x - zero), Px(y - 8.0));
             let bar = class("bar", row.series);
-            marks.leaf("rect", &[("class", &bar), ("x", &zero), ("y", &top), ("width", &width), ("height", &16)]);
+            marks.leaf(
+                "rect",
+                &[
+                    ("class", &bar),
+                    ("x", &zero),
+                    ("y", &top),
+                    ("width", &width),
+                    ("height", &16),
+                ],
+            );
         }
         (None, None) => dot(marks, row.series, "dot", x, y),
         (Some(_), _) => {
             let path = format!("M{} {}H{}", Px(x), Px(y), Px(end));
-            marks.leaf("path", &[("class", &class("line", row.series)), ("d", &path)]);
+            marks.leaf(
+                "path",
+                &[("class", &class("line", row.series)), ("d", &path)],
+            );
             dot(marks, row.series, "dot", x, y);
             dot(marks, row.series, "ring", end, y);
         }
@@ -117,7 +195,15 @@ fn mark(marks: &mut Html, row: &ResultRow, zero: Option<f64>, (x, end, y): (f64,
 }
 
 fn dot(marks: &mut Html, series: usize, name: &str, x: f64, y: f64) {
-    marks.leaf("circle", &[("class", &class(name, series)), ("cx", &Px(x)), ("cy", &Px(y)), ("r", &5)]);
+    marks.leaf(
+        "circle",
+        &[
+            ("class", &class(name, series)),
+            ("cx", &Px(x)),
+            ("cy", &Px(y)),
+            ("r", &5),
+        ],
+    );
 }
 
 #[cfg(test)]
@@ -133,15 +219,29 @@ mod tests {
             upper: *upper,
             said: short(*value),
         };
-        draw("id", "said", "title", short, &values.iter().map(row).collect::<Vec<_>>(), true).finish()
+        draw(
+            "id",
+            "said",
+            "title",
+            short,
+            &values.iter().map(row).collect::<Vec<_>>(),
+            true,
+        )
+        .finish()
     }
 
     #[test]
     fn lengths_stand_for_values_only_from_zero() {
         let near = drawn(&[(1.0, None), (2.0, None)]);
-        assert!(near.contains("class=\"bar s0\"") && near.contains("&lt;name&gt;"), "{near}");
+        assert!(
+            near.contains("class=\"bar s0\"") && near.contains("&lt;name&gt;"),
+            "{near}"
+        );
         let far = drawn(&[(1.0, None), (1_000.0, None)]);
-        assert!(far.contains("class=\"dot s0\"") && !far.contains("class=\"bar"), "{far}");
+        assert!(
+            far.contains("class=\"dot s0\"") && !far.contains("class=\"bar"),
+            "{far}"
+        );
         let pair = drawn(&[(1.0, Some(4.0))]);
         assert!(pair.contains("class=\"ring s0\""), "{pair}");
     }

@@ -28,18 +28,30 @@ const DECADES_FINE: f64 = 2.4;
 impl Scale {
     /// Creates a linear axis from zero to a round number at or above all values.
     pub(crate) fn from_zero(values: impl Iterator<Item = f64>) -> Self {
-        let most = values.filter(|value| VALUES.contains(value)).fold(0.0, f64::max);
+        let most = values
+            .filter(|value| VALUES.contains(value))
+            .fold(0.0, f64::max);
         if most == 0.0 {
             return Self::Linear { from: 0.0, to: 1.0 };
         }
         let step = step(most);
         // Rounding errors must not add a step above a value that is a round number.
-        Self::Linear { from: 0.0, to: (most / step - 1e-9).ceil() * step }
+        Self::Linear {
+            from: 0.0,
+            to: (most / step - 1e-9).ceil() * step,
+        }
     }
 
     /// Creates a linear axis from `from` to `to`, without rounding.
     pub(crate) fn between(from: f64, to: f64) -> Self {
-        Self::Linear { from, to: if VALUES.contains(&(to - from)) { to } else { from + 1.0 } }
+        Self::Linear {
+            from,
+            to: if VALUES.contains(&(to - from)) {
+                to
+            } else {
+                from + 1.0
+            },
+        }
     }
 
     /// Creates a logarithmic axis between round numbers around all values. Ignores values of zero and below.
@@ -50,15 +62,27 @@ impl Scale {
             most = most.max(value);
         }
         if most <= 0.0 {
-            return Self::Log { from: 1.0, to: 10.0 };
+            return Self::Log {
+                from: 1.0,
+                to: 10.0,
+            };
         }
         let (from, to) = (round_down(least), round_up(most));
-        if to > from { Self::Log { from, to } } else { Self::Log { from: from / 2.0, to: to * 2.0 } }
+        if to > from {
+            Self::Log { from, to }
+        } else {
+            Self::Log {
+                from: from / 2.0,
+                to: to * 2.0,
+            }
+        }
     }
 
     /// Creates an axis for the quantiles of `count` values.
     pub(crate) fn tail(count: f64) -> Self {
-        Self::Tail { decades: (2.0 * count).max(10.0).log10() }
+        Self::Tail {
+            decades: (2.0 * count).max(10.0).log10(),
+        }
     }
 
     /// Returns true if a tick is a power of ten on a logarithmic axis. Those are labelled if there is no room for all.
@@ -75,7 +99,9 @@ impl Scale {
             Self::Tail { decades } => -(1.0 - value).log10() / decades,
         };
         // Values at an end count as within, despite rounding.
-        (-1e-6..=1.0 + 1e-6).contains(&at).then(|| at.clamp(0.0, 1.0))
+        (-1e-6..=1.0 + 1e-6)
+            .contains(&at)
+            .then(|| at.clamp(0.0, 1.0))
     }
 
     /// Returns the labelled values of the axis, ascending.
@@ -91,9 +117,12 @@ impl Scale {
             Self::Log { from, to } => {
                 let fine = (to / from).log10() <= DECADES_FINE;
                 let powers = from.log10().floor() as i32..=to.log10().ceil() as i32;
-                let all = powers.flat_map(|power| STEPS.map(|step| (step, step * 10_f64.powi(power))));
+                let all =
+                    powers.flat_map(|power| STEPS.map(|step| (step, step * 10_f64.powi(power))));
                 let fits = |value: f64| value >= from * 0.999_999 && value <= to * 1.000_001;
-                all.filter(|(step, value)| (fine || *step == 1.0) && fits(*value)).map(|(_, value)| value).collect()
+                all.filter(|(step, value)| (fine || *step == 1.0) && fits(*value))
+                    .map(|(_, value)| value)
+                    .collect()
             }
             Self::Tail { decades } => {
                 let nines = (1..=decades.floor() as i32).map(|nines| 1.0 - 10_f64.powi(-nines));
@@ -107,18 +136,28 @@ impl Scale {
 fn step(length: f64) -> f64 {
     let power = 10_f64.powf((length / TICKS_MAX).log10().floor());
     let steps = STEPS.into_iter().chain([10.0]).map(|step| step * power);
-    steps.into_iter().find(|step| length / step <= TICKS_MAX + 1e-9).unwrap_or(power * 10.0)
+    steps
+        .into_iter()
+        .find(|step| length / step <= TICKS_MAX + 1e-9)
+        .unwrap_or(power * 10.0)
 }
 
 fn round_down(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
-    let fits = STEPS.into_iter().rev().map(|step| step * power).find(|round| *round <= value * 1.000_001);
+    let fits = STEPS
+        .into_iter()
+        .rev()
+        .map(|step| step * power)
+        .find(|round| *round <= value * 1.000_001);
     fits.unwrap_or(power)
 }
 
 fn round_up(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
-    let fits = STEPS.into_iter().map(|step| step * power).find(|round| *round >= value * 0.999_999);
+    let fits = STEPS
+        .into_iter()
+        .map(|step| step * power)
+        .find(|round| *round >= value * 0.999_999);
     fits.unwrap_or(power * 10.0)
 }
 
@@ -130,7 +169,11 @@ pub(crate) fn short(value: f64) -> String {
         of if of < 999.5e6 => (value / 1e6, "M"),
         _ => (value / 1e9, "G"),
     };
-    if unit.is_empty() { digits(value) } else { format!("{} {unit}", digits(value)) }
+    if unit.is_empty() {
+        digits(value)
+    } else {
+        format!("{} {unit}", digits(value))
+    }
 }
 
 /// Formats a time in microseconds with a suitable unit.
@@ -152,7 +195,11 @@ pub(crate) fn digits(value: f64) -> String {
         of if of < 99.95 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
     };
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
 }
 
 /// Formats a quantile as a percentile.
@@ -199,7 +246,13 @@ mod tests {
             );
             let found = scale.ticks();
             assert_eq!(found.len(), ticks.len(), "{most}: {found:?}");
-            assert!(found.iter().zip(&ticks).all(|(a, b)| (a - b).abs() < 1e-6 * to), "{most}: {found:?}");
+            assert!(
+                found
+                    .iter()
+                    .zip(&ticks)
+                    .all(|(a, b)| (a - b).abs() < 1e-6 * to),
+                "{most}: {found:?}"
+            );
         }
     }
 
@@ -213,9 +266,23 @@ mod tests {
             (vec![0.0, -1.0], 1.0, 10.0, 4),
         ] {
             let scale = Scale::log(values.iter().copied());
-            let Scale::Log { from: least, to: most } = scale else { panic!("{scale:?}") };
-            assert!((least - from).abs() < 1e-9 * from && (most - to).abs() < 1e-9 * to, "{values:?}: {scale:?}");
-            assert_eq!(scale.ticks().len(), ticks, "{values:?}: {:?}", scale.ticks());
+            let Scale::Log {
+                from: least,
+                to: most,
+            } = scale
+            else {
+                panic!("{scale:?}")
+            };
+            assert!(
+                (least - from).abs() < 1e-9 * from && (most - to).abs() < 1e-9 * to,
+                "{values:?}: {scale:?}"
+            );
+            assert_eq!(
+                scale.ticks().len(),
+                ticks,
+                "{values:?}: {:?}",
+                scale.ticks()
+            );
             for value in values {
                 assert_eq!(scale.place(value).is_some(), value > 0.0, "{value}");
             }
@@ -226,27 +293,57 @@ mod tests {
     fn each_nine_has_as_much_room() {
         let scale = Scale::tail(5_000.0);
         assert_eq!(scale, Scale::Tail { decades: 4.0 });
-        for (quantile, at) in [(0.0, 0.0), (0.9, 0.25), (0.99, 0.5), (0.999, 0.75), (0.9999, 1.0)] {
-            assert!((scale.place(quantile).unwrap() - at).abs() < 1e-6, "{quantile}");
+        for (quantile, at) in [
+            (0.0, 0.0),
+            (0.9, 0.25),
+            (0.99, 0.5),
+            (0.999, 0.75),
+            (0.9999, 1.0),
+        ] {
+            assert!(
+                (scale.place(quantile).unwrap() - at).abs() < 1e-6,
+                "{quantile}"
+            );
         }
         assert_eq!(scale.place(1.0), None);
         assert_eq!(
-            scale.ticks().into_iter().map(percentile).collect::<Vec<_>>().join(" "),
+            scale
+                .ticks()
+                .into_iter()
+                .map(percentile)
+                .collect::<Vec<_>>()
+                .join(" "),
             "0 % 50 % 90 % 99 % 99.9 % 99.99 %"
         );
     }
 
     #[test]
     fn numbers_are_written_short() {
-        for (value, text) in
-            [(0.0, "0"), (0.5, "0.5"), (999.4, "999"), (999.6, "1 k"), (12_345.0, "12.3 k"), (3.9e6, "3.9 M")]
-        {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.5, "0.5"),
+            (999.4, "999"),
+            (999.6, "1 k"),
+            (12_345.0, "12.3 k"),
+            (3.9e6, "3.9 M"),
+        ] {
             assert_eq!(short(value), text);
         }
-        for (value, text) in [(0.0, "0"), (0.259, "259 ns"), (9.999, "10 µs"), (1_500.0, "1.5 ms"), (2e6, "2 s")] {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.259, "259 ns"),
+            (9.999, "10 µs"),
+            (1_500.0, "1.5 ms"),
+            (2e6, "2 s"),
+        ] {
             assert_eq!(time_us(value), text);
         }
-        for (value, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")] {
+        for (value, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "1,000"),
+            (1_234_567, "1,234,567"),
+        ] {
             assert_eq!(whole(value), text);
         }
         assert_eq!(percent(0.0512), "5.12 %");

@@ -21,9 +21,16 @@ pub(crate) fn warnings(single: &[&Run], sweeps: &[&Sweep]) -> Html {
     for run in single.iter().filter(|run| run.generator.was_bottleneck) {
         let why = run.generator.why.as_deref().unwrap_or("it did not say why");
         let rate = short(run.totals.offered_per_s);
-        let said =
-            format!(" in “{}” at {rate} calls/s: {why}. Its figures are the generator's, not the engine's.", run.name);
-        warning(&mut html, "warning bad", "The generator was the bottleneck", &said);
+        let said = format!(
+            " in “{}” at {rate} calls/s: {why}. Its figures are the generator's, not the engine's.",
+            run.name
+        );
+        warning(
+            &mut html,
+            "warning bad",
+            "The generator was the bottleneck",
+            &said,
+        );
     }
     for sweep in sweeps {
         bottleneck_of(&mut html, sweep);
@@ -36,17 +43,43 @@ pub(crate) fn warnings(single: &[&Run], sweeps: &[&Sweep]) -> Html {
                 None => codes.push((code, *count)),
             }
         }
-        let codes: Vec<_> = codes.iter().map(|(code, count)| format!("{} {code}", whole(*count))).collect();
+        let codes: Vec<_> = codes
+            .iter()
+            .map(|(code, count)| format!("{} {code}", whole(*count)))
+            .collect();
         let said = format!(" of “{}” got no result: {}.", run.name, codes.join(", "));
-        warning(&mut html, "warning", &format!("{} calls", whole(run.totals.errors)), &said);
+        warning(
+            &mut html,
+            "warning",
+            &format!("{} calls", whole(run.totals.errors)),
+            &said,
+        );
     }
-    for run in single.iter().filter(|run| run.classes.iter().all(|class| class.ok > 0 && class.checked == 0)) {
-        warning(&mut html, "warning", "No reply was checked", &format!(" in “{}”.", run.name));
+    for run in single.iter().filter(|run| {
+        run.classes
+            .iter()
+            .all(|class| class.ok > 0 && class.checked == 0)
+    }) {
+        warning(
+            &mut html,
+            "warning",
+            "No reply was checked",
+            &format!(" in “{}”.", run.name),
+        );
     }
-    if single.iter().copied().chain(sweeps.iter().flat_map(|sweep| &sweep.runs)).any(|run| run.conditions.same_machine)
+    if single
+        .iter()
+        .copied()
+        .chain(sweeps.iter().flat_map(|sweep| &sweep.runs))
+        .any(|run| run.conditions.same_machine)
     {
         let said = ": what the engine could do alone is more than is shown here.";
-        warning(&mut html, "warning", "Engine and generator shared a machine", said);
+        warning(
+            &mut html,
+            "warning",
+            "Engine and generator shared a machine",
+            said,
+        );
     }
     html
 }
@@ -55,24 +88,62 @@ pub(crate) fn warnings(single: &[&Run], sweeps: &[&Sweep]) -> Html {
 fn bottleneck_of(html: &mut Html, sweep: &Sweep) {
     let rate = |run: &&Run| run.totals.offered_per_s;
     let limited = || sweep.runs.iter().filter(|run| run.generator.was_bottleneck);
-    let Some(first) = limited().min_by(|a, b| rate(a).total_cmp(&rate(b))) else { return };
-    let why = first.generator.why.as_deref().unwrap_or("it did not say why");
-    let (count, all, from) = (limited().count(), sweep.runs.len(), short(first.totals.offered_per_s));
+    let Some(first) = limited().min_by(|a, b| rate(a).total_cmp(&rate(b))) else {
+        return;
+    };
+    let why = first
+        .generator
+        .why
+        .as_deref()
+        .unwrap_or("it did not say why");
+    let (count, all, from) = (
+        limited().count(),
+        sweep.runs.len(),
+        short(first.totals.offered_per_s),
+    );
     let name = common_name(sweep);
-    let said =
-        format!(" at {count} of {all} rates of “{name}”; at {from} calls/s: {why}. Figures there are the generator's.");
-    warning(html, "warning bad", "The generator was the bottleneck", &said);
+    let said = format!(
+        " at {count} of {all} rates of “{name}”; at {from} calls/s: {why}. Figures there are the generator's."
+    );
+    warning(
+        html,
+        "warning bad",
+        "The generator was the bottleneck",
+        &said,
+    );
 }
 
 /// Returns the common part of the names of a sweep's loads, which differ in their rates.
 pub(crate) fn common_name(sweep: &Sweep) -> String {
-    let Some(first) = sweep.runs.first() else { return String::new() };
-    let is_same = |at: usize, of: char| sweep.runs.iter().all(|run| run.name.chars().nth(at) == Some(of));
-    let common: String =
-        first.name.chars().enumerate().take_while(|(at, of)| is_same(*at, *of)).map(|(_, of)| of).collect();
+    let Some(first) = sweep.runs.first() else {
+        return String::new();
+    };
+    let is_same = |at: usize, of: char| {
+        sweep
+            .runs
+            .iter()
+            .all(|run| run.name.chars().nth(at) == Some(of))
+    };
+    let common: String = first
+        .name
+        .chars()
+        .enumerate()
+        .take_while(|(at, of)| is_same(*at, *of))
+        .map(|(_, of)| of)
+        .collect();
     let whole = common.chars().count() == first.name.chars().count();
-    let part = if whole { common.as_str() } else { common.rsplit_once(',').map_or(common.as_str(), |(part, _)| part) };
-    if part.trim().is_empty() { first.name.clone() } else { part.trim().to_owned() }
+    let part = if whole {
+        common.as_str()
+    } else {
+        common
+            .rsplit_once(',')
+            .map_or(common.as_str(), |(part, _)| part)
+    };
+    if part.trim().is_empty() {
+        first.name.clone()
+    } else {
+        part.trim().to_owned()
+    }
 }
 
 fn warning(html: &mut Html, class: &str, what: &str, said: &str) {
@@ -101,8 +172,9 @@ pub(crate) fn overview(runs: &[&Run]) -> Html {
     let row = |run: &&Run| {
         let worst = |of: fn(&Class) -> f64| time_us(run.classes.iter().map(of).fold(0.0, f64::max));
         let totals = &run.totals;
-        let (cpu, cores) =
-            run.server_cpu.map_or(("–".into(), "–".into()), |cpu| (time_us(cpu.us_per_field), digits(cpu.cores)));
+        let (cpu, cores) = run.server_cpu.map_or(("–".into(), "–".into()), |cpu| {
+            (time_us(cpu.us_per_field), digits(cpu.cores))
+        });
         vec![
             run.name.clone(),
             short(totals.offered_per_s),
@@ -138,21 +210,49 @@ pub(crate) fn classes(run: &Run) -> Html {
     let row = |class: &Class| {
         let times = &class.latency_us;
         let mut row = vec![class.name.clone()];
-        row.extend([class.sent, class.ok, failed(class), class.late, class.checked].map(whole));
-        let times = [times.min, times.p50, times.p90, times.p99, times.p999, times.max, class.service_us.p99];
-        row.extend(times.map(|time| if class.ok > 0 { time_us(time) } else { "–".into() }));
+        row.extend(
+            [
+                class.sent,
+                class.ok,
+                failed(class),
+                class.late,
+                class.checked,
+            ]
+            .map(whole),
+        );
+        let times = [
+            times.min,
+            times.p50,
+            times.p90,
+            times.p99,
+            times.p999,
+            times.max,
+            class.service_us.p99,
+        ];
+        row.extend(times.map(|time| {
+            if class.ok > 0 {
+                time_us(time)
+            } else {
+                "–".into()
+            }
+        }));
         row
     };
     table(&head, &run.classes.iter().map(row).collect::<Vec<_>>())
 }
 
 fn failed(class: &Class) -> u64 {
-    class.errors.values().fold(0, |sum, count| sum.saturating_add(*count))
+    class
+        .errors
+        .values()
+        .fold(0, |sum, count| sum.saturating_add(*count))
 }
 
 /// Returns a table with the figures of stores.
 pub(crate) fn stores(backends: &Backends) -> Html {
-    let head = ["store", "threads", "writes/s", "p50", "p99", "reads/s", "p50", "p99", "secrets"];
+    let head = [
+        "store", "threads", "writes/s", "p50", "p99", "reads/s", "p50", "p99", "secrets",
+    ];
     let row = |row: &crate::results::Backend| {
         let (write, read) = (&row.write, &row.read);
         vec![
@@ -178,7 +278,10 @@ pub(crate) fn stores(backends: &Backends) -> Html {
         told.extend(said.filter(|(name, _)| !told.iter().any(|(known, _)| known == name)));
     }
     if !told.is_empty() {
-        let rows: Vec<_> = told.into_iter().map(|(name, loses)| (name, vec![loses.to_owned()])).collect();
+        let rows: Vec<_> = told
+            .into_iter()
+            .map(|(name, loses)| (name, vec![loses.to_owned()]))
+            .collect();
         html.element("h4", &[("class", &"gap")], "What a crash loses");
         html.add(&facts(&[], &rows));
     }
@@ -236,23 +339,46 @@ type Condition = (&'static str, fn(&Run) -> String);
 const CONDITIONS: [Condition; 15] = [
     ("Engine", |run| run.conditions.engine.version.clone()),
     ("Address", |run| run.conditions.engine.address.clone()),
-    ("Cores of the engine", |run| known(run.conditions.engine.cores.map(|cores| cores.to_string()))),
+    ("Cores of the engine", |run| {
+        known(run.conditions.engine.cores.map(|cores| cores.to_string()))
+    }),
     ("State", |run| known(run.conditions.engine.state.clone())),
     ("Suites", |run| known(run.conditions.engine.suites.clone())),
-    ("Key scope", |run| known(run.conditions.engine.scope.clone())),
+    ("Key scope", |run| {
+        known(run.conditions.engine.scope.clone())
+    }),
     ("TLS", |run| run.conditions.tls.clone()),
     ("Generator", |run| run.tool.clone()),
     ("Its machine", |run| {
         let machine = &run.conditions.machine;
         format!("{}, {} cores, {}", machine.cpu, machine.cores, machine.os)
     }),
-    ("Same machine", |run| if run.conditions.same_machine { "yes".into() } else { "no".into() }),
-    ("Load", load),
-    ("Connections", |run| format!("{} of {} processes", run.conditions.connections, run.conditions.processes)),
-    ("Time", |run| {
-        format!("{} s after {} s of warm-up", digits(run.conditions.duration_s), digits(run.conditions.warm_up_s))
+    ("Same machine", |run| {
+        if run.conditions.same_machine {
+            "yes".into()
+        } else {
+            "no".into()
+        }
     }),
-    ("Delay", |run| run.conditions.delay.map_or_else(|| "none added".into(), crate::table::described)),
+    ("Load", load),
+    ("Connections", |run| {
+        format!(
+            "{} of {} processes",
+            run.conditions.connections, run.conditions.processes
+        )
+    }),
+    ("Time", |run| {
+        format!(
+            "{} s after {} s of warm-up",
+            digits(run.conditions.duration_s),
+            digits(run.conditions.warm_up_s)
+        )
+    }),
+    ("Delay", |run| {
+        run.conditions
+            .delay
+            .map_or_else(|| "none added".into(), crate::table::described)
+    }),
     ("Begun", |run| run.started.clone()),
 ];
 
@@ -263,10 +389,17 @@ fn known(fact: Option<String>) -> String {
 /// Describes the clock and number of requests of a load.
 pub(crate) fn load(run: &Run) -> String {
     let conditions = &run.conditions;
-    match (conditions.mode, conditions.offered_per_s, conditions.callers) {
+    match (
+        conditions.mode,
+        conditions.offered_per_s,
+        conditions.callers,
+    ) {
         (Mode::Open, Some(rate), _) => format!("{} calls/s by the clock", short(rate)),
         (Mode::Open, None, _) => "by the clock".into(),
-        (Mode::Closed, _, Some(callers)) => format!("{} callers, each waiting for its answer", whole(callers.into())),
+        (Mode::Closed, _, Some(callers)) => format!(
+            "{} callers, each waiting for its answer",
+            whole(callers.into())
+        ),
         (Mode::Closed, _, None) => "callers that wait for their answers".into(),
     }
 }
@@ -274,7 +407,12 @@ pub(crate) fn load(run: &Run) -> String {
 /// Returns a table of the loads' conditions, with a column per group.
 pub(crate) fn conditions(groups: &[Group<'_>]) -> Html {
     let titles: Vec<&str> = groups.iter().map(|group| group.title.as_str()).collect();
-    let rows = CONDITIONS.map(|(name, of)| (name.to_owned(), groups.iter().map(|group| joined(group, of)).collect()));
+    let rows = CONDITIONS.map(|(name, of)| {
+        (
+            name.to_owned(),
+            groups.iter().map(|group| joined(group, of)).collect(),
+        )
+    });
     facts(&titles, &rows)
 }
 
@@ -286,7 +424,9 @@ fn joined(group: &Group<'_>, of: fn(&Run) -> String) -> String {
         }
     }
     match values.len() {
-        count if count > VALUES_MAX => format!("{} to {} ({count} values)", values[0], values[count - 1]),
+        count if count > VALUES_MAX => {
+            format!("{} to {} ({count} values)", values[0], values[count - 1])
+        }
         _ => values.join("; "),
     }
 }
@@ -296,9 +436,11 @@ pub(crate) fn store_conditions(backends: &Backends) -> Html {
     let mut rows = Vec::new();
     for (name, value) in &backends.conditions {
         match value.as_object() {
-            Some(parts) => {
-                rows.extend(parts.iter().map(|(part, value)| (format!("{name} {part}"), vec![plain(value)])))
-            }
+            Some(parts) => rows.extend(
+                parts
+                    .iter()
+                    .map(|(part, value)| (format!("{name} {part}"), vec![plain(value)])),
+            ),
             None => rows.push((name.clone(), vec![plain(value)])),
         }
     }
@@ -306,5 +448,7 @@ pub(crate) fn store_conditions(backends: &Backends) -> Html {
 }
 
 fn plain(value: &serde_json::Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
 }

@@ -4,11 +4,17 @@ use super::*;
 use crate::results::tests::{backends, run, scale, vault_run};
 
 /// Hostile text: markup, quotes, the end of a script block, an entity, and a script link.
-const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror=\"alert('2')\">&lt; javascript:alert(3)";
+const HOSTILE: &str =
+    "</script><script>alert(1)</script><img src=x onerror=\"alert('2')\">&lt; javascript:alert(3)";
 
 fn document(name: &str, value: &Value) -> ReportPage {
     let text = value.to_string();
-    ReportPage { name: name.into(), link: encoded(name.as_bytes()), figures: Figures::parse(&text).unwrap(), text }
+    ReportPage {
+        name: name.into(),
+        link: encoded(name.as_bytes()),
+        figures: Figures::parse(&text).unwrap(),
+        text,
+    }
 }
 
 fn sweep(runs: &[Value]) -> Value {
@@ -21,13 +27,18 @@ fn hostile(value: &Value) -> Value {
         Value::String(text) if text.starts_with("sealwire.") || text == "open" => value.clone(),
         Value::String(_) => HOSTILE.into(),
         Value::Array(values) => values.iter().map(hostile).collect(),
-        Value::Object(values) => values.iter().map(|(key, value)| (key.clone(), hostile(value))).collect(),
+        Value::Object(values) => values
+            .iter()
+            .map(|(key, value)| (key.clone(), hostile(value)))
+            .collect(),
         other => other.clone(),
     }
 }
 
 fn is_drawn(page: &str, id: &str) -> bool {
-    let Some((_, svg)) = page.split_once(&format!("id=\"{id}\"")) else { return false };
+    let Some((_, svg)) = page.split_once(&format!("id=\"{id}\"")) else {
+        return false;
+    };
     let (svg, _) = svg.split_once("</svg>").unwrap();
     let (_, series) = svg.split_once("<g class=\"series\">").unwrap();
     !series.starts_with("</g>")
@@ -35,18 +46,41 @@ fn is_drawn(page: &str, id: &str) -> bool {
 
 #[test]
 fn every_kind_of_file_has_its_plots() {
-    let documents =
-        [document("run.json", &run()), document("s.json", &sweep(&[run()])), document("b.json", &backends())];
+    let documents = [
+        document("run.json", &run()),
+        document("s.json", &sweep(&[run()])),
+        document("b.json", &backends()),
+    ];
     let page = page::page("Title", &documents);
-    for id in ["speed-1", "percentiles-1", "latency-over-time-1", "histogram-1", "cpu"] {
+    for id in [
+        "speed-1",
+        "percentiles-1",
+        "latency-over-time-1",
+        "histogram-1",
+        "cpu",
+    ] {
         assert!(is_drawn(&page, id), "{id}");
     }
-    for id in ["sweep-1", "sweep-latency-1", "sweep-cpu-1", "backends-write-1", "backends-read-time-1"] {
+    for id in [
+        "sweep-1",
+        "sweep-latency-1",
+        "sweep-cpu-1",
+        "backends-write-1",
+        "backends-read-time-1",
+    ] {
         assert!(is_drawn(&page, id), "{id}");
     }
-    let figures =
-        ["encrypt 30 fields", "TLS_AES_256_GCM_SHA384 X25519MLKEM768", "3 overloaded", "12.3 k", "knee: 999 of 1 k/s"];
-    for said in figures.into_iter().chain(["href=\"b.json\"", "shared a machine"]) {
+    let figures = [
+        "encrypt 30 fields",
+        "TLS_AES_256_GCM_SHA384 X25519MLKEM768",
+        "3 overloaded",
+        "12.3 k",
+        "knee: 999 of 1 k/s",
+    ];
+    for said in figures
+        .into_iter()
+        .chain(["href=\"b.json\"", "shared a machine"])
+    {
         assert!(page.contains(said), "{said}");
     }
 }
@@ -80,7 +114,10 @@ fn no_string_of_a_file_becomes_markup() {
     stores["conditions"] = json!({ (HOSTILE): HOSTILE, "nested": { (HOSTILE): [HOSTILE] } });
     stores["rows"][0]["loses"] = HOSTILE.into();
     let values = [one.clone(), sweep(&[one]), stores];
-    let documents: Vec<_> = values.iter().map(|value| document(HOSTILE, value)).collect();
+    let documents: Vec<_> = values
+        .iter()
+        .map(|value| document(HOSTILE, value))
+        .collect();
     let page = page::page(HOSTILE, &documents);
     for part in ["<script>", "<img", "onerror=\"", "</script><"] {
         assert!(!page.contains(part), "{part}");
@@ -92,8 +129,15 @@ fn no_string_of_a_file_becomes_markup() {
     assert!(!page.contains("href=\"javascript"));
     // The embedded data still equal the files' data.
     for (number, value) in values.iter().enumerate() {
-        let (_, block) = page.split_once(&format!("id=\"data-{}\"", number + 1)).unwrap();
-        let (block, _) = block.split_once('>').unwrap().1.split_once("</script>").unwrap();
+        let (_, block) = page
+            .split_once(&format!("id=\"data-{}\"", number + 1))
+            .unwrap();
+        let (block, _) = block
+            .split_once('>')
+            .unwrap()
+            .1
+            .split_once("</script>")
+            .unwrap();
         assert_eq!(&serde_json::from_str::<Value>(block).unwrap(), value);
     }
 }
@@ -121,18 +165,33 @@ fn loads_of_other_speeds_have_axes_of_their_own() {
         run
     };
     for (speeds, shared) in [([30_000.0, 60_000.0], true), ([30_000.0, 3e6], false)] {
-        let page = page::page("Title", &speeds.map(|speed| document("run.json", &of(speed))));
-        assert_eq!(page.contains("are the same for all loads.</p>"), shared, "{speeds:?}");
+        let page = page::page(
+            "Title",
+            &speeds.map(|speed| document("run.json", &of(speed))),
+        );
+        assert_eq!(
+            page.contains("are the same for all loads.</p>"),
+            shared,
+            "{speeds:?}"
+        );
         assert!(is_drawn(&page, "speed-1") && is_drawn(&page, "speed-2"));
     }
 }
 
 #[test]
 fn stores_have_a_picture_of_their_own() {
-    let Figures::Backends(stores) = Figures::parse(&hostile(&backends()).to_string()).unwrap() else { panic!() };
+    let Figures::Backends(stores) = Figures::parse(&hostile(&backends()).to_string()).unwrap()
+    else {
+        panic!()
+    };
     let svg = stores_svg(&stores);
     assert!(svg.starts_with("<svg xmlns=") && !svg.contains("<script>"));
-    for id in ["backends-write-1", "backends-read-1", "backends-write-time-1", "backends-read-time-1"] {
+    for id in [
+        "backends-write-1",
+        "backends-read-1",
+        "backends-write-time-1",
+        "backends-read-time-1",
+    ] {
         assert!(is_drawn(&svg, id), "{id}");
     }
 }
@@ -140,8 +199,12 @@ fn stores_have_a_picture_of_their_own() {
 #[test]
 fn a_page_fetches_and_runs_nothing() {
     let page = page::page("Title", &[document("run.json", &run())]);
-    assert!(page.contains("content=\"default-src &#39;none&#39;; style-src &#39;unsafe-inline&#39;"));
-    for part in ["http://", "https://", "@import", "url(", "src=", "<link", "onclick"] {
+    assert!(
+        page.contains("content=\"default-src &#39;none&#39;; style-src &#39;unsafe-inline&#39;")
+    );
+    for part in [
+        "http://", "https://", "@import", "url(", "src=", "<link", "onclick",
+    ] {
         assert!(!page.contains(part), "{part}");
     }
 }
@@ -163,7 +226,13 @@ fn a_load_without_an_answer_has_no_plots_and_says_so() {
 
 #[test]
 fn absurd_numbers_draw_a_page_all_the_same() {
-    for number in [json!(1e308), json!(-1e308), json!(5e-324), json!(0), json!(-1)] {
+    for number in [
+        json!(1e308),
+        json!(-1e308),
+        json!(5e-324),
+        json!(0),
+        json!(-1),
+    ] {
         let mut absurd = run();
         let class = &mut absurd["classes"][0];
         class["histogram_us"] = json!([[number, u64::MAX], [number, u64::MAX]]);
@@ -176,7 +245,13 @@ fn absurd_numbers_draw_a_page_all_the_same() {
         absurd["server_cpu"]["us_per_field"] = number.clone();
         absurd["totals"]["offered_per_s"] = number.clone();
         absurd["totals"]["ok_per_s"] = number.clone();
-        let page = page::page("Title", &[document("a.json", &absurd), document("b.json", &sweep(&[absurd.clone()]))]);
+        let page = page::page(
+            "Title",
+            &[
+                document("a.json", &absurd),
+                document("b.json", &sweep(&[absurd.clone()])),
+            ],
+        );
         for part in ["NaN\"", "inf\"", "=\"inf", "=\"-inf", "MNaN", " NaN"] {
             assert!(!page.contains(part), "{number}: {part}");
         }
@@ -199,15 +274,29 @@ fn what_cannot_be_read_is_named() {
             output: folder.join(output),
             title: "t".into(),
         };
-        super::run(&args).map(Path::to_owned).map_err(|error| error.to_string())
+        super::run(&args)
+            .map(Path::to_owned)
+            .map_err(|error| error.to_string())
     };
     for (name, bytes, said) in [
         ("empty.json", &b""[..], "EOF"),
         ("page.html", b"<!doctype html>", "expected value"),
-        ("foreign.json", br#"{"schema": "artillery/2"}"#, "unknown schema"),
-        ("nothing.json", br#"{"aggregate": {}}"#, "missing field `schema`"),
+        (
+            "foreign.json",
+            br#"{"schema": "artillery/2"}"#,
+            "unknown schema",
+        ),
+        (
+            "nothing.json",
+            br#"{"aggregate": {}}"#,
+            "missing field `schema`",
+        ),
         ("binary.json", b"\xff\xfe\x00", "UTF-8"),
-        ("half.json", br#"{"schema": "sealwire.load/1", "tool": "x"}"#, "missing field"),
+        (
+            "half.json",
+            br#"{"schema": "sealwire.load/1", "tool": "x"}"#,
+            "missing field",
+        ),
     ] {
         let bad = file(name, bytes);
         let error = report(&[&good, &bad], "report.html").unwrap_err();
@@ -215,9 +304,16 @@ fn what_cannot_be_read_is_named() {
         assert!(!folder.join("report.html").exists(), "{name}");
     }
     let missing = folder.join("missing.json");
-    assert!(report(&[&missing], "report.html").unwrap_err().contains("missing.json"));
+    assert!(
+        report(&[&missing], "report.html")
+            .unwrap_err()
+            .contains("missing.json")
+    );
     let replaced = report(&[&good], "good #1.json").unwrap_err();
-    assert!(replaced.contains("would be replaced") && fs::read_to_string(&good).unwrap().contains("sealwire.load"));
+    assert!(
+        replaced.contains("would be replaced")
+            && fs::read_to_string(&good).unwrap().contains("sealwire.load")
+    );
     let page = fs::read_to_string(report(&[&good], "report.html").unwrap()).unwrap();
     assert!(page.contains("href=\"good%20%231.json\""));
     fs::remove_dir_all(&folder).unwrap();

@@ -79,7 +79,12 @@ pub enum ScaleLoad {
 
 impl ScaleLoad {
     /// All loads. A look-up needs tokens that an earlier load made.
-    pub const ALL: [Self; 4] = [Self::Encrypt, Self::Decrypt, Self::Tokenize, Self::Detokenize];
+    pub const ALL: [Self; 4] = [
+        Self::Encrypt,
+        Self::Decrypt,
+        Self::Tokenize,
+        Self::Detokenize,
+    ];
 
     /// Returns the name of its method.
     pub const fn name(self) -> &'static str {
@@ -133,9 +138,17 @@ pub struct ScalePoint {
 impl ScalePoint {
     /// Returns Jain's index of the shares: 1 if all engines have the same, 1/n if one has all.
     pub fn fairness(&self) -> f64 {
-        let (sum, squares) =
-            self.shares.iter().fold((0.0, 0.0), |(sum, squares), share| (sum + share, squares + share * share));
-        if squares > 0.0 { sum * sum / (self.shares.len() as f64 * squares) } else { 1.0 }
+        let (sum, squares) = self
+            .shares
+            .iter()
+            .fold((0.0, 0.0), |(sum, squares), share| {
+                (sum + share, squares + share * share)
+            });
+        if squares > 0.0 {
+            sum * sum / (self.shares.len() as f64 * squares)
+        } else {
+            1.0
+        }
     }
 }
 

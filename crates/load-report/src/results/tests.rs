@@ -13,12 +13,14 @@ pub(crate) fn run() -> Value {
 pub(crate) fn vault_run() -> Value {
     let mut run = run();
     let times = json!({"mean_us": 3, "p95_us": 3.5});
-    run["classes"][0]["over_time"][0].as_object_mut().unwrap().extend(times.as_object().unwrap().clone());
+    run["classes"][0]["over_time"][0]
+        .as_object_mut()
+        .unwrap()
+        .extend(times.as_object().unwrap().clone());
     let kinds = json!([{
         "name": "look-up", "ok": 9_000, "failed": 1, "mean_us": 500, "p95_us": 900, "p99_us": 1_500, "max_us": 9_000
     }]);
-    let rows =
-        |phase: &str, checked: u64, lost: u64| json!({"phase": phase, "checked": checked, "lost": lost, "wrong": 0});
+    let rows = |phase: &str, checked: u64, lost: u64| json!({"phase": phase, "checked": checked, "lost": lost, "wrong": 0});
     run["vault"] = json!({
         "engines": 3, "rows": 10_000, "rows_at_end": 10_900, "fill_s": 2.5,
         "kill": {"address": "127.0.0.1:7443", "at_s": 0.2, "recovered_s": 0.45, "in_flight": 12},
@@ -38,7 +40,8 @@ pub(crate) fn vault_run() -> Value {
 }
 
 pub(crate) fn backends() -> Value {
-    let operations = json!({"ops": 10_000, "threads": 8, "per_s": 12_345.6, "p50_us": 500, "p99_us": 2_000});
+    let operations =
+        json!({"ops": 10_000, "threads": 8, "per_s": 12_345.6, "p50_us": 500, "p99_us": 2_000});
     json!({
         "schema": "sealwire.backends/1",
         "rows": [{"store": "memory", "durability": "none", "write": operations, "read": operations}],
@@ -49,7 +52,11 @@ pub(crate) fn backends() -> Value {
 pub(crate) fn scale() -> Value {
     let times = json!({"min": 1, "p50": 2_000, "p90": 3_000, "p99": 9_000, "p999": 9_500, "max": 9_900, "mean": 2_500});
     let point = |round: u32, load: &str, way: &str, engines: u32, us: f64| {
-        let shares = if engines == 1 { vec![1.0] } else { vec![0.45, 0.55] };
+        let shares = if engines == 1 {
+            vec![1.0]
+        } else {
+            vec![0.45, 0.55]
+        };
         json!({
             "round": round, "load": load, "way": way, "engines": engines, "ok": 1_000, "ok_per_s": 500, "errors": 0,
             "latency_us": times, "shares": shares, "engine_cpu_us": us, "client_cpu_us": 12, "bytes": 170,
@@ -96,24 +103,48 @@ fn check(value: &Value) -> Figures {
 
 #[test]
 fn each_schema_is_read_as_what_it_is() {
-    let Figures::Run(vault) = check(&vault_run()) else { panic!("no run") };
-    assert_eq!(vault.vault.map(|vault| (vault.check.checked(), vault.check.lost())), Some((10_900, 1)));
-    let Figures::Run(one) = check(&run()) else { panic!("no run") };
+    let Figures::Run(vault) = check(&vault_run()) else {
+        panic!("no run")
+    };
+    assert_eq!(
+        vault
+            .vault
+            .map(|vault| (vault.check.checked(), vault.check.lost())),
+        Some((10_900, 1))
+    );
+    let Figures::Run(one) = check(&run()) else {
+        panic!("no run")
+    };
     assert_eq!(one.vault, None);
-    assert_eq!((one.conditions.mode, one.classes[0].errors["overloaded"]), (Mode::Open, 3));
-    assert_eq!((one.classes[0].histogram_us[1], one.conditions.callers), ((6.0, 997), None));
+    assert_eq!(
+        (one.conditions.mode, one.classes[0].errors["overloaded"]),
+        (Mode::Open, 3)
+    );
+    assert_eq!(
+        (one.classes[0].histogram_us[1], one.conditions.callers),
+        ((6.0, 997), None)
+    );
 
     let knee = json!({"offered_per_s": 1000, "ok_per_s": 999, "why": "p99 beyond"});
-    let Figures::Sweep(sweep) = check(&json!({"schema": SWEEP, "runs": [run(), run()], "knee": knee})) else {
+    let Figures::Sweep(sweep) =
+        check(&json!({"schema": SWEEP, "runs": [run(), run()], "knee": knee}))
+    else {
         panic!("no sweep")
     };
     assert_eq!(sweep.runs.len(), 2);
-    let Figures::Backends(backends) = check(&backends()) else { panic!("no backends") };
+    let Figures::Backends(backends) = check(&backends()) else {
+        panic!("no backends")
+    };
     assert_eq!(backends.rows[0].write.threads, 8);
-    let Figures::Scale(scale) = check(&scale()) else { panic!("no engines") };
+    let Figures::Scale(scale) = check(&scale()) else {
+        panic!("no engines")
+    };
     assert_eq!(scale.kinds().len(), 4);
     let kind = (ScaleLoad::Encrypt, Routing::Endpoints, 1);
-    assert_eq!(scale.median(kind, |point| Some(point.engine_cpu_us)), Some(44.0));
+    assert_eq!(
+        scale.median(kind, |point| Some(point.engine_cpu_us)),
+        Some(44.0)
+    );
     assert_eq!(scale.median(kind, |point| point.batch_items), None);
 }
 
@@ -134,6 +165,8 @@ fn what_is_no_figure_is_refused() {
     ] {
         assert!(Figures::parse(&text).is_err(), "{text}");
     }
-    let missing = Figures::read(Path::new("no-such-file.json")).unwrap_err().to_string();
+    let missing = Figures::read(Path::new("no-such-file.json"))
+        .unwrap_err()
+        .to_string();
     assert!(missing.starts_with("no-such-file.json: "), "{missing}");
 }

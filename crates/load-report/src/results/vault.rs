@@ -136,10 +136,22 @@ impl RowCheck {
     pub const EXAMPLES_MAX: usize = 10;
 
     /// Creates a result without rows.
-    #[expect(clippy::new_without_default, reason = "an empty result is no sensible default")]
+    #[expect(
+        clippy::new_without_default,
+        reason = "an empty result is no sensible default"
+    )]
     pub fn new() -> Self {
-        let phases = Phase::ALL.map(|phase| PhaseRows { phase, checked: 0, lost: 0, wrong: 0 });
-        Self { phases: phases.into(), examples: Vec::new(), seconds: 0.0 }
+        let phases = Phase::ALL.map(|phase| PhaseRows {
+            phase,
+            checked: 0,
+            lost: 0,
+            wrong: 0,
+        });
+        Self {
+            phases: phases.into(),
+            examples: Vec::new(),
+            seconds: 0.0,
+        }
     }
 
     /// Adds counts of other rows.
@@ -150,7 +162,8 @@ impl RowCheck {
             ours.wrong += theirs.wrong;
         }
         let room = Self::EXAMPLES_MAX - self.examples.len();
-        self.examples.extend(other.examples.iter().take(room).cloned());
+        self.examples
+            .extend(other.examples.iter().take(room).cloned());
     }
 
     /// Returns the number of checked rows.

@@ -11,11 +11,26 @@ pub(super) fn churn(run: &Run, churn: &ChurnFigures) -> String {
     let mut text = String::new();
     let latencies = churn.latencies.iter().map(|latency| {
         let mut row = vec![latency.name.clone(), latency.ok.to_string()];
-        let times = [latency.mean_us, latency.p50_us, latency.p95_us, latency.p99_us, latency.max_us];
-        row.extend(times.map(|us| if latency.ok > 0 { time(us) } else { "-".to_owned() }));
+        let times = [
+            latency.mean_us,
+            latency.p50_us,
+            latency.p95_us,
+            latency.p99_us,
+            latency.max_us,
+        ];
+        row.extend(times.map(|us| {
+            if latency.ok > 0 {
+                time(us)
+            } else {
+                "-".to_owned()
+            }
+        }));
         row
     });
-    text += &columns(&["latency of", "ok", "average", "p50", "p95", "p99", "max"], &latencies.collect::<Vec<_>>());
+    text += &columns(
+        &["latency of", "ok", "average", "p50", "p95", "p99", "max"],
+        &latencies.collect::<Vec<_>>(),
+    );
     let _ = writeln!(
         text,
         "\n  {} connections/s for {} s after {} s without, {} requests each; a steady client beside them with {} requests/s",
@@ -40,30 +55,60 @@ pub(super) fn churn(run: &Run, churn: &ChurnFigures) -> String {
         counts(&churn.failed),
     );
     let cores = |cores: Option<f64>| cores.map_or_else(|| "-".to_owned(), number);
-    let (alone, beside) = (cores(churn.engine_cores_alone), cores(churn.engine_cores_beside));
-    let _ = writeln!(text, "  engine: {alone} cores before the churn, {beside} cores beside it\n");
+    let (alone, beside) = (
+        cores(churn.engine_cores_alone),
+        cores(churn.engine_cores_beside),
+    );
+    let _ = writeln!(
+        text,
+        "  engine: {alone} cores before the churn, {beside} cores beside it\n"
+    );
     text + &seconds(run, churn)
 }
 
 fn counts(counts: &BTreeMap<String, u64>) -> String {
-    let parts: Vec<String> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
-    if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
+    let parts: Vec<String> = counts
+        .iter()
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    if parts.is_empty() {
+        "none".to_owned()
+    } else {
+        parts.join(", ")
+    }
 }
 
 /// Formats one row per second. Each class has the average and the 99th percentile of its latency.
 fn seconds(run: &Run, churn: &ChurnFigures) -> String {
-    let mut head: Vec<String> = ["to second", "done", "rejected", "failed", "engine cores"].map(str::to_owned).into();
-    head.extend(run.classes.iter().flat_map(|class| ["average", "p99"].map(|what| format!("{} {what}", class.name))));
+    let mut head: Vec<String> = ["to second", "done", "rejected", "failed", "engine cores"]
+        .map(str::to_owned)
+        .into();
+    head.extend(
+        run.classes
+            .iter()
+            .flat_map(|class| ["average", "p99"].map(|what| format!("{} {what}", class.name))),
+    );
     let rows = churn.seconds.iter().enumerate().map(|(at, second)| {
         let mut row = vec![format!("{:.0}", second.t_s)];
         row.extend([second.done, second.rejected, second.failed].map(|count| count.to_string()));
         row.push(second.engine_cores.map_or_else(|| "-".to_owned(), number));
         let times = |class: &Class| {
             let moment = class.over_time.get(at).filter(|moment| moment.ok > 0);
-            [moment.and_then(|moment| moment.mean_us), moment.map(|moment| moment.p99_us)]
+            [
+                moment.and_then(|moment| moment.mean_us),
+                moment.map(|moment| moment.p99_us),
+            ]
         };
-        row.extend(run.classes.iter().flat_map(times).map(|us| us.map_or_else(|| "-".to_owned(), time)));
+        row.extend(
+            run.classes
+                .iter()
+                .flat_map(times)
+                .map(|us| us.map_or_else(|| "-".to_owned(), time)),
+        );
         row
     });
-    columns(&head.iter().map(String::as_str).collect::<Vec<_>>(), &rows.collect::<Vec<_>>())
+    columns(
+        &head.iter().map(String::as_str).collect::<Vec<_>>(),
+        &rows.collect::<Vec<_>>(),
+    )
 }

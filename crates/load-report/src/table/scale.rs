@@ -9,13 +9,24 @@ use crate::table::{columns, number, time};
 fn median(mut numbers: Vec<f64>) -> Option<f64> {
     numbers.sort_by(f64::total_cmp);
     let (half, count) = (numbers.len() / 2, numbers.len());
-    if count % 2 == 1 { Some(numbers[half]) } else { Some((numbers.get(half.wrapping_sub(1))? + numbers[half]) / 2.0) }
+    if count % 2 == 1 {
+        Some(numbers[half])
+    } else {
+        Some((numbers.get(half.wrapping_sub(1))? + numbers[half]) / 2.0)
+    }
 }
 
 impl ScaleFigures {
     /// Returns the points of one kind, of all rounds.
-    pub fn points(&self, load: ScaleLoad, way: Routing, engines: u32) -> impl Iterator<Item = &ScalePoint> {
-        self.points.iter().filter(move |point| (point.load, point.way, point.engines) == (load, way, engines))
+    pub fn points(
+        &self,
+        load: ScaleLoad,
+        way: Routing,
+        engines: u32,
+    ) -> impl Iterator<Item = &ScalePoint> {
+        self.points
+            .iter()
+            .filter(move |point| (point.load, point.way, point.engines) == (load, way, engines))
     }
 
     /// Returns the median over the rounds of a figure of the points of one kind; `None` if none has it.
@@ -29,7 +40,11 @@ impl ScaleFigures {
 
     /// Returns the kinds of points, ascending.
     pub fn kinds(&self) -> Vec<(ScaleLoad, Routing, u32)> {
-        let mut kinds: Vec<_> = self.points.iter().map(|point| (point.load, point.way, point.engines)).collect();
+        let mut kinds: Vec<_> = self
+            .points
+            .iter()
+            .map(|point| (point.load, point.way, point.engines))
+            .collect();
         kinds.sort_unstable();
         kinds.dedup();
         kinds
@@ -43,9 +58,19 @@ impl ScaleFigures {
 
 /// Formats one measurement as a line.
 pub fn scale_progress(point: &ScalePoint) -> String {
-    let ScalePoint { round, load, way, engines, .. } = point;
+    let ScalePoint {
+        round,
+        load,
+        way,
+        engines,
+        ..
+    } = point;
     let (rate, cpu) = (number(point.ok_per_s), number(point.engine_cpu_us));
-    let errors = if point.errors > 0 { format!(", {} errors", point.errors) } else { String::new() };
+    let errors = if point.errors > 0 {
+        format!(", {} errors", point.errors)
+    } else {
+        String::new()
+    };
     format!(
         "round {round}: {} of {engines} by {}: {rate} requests/s, {cpu} us of engine CPU each{errors}",
         load.name(),
@@ -56,7 +81,11 @@ pub fn scale_progress(point: &ScalePoint) -> String {
 /// Formats medians over the rounds.
 pub fn scale(scale: &ScaleFigures) -> String {
     let mut text = String::new();
-    let shared = if scale.same_machine { "; engines and clients share them" } else { "" };
+    let shared = if scale.same_machine {
+        "; engines and clients share them"
+    } else {
+        ""
+    };
     let machine = &scale.machine;
     let _ = writeln!(
         text,
@@ -71,7 +100,12 @@ pub fn scale(scale: &ScaleFigures) -> String {
         scale.connections,
         scale.fields,
         scale.field_bytes,
-        scale.points.iter().map(|point| point.round).max().unwrap_or(0),
+        scale
+            .points
+            .iter()
+            .map(|point| point.round)
+            .max()
+            .unwrap_or(0),
         scale.duration_s,
     );
     let rows = scale.kinds().into_iter().map(|kind| {
@@ -95,7 +129,11 @@ pub fn scale(scale: &ScaleFigures) -> String {
             cell(of(|point| Some(point.client_cpu_us))),
             // Relative to an equal share.
             cell(scale.median(kind, |point| Some(least(point)? * f64::from(engines)))),
-            scale.points(load, way, engines).map(|point| point.errors).sum::<u64>().to_string(),
+            scale
+                .points(load, way, engines)
+                .map(|point| point.errors)
+                .sum::<u64>()
+                .to_string(),
         ]
     });
     let head = [
@@ -126,12 +164,20 @@ pub fn scale(scale: &ScaleFigures) -> String {
         number(idle.database_connections),
     );
     if let Some(us) = idle.database_cpu_us_per_s {
-        let _ = write!(text, "; {} us of database CPU a second per engine", number(us));
+        let _ = write!(
+            text,
+            "; {} us of database CPU a second per engine",
+            number(us)
+        );
     }
     text.push('\n');
     if let Some(table) = &scale.table {
         let rows = table.rows.max(1) as f64;
-        let indexes: Vec<String> = table.random_index_bytes.iter().map(|bytes| number(*bytes as f64 / rows)).collect();
+        let indexes: Vec<String> = table
+            .random_index_bytes
+            .iter()
+            .map(|bytes| number(*bytes as f64 / rows))
+            .collect();
         let _ = writeln!(
             text,
             "  table: {} tokens, {} bytes of rows and {} bytes of indexes each",
@@ -173,25 +219,59 @@ mod tests {
 
     #[test]
     fn medians_of_the_rounds_are_in_one_row() {
-        for (numbers, expected) in
-            [(vec![], None), (vec![3.0], Some(3.0)), (vec![4.0, 1.0], Some(2.5)), (vec![9.0, 1.0, 2.0], Some(2.0))]
-        {
+        for (numbers, expected) in [
+            (vec![], None),
+            (vec![3.0], Some(3.0)),
+            (vec![4.0, 1.0], Some(2.5)),
+            (vec![9.0, 1.0, 2.0], Some(2.0)),
+        ] {
             assert_eq!(median(numbers.clone()), expected, "{numbers:?}");
         }
-        let Ok(Figures::Scale(figures)) = Figures::parse(&crate::results::tests::scale().to_string()) else { panic!() };
+        let Ok(Figures::Scale(figures)) =
+            Figures::parse(&crate::results::tests::scale().to_string())
+        else {
+            panic!()
+        };
         let text = scale(&figures);
-        let row = |begin: &str| text.lines().find(|line| line.trim_start().starts_with(begin)).unwrap().to_owned();
+        let row = |begin: &str| {
+            text.lines()
+                .find(|line| line.trim_start().starts_with(begin))
+                .unwrap()
+                .to_owned()
+        };
         let cells = |row: String| {
-            row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+            row.split("  ")
+                .map(str::trim)
+                .filter(|cell| !cell.is_empty())
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
         };
         // 30 fields in 44 us of CPU.
-        let expected = ["encrypt", "endpoint list", "1", "500", "2.00 ms", "9.00 ms", "44.0", "681,818"];
+        let expected = [
+            "encrypt",
+            "endpoint list",
+            "1",
+            "500",
+            "2.00 ms",
+            "9.00 ms",
+            "44.0",
+            "681,818",
+        ];
         assert_eq!(cells(row("encrypt"))[..8], expected);
-        let balanced = text.lines().filter(|line| line.contains("TCP balancer  ")).map(|line| cells(line.to_owned()));
-        let [balanced] = &balanced.collect::<Vec<_>>()[..] else { panic!("{text}") };
-        assert_eq!(balanced[6..], ["55.0", "18,182", "4.00", "30.0", "460", "12.0", "0.900", "0"]);
-        let restarted =
-            "TCP balancer: one of 2 engines killed, away for 0.500 s; 5.00 s later it has 0.120 of an equal share";
+        let balanced = text
+            .lines()
+            .filter(|line| line.contains("TCP balancer  "))
+            .map(|line| cells(line.to_owned()));
+        let [balanced] = &balanced.collect::<Vec<_>>()[..] else {
+            panic!("{text}")
+        };
+        assert_eq!(
+            balanced[6..],
+            [
+                "55.0", "18,182", "4.00", "30.0", "460", "12.0", "0.900", "0"
+            ]
+        );
+        let restarted = "TCP balancer: one of 2 engines killed, away for 0.500 s; 5.00 s later it has 0.120 of an equal share";
         for part in [
             restarted,
             "1,850 log bytes and 0.300 whole pages for each of 20,000 new tokens",
@@ -200,6 +280,9 @@ mod tests {
             assert!(text.contains(part), "{part}:\n{text}");
         }
         let line = scale_progress(&figures.points[0]);
-        assert_eq!(line, "round 1: encrypt of 1 by endpoint list: 500 requests/s, 40.0 us of engine CPU each");
+        assert_eq!(
+            line,
+            "round 1: encrypt of 1 by endpoint list: 500 requests/s, 40.0 us of engine CPU each"
+        );
     }
 }

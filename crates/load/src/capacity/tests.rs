@@ -1,6 +1,7 @@
 use super::*;
 use crate::results::{
-    CheckpointUse, DatabaseUse, IdleUse, Machine, Routing, SCALE, ScaleFigures, ScalePoint, Times, TokenTable,
+    CheckpointUse, DatabaseUse, IdleUse, Machine, Routing, SCALE, ScaleFigures, ScalePoint, Times,
+    TokenTable,
 };
 
 /// Engine CPU time of a request and of a batch, in microseconds.
@@ -20,7 +21,13 @@ pub(super) fn scale() -> ScaleFigures {
     let point = |load: ScaleLoad, engines: u32| {
         let ok_per_s = 10_000.0;
         let items = BATCH_S * ok_per_s / f64::from(engines);
-        let cost = |(request, batch): (f64, f64)| if load.uses_database() { request + batch / items } else { request };
+        let cost = |(request, batch): (f64, f64)| {
+            if load.uses_database() {
+                request + batch / items
+            } else {
+                request
+            }
+        };
         ScalePoint {
             round: 1,
             load,
@@ -37,8 +44,16 @@ pub(super) fn scale() -> ScaleFigures {
             batch_items: load.uses_database().then_some(items),
             database: load.uses_database().then(|| DatabaseUse {
                 cpu_us: Some(cost(DATABASE_US) + IDLE_DATABASE_US_PER_S * 4.0 / ok_per_s),
-                wal_bytes: if load == ScaleLoad::Tokenize { LOG_BYTES + 0.1 * IMAGE_BYTES } else { 0.0 },
-                full_pages: if load == ScaleLoad::Tokenize { 0.1 } else { 0.0 },
+                wal_bytes: if load == ScaleLoad::Tokenize {
+                    LOG_BYTES + 0.1 * IMAGE_BYTES
+                } else {
+                    0.0
+                },
+                full_pages: if load == ScaleLoad::Tokenize {
+                    0.1
+                } else {
+                    0.0
+                },
             }),
         }
     };
@@ -49,7 +64,11 @@ pub(super) fn scale() -> ScaleFigures {
         tool: String::new(),
         started: String::new(),
         version: String::new(),
-        machine: Machine { cores: 2, cpu: String::new(), os: String::new() },
+        machine: Machine {
+            cores: 2,
+            cpu: String::new(),
+            os: String::new(),
+        },
         same_machine: true,
         clients: 8,
         in_flight: 8,
@@ -77,7 +96,10 @@ pub(super) fn scale() -> ScaleFigures {
             rows,
         }),
         restarts: Vec::new(),
-        points: ScaleLoad::ALL.into_iter().flat_map(|load| [1, 2, 4].map(|engines| point(load, engines))).collect(),
+        points: ScaleLoad::ALL
+            .into_iter()
+            .flat_map(|load| [1, 2, 4].map(|engines| point(load, engines)))
+            .collect(),
     }
 }
 
@@ -112,7 +134,10 @@ fn mix(weights: &[(ScaleLoad, f64)]) -> Mix {
 }
 
 fn near(is: f64, expected: f64) {
-    assert!((is / expected - 1.0).abs() < 1e-3, "{is} where {expected} was expected");
+    assert!(
+        (is / expected - 1.0).abs() < 1e-3,
+        "{is} where {expected} was expected"
+    );
 }
 
 #[test]
@@ -126,7 +151,10 @@ fn costs_are_those_that_were_measured() {
         }
         near(cost.batch_s, BATCH_S);
     }
-    assert_eq!(costs.load(ScaleLoad::Encrypt).unwrap().engine_us, (ENGINE_US.0, 0.0));
+    assert_eq!(
+        costs.load(ScaleLoad::Encrypt).unwrap().engine_us,
+        (ENGINE_US.0, 0.0)
+    );
     near(costs.page_image_bytes, IMAGE_BYTES);
     near(costs.log_bytes, LOG_BYTES);
     // The measurement with four engines follows from those with fewer.
@@ -153,8 +181,18 @@ fn the_resource_that_is_at_its_limit_first_is_named() {
         let calculation = calculate(&scale(), &deployment, &[mix(weights)]).unwrap();
         let row = calculation.mixes[0].rows[0].clone();
         // At that rate the resource is at its limit and no other is above its own.
-        assert!(row.use_of_limit.iter().all(|(_, part)| *part <= 1.0 + 1e-9), "{row:?}");
-        near(row.use_of_limit.iter().find(|(of, _)| *of == row.limit).unwrap().1, 1.0);
+        assert!(
+            row.use_of_limit.iter().all(|(_, part)| *part <= 1.0 + 1e-9),
+            "{row:?}"
+        );
+        near(
+            row.use_of_limit
+                .iter()
+                .find(|(of, _)| *of == row.limit)
+                .unwrap()
+                .1,
+            1.0,
+        );
         (row.limit, row.requests_per_s)
     };
     // 4 cores, half of them for work, less a millisecond a second.
@@ -168,7 +206,9 @@ fn the_resource_that_is_at_its_limit_first_is_named() {
     assert_eq!(limit, Resource::EngineNetwork);
     near(rate, 100.0 * 0.5e6 / 8_000.0);
     // With many engines each batch has one item, until the rate per engine is above a thousand.
-    let (limit, rate) = first(&tokens, 100, |to| (to.database_cores, to.database_log_bytes_per_s) = (2.1, 1e12));
+    let (limit, rate) = first(&tokens, 100, |to| {
+        (to.database_cores, to.database_log_bytes_per_s) = (2.1, 1e12)
+    });
     assert_eq!(limit, Resource::DatabaseCpu);
     near(rate, 1e6 / 60.0);
     let (limit, rate) = first(&tokens, 100, |to| to.database_log_bytes_per_s = 1e6);
@@ -176,8 +216,13 @@ fn the_resource_that_is_at_its_limit_first_is_named() {
     // The indexes have far more pages than a checkpoint's new tokens: each token costs two whole pages.
     near(rate, 0.5e6 / (LOG_BYTES + 2.0 * IMAGE_BYTES));
     // Longer between checkpoints, fewer whole pages.
-    let longer = first(&tokens, 100, |to| (to.database_log_bytes_per_s, to.checkpoint_s) = (1e8, 36_000.0));
-    assert!(longer.1 > 2.0 * first(&tokens, 100, |to| to.database_log_bytes_per_s = 1e8).1, "{longer:?}");
+    let longer = first(&tokens, 100, |to| {
+        (to.database_log_bytes_per_s, to.checkpoint_s) = (1e8, 36_000.0)
+    });
+    assert!(
+        longer.1 > 2.0 * first(&tokens, 100, |to| to.database_log_bytes_per_s = 1e8).1,
+        "{longer:?}"
+    );
     // The memory holds half of 328 bytes for each token.
     let (limit, rate) = first(&look_ups, 100, |to| to.database_cache_bytes = 0.5 * 328e9);
     assert_eq!(limit, Resource::DatabaseReads);
@@ -190,11 +235,19 @@ fn the_resource_that_is_at_its_limit_first_is_named() {
     near(rate, 1e3 / (2.0 + 200.0 / 8_192.0));
     // A log that may not grow makes checkpoints more frequent, and pages are logged and written more often.
     let large = |to: &mut DeploymentSpec| {
-        (to.checkpoint_s, to.database_writes_per_s, to.database_log_bytes_per_s) = (36_000.0, 2e5, 1e15);
+        (
+            to.checkpoint_s,
+            to.database_writes_per_s,
+            to.database_log_bytes_per_s,
+        ) = (36_000.0, 2e5, 1e15);
     };
     let seldom = first(&tokens, 100, large).1;
     let often = first(&tokens, 100, |to| {
-        (to.checkpoint_s, to.database_writes_per_s, to.database_log_bytes_per_s) = (36_000.0, 2e5, 1e15);
+        (
+            to.checkpoint_s,
+            to.database_writes_per_s,
+            to.database_log_bytes_per_s,
+        ) = (36_000.0, 2e5, 1e15);
         to.wal_bytes_max = 1e9;
     });
     assert_eq!(often.0, Resource::DatabaseWrites);
@@ -214,7 +267,8 @@ fn batches_are_as_large_as_is_permitted() {
         near(costs.batch_items(load, per_s, engines), expected);
     }
     let rate = |batch_items_max: f64| {
-        let deployment = deployment(|to| (to.engines, to.batch_items_max) = (vec![1], batch_items_max));
+        let deployment =
+            deployment(|to| (to.engines, to.batch_items_max) = (vec![1], batch_items_max));
         let mix = mix(&[(ScaleLoad::Tokenize, 1.0)]);
         calculate(&scale(), &deployment, &[mix]).unwrap().mixes[0].rows[0].requests_per_s
     };
@@ -234,7 +288,10 @@ fn use_without_requests_is_no_cost_of_a_request() {
             used.cpu_us = used.cpu_us.map(|us| us + add(9_500.0, 4));
         }
     }
-    let (busy, usual) = (MeasuredCosts::of(&busy).unwrap(), MeasuredCosts::of(&scale()).unwrap());
+    let (busy, usual) = (
+        MeasuredCosts::of(&busy).unwrap(),
+        MeasuredCosts::of(&scale()).unwrap(),
+    );
     for (busy, usual) in busy.loads.iter().zip(&usual.loads) {
         near(busy.engine_us.0, usual.engine_us.0);
         near(busy.database_us.0 + 1.0, usual.database_us.0 + 1.0);
@@ -246,7 +303,9 @@ fn more_of_a_resource_never_serves_less() {
     let all: Vec<(ScaleLoad, f64)> = ScaleLoad::ALL.map(|load| (load, 1.0)).into();
     let rate = |change: fn(&mut DeploymentSpec)| {
         let deployment = deployment(change);
-        calculate(&scale(), &deployment, &[mix(&all)]).unwrap().mixes[0]
+        calculate(&scale(), &deployment, &[mix(&all)])
+            .unwrap()
+            .mixes[0]
             .rows
             .iter()
             .map(|row| row.requests_per_s)
@@ -264,7 +323,13 @@ fn more_of_a_resource_never_serves_less() {
     ];
     for change in more {
         let rates = rate(change);
-        assert!(rates.iter().zip(&base).all(|(more, base)| *more >= base * 0.999), "{rates:?} {base:?}");
+        assert!(
+            rates
+                .iter()
+                .zip(&base)
+                .all(|(more, base)| *more >= base * 0.999),
+            "{rates:?} {base:?}"
+        );
     }
 }
 
@@ -277,11 +342,21 @@ fn bounds_on_connections_are_named_with_both_numbers() {
     let clients = (ConnectionBound::EngineConnections, 1_200.0, 1_024.0);
     let exceeded = |of: usize, row: usize| calculation.mixes[of].rows[row].exceeded.clone();
     assert_eq!(exceeded(0, 0), [clients]);
-    assert_eq!(exceeded(0, 1), [(ConnectionBound::DatabaseConnections, 600.0, 599.0), clients]);
+    assert_eq!(
+        exceeded(0, 1),
+        [
+            (ConnectionBound::DatabaseConnections, 600.0, 599.0),
+            clients
+        ]
+    );
     assert_eq!(exceeded(1, 1), [clients], "documents need no database");
     let said = text(&calculation);
-    for part in ["database connections: 600 of 599", "raise limits.connections_max", "100 % tokenize", "100 % encrypt"]
-    {
+    for part in [
+        "database connections: 600 of 599",
+        "raise limits.connections_max",
+        "100 % tokenize",
+        "100 % encrypt",
+    ] {
         assert!(said.contains(part), "{part}:\n{said}");
     }
 }
@@ -290,39 +365,66 @@ fn bounds_on_connections_are_named_with_both_numbers() {
 fn clients_with_one_name_share_the_bound_of_a_principal() {
     let exceeded = |clients: f64, principals: f64| {
         let deployment = deployment(|to| (to.clients, to.principals) = (clients, principals));
-        let calculation = calculate(&scale(), &deployment, &[mix(&[(ScaleLoad::Encrypt, 1.0)])]).unwrap();
+        let calculation =
+            calculate(&scale(), &deployment, &[mix(&[(ScaleLoad::Encrypt, 1.0)])]).unwrap();
         calculation.mixes[0].rows[0].exceeded.clone()
     };
     let named = |needed| [(ConnectionBound::PrincipalConnections, needed, 256.0)];
     assert_eq!(exceeded(128.0, 1.0), []);
     assert_eq!(exceeded(129.0, 1.0), named(258.0));
-    assert_eq!(exceeded(257.0, 2.0), named(258.0), "names do not share clients evenly");
+    assert_eq!(
+        exceeded(257.0, 2.0),
+        named(258.0),
+        "names do not share clients evenly"
+    );
     assert_eq!(exceeded(512.0, 512.0), []);
 }
 
 #[test]
 fn a_mix_without_a_measurement_is_no_calculation() {
     let mut scale = scale();
-    scale.points.retain(|point| point.load != ScaleLoad::Encrypt);
-    scale.points.iter_mut().for_each(|point| point.database = None);
+    scale
+        .points
+        .retain(|point| point.load != ScaleLoad::Encrypt);
+    scale
+        .points
+        .iter_mut()
+        .for_each(|point| point.database = None);
     let error = |load: ScaleLoad| {
-        calculate(&scale, &deployment(|_| ()), &[mix(&[(load, 1.0)])]).map(drop).map_err(|error| error.to_string())
+        calculate(&scale, &deployment(|_| ()), &[mix(&[(load, 1.0)])])
+            .map(drop)
+            .map_err(|error| error.to_string())
     };
     assert_eq!(error(ScaleLoad::Decrypt), Ok(()));
-    assert_eq!(error(ScaleLoad::Encrypt), Err("the results have no `encrypt`: measure it".into()));
+    assert_eq!(
+        error(ScaleLoad::Encrypt),
+        Err("the results have no `encrypt`: measure it".into())
+    );
     let said = "the results have no `tokenize`: measure it with --database";
-    assert_eq!(error(ScaleLoad::Tokenize), Err(said.into()), "its database time is not known");
+    assert_eq!(
+        error(ScaleLoad::Tokenize),
+        Err(said.into()),
+        "its database time is not known"
+    );
     scale.points.clear();
     assert!(calculate(&scale, &deployment(|_| ()), &[]).is_err());
     let mut failed = self::scale();
     failed.points[0].errors = 7;
-    let error = calculate(&failed, &deployment(|_| ()), &[]).unwrap_err().to_string();
+    let error = calculate(&failed, &deployment(|_| ()), &[])
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("7 requests of `encrypt` failed"), "{error}");
     let mut short = self::scale();
     short.checkpoint.as_mut().unwrap().full_pages = 0.0;
-    let error = calculate(&short, &deployment(|_| ()), &[]).unwrap_err().to_string();
+    let error = calculate(&short, &deployment(|_| ()), &[])
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("has no more whole pages"), "{error}");
-    for weights in [&[][..], &[(ScaleLoad::Encrypt, 0.0)], &[(ScaleLoad::Encrypt, -1.0), (ScaleLoad::Decrypt, 2.0)]] {
+    for weights in [
+        &[][..],
+        &[(ScaleLoad::Encrypt, 0.0)],
+        &[(ScaleLoad::Encrypt, -1.0), (ScaleLoad::Decrypt, 2.0)],
+    ] {
         assert!(Mix::new(weights).is_err(), "{weights:?}");
     }
 }

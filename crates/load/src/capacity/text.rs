@@ -29,12 +29,16 @@ impl Resource {
             Self::EngineNetwork => {
                 "add engines; send only the fields that need it; suite `xaes` makes shorter envelopes"
             }
-            Self::DatabaseCpu => "send several values per request; add cores; spread apps over workers (docs/citus.md)",
+            Self::DatabaseCpu => {
+                "send several values per request; add cores; spread apps over workers (docs/citus.md)"
+            }
             Self::DatabaseLog => {
                 "raise checkpoint_timeout and max_wal_size; set wal_compression; use random collections where equal values \
                  need not have equal tokens, which have one index less; spread apps over workers (docs/citus.md)"
             }
-            Self::DatabaseReads => "add memory for the indexes; spread apps over workers (docs/citus.md)",
+            Self::DatabaseReads => {
+                "add memory for the indexes; spread apps over workers (docs/citus.md)"
+            }
             Self::DatabaseWrites => {
                 "raise checkpoint_timeout and max_wal_size: a page is written once per checkpoint; add memory; spread apps \
                  over workers (docs/citus.md)"
@@ -96,9 +100,18 @@ pub(crate) fn text(of: &Calculation) -> String {
     );
     let (mut resources, mut bounds) = (BTreeSet::new(), BTreeSet::new());
     for mix in &of.mixes {
-        let _ = write!(text, "\n{}\n{}", described(&mix.mix), rows(mix, to.busy_max));
+        let _ = write!(
+            text,
+            "\n{}\n{}",
+            described(&mix.mix),
+            rows(mix, to.busy_max)
+        );
         resources.extend(mix.rows.iter().map(|row| row.limit));
-        bounds.extend(mix.rows.iter().flat_map(|row| row.exceeded.iter().map(|(bound, ..)| *bound)));
+        bounds.extend(
+            mix.rows
+                .iter()
+                .flat_map(|row| row.exceeded.iter().map(|(bound, ..)| *bound)),
+        );
     }
     text += "\nat a limit:\n";
     for resource in resources {
@@ -120,11 +133,22 @@ fn costs(of: &Calculation) -> String {
         row.push(number(cost.bytes));
         row
     });
-    let head = ["load", "engine us per request", "and batch", "database us per request", "and batch", "bytes"];
+    let head = [
+        "load",
+        "engine us per request",
+        "and batch",
+        "database us per request",
+        "and batch",
+        "bytes",
+    ];
     text += &columns(&head, &loads.collect::<Vec<_>>());
     let costs = &of.costs;
     if !costs.index_bytes.is_empty() {
-        let indexes: Vec<String> = costs.index_bytes.iter().map(|bytes| number(*bytes)).collect();
+        let indexes: Vec<String> = costs
+            .index_bytes
+            .iter()
+            .map(|bytes| number(*bytes))
+            .collect();
         let _ = writeln!(
             text,
             "  a token: {} bytes of rows, {} bytes of indexes, {} bytes of log; {} bytes of log for an index page that\n  \
@@ -136,13 +160,20 @@ fn costs(of: &Calculation) -> String {
         );
     }
     let compared = |(predicted, measured): (f64, f64), unit: &str| {
-        let (by, predicted, measured) = ((predicted / measured - 1.0) * 100.0, number(predicted), number(measured));
+        let (by, predicted, measured) = (
+            (predicted / measured - 1.0) * 100.0,
+            number(predicted),
+            number(measured),
+        );
         format!("{predicted}{unit} predicted, {measured} measured ({by:+.0} %)")
     };
     for check in &of.checks {
         let (load, engines) = (check.load.name(), check.engines);
         let engine = compared(check.engine_us, " us");
-        let _ = write!(text, "  check: {load} with {engines} engines, from fewer: engine {engine}");
+        let _ = write!(
+            text,
+            "  check: {load} with {engines} engines, from fewer: engine {engine}"
+        );
         if let Some(database) = check.database_us {
             let _ = write!(text, "; database {}", compared(database, " us"));
         }
@@ -152,34 +183,60 @@ fn costs(of: &Calculation) -> String {
         text.push('\n');
     }
     if let Some(pages) = of.full_pages {
-        let _ =
-            writeln!(text, "  check: whole pages in the log per new token after a checkpoint: {}", compared(pages, ""));
+        let _ = writeln!(
+            text,
+            "  check: whole pages in the log per new token after a checkpoint: {}",
+            compared(pages, "")
+        );
     }
     text
 }
 
 /// Describes a mix.
 fn described(mix: &Mix) -> String {
-    let part = |(load, share): &(ScaleLoad, f64)| format!("{} % {}", number(share * 100.0), load.name());
-    mix.0.iter().filter(|(_, share)| *share > 0.0).map(part).collect::<Vec<_>>().join(", ")
+    let part =
+        |(load, share): &(ScaleLoad, f64)| format!("{} % {}", number(share * 100.0), load.name());
+    mix.0
+        .iter()
+        .filter(|(_, share)| *share > 0.0)
+        .map(part)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn rows(mix: &MixCapacity, busy_max: f64) -> String {
     let percent = |row: &EngineCapacity, resource: Resource| {
-        let part = row.use_of_limit.iter().find(|(of, _)| *of == resource).map_or(0.0, |(_, part)| *part);
+        let part = row
+            .use_of_limit
+            .iter()
+            .find(|(of, _)| *of == resource)
+            .map_or(0.0, |(_, part)| *part);
         format!("{:.0} %", part * busy_max * 100.0)
     };
     let rows: Vec<Vec<String>> = mix
         .rows
         .iter()
         .map(|row| {
-            let mut cells = vec![row.engines.to_string(), number(row.requests_per_s), row.limit.name().to_owned()];
+            let mut cells = vec![
+                row.engines.to_string(),
+                number(row.requests_per_s),
+                row.limit.name().to_owned(),
+            ];
             cells.extend(Resource::ALL.map(|resource| percent(row, resource)));
             cells.push(row.batch_items.map_or_else(|| "-".to_owned(), number));
             cells.push(number(row.log_bytes_per_s / MIB));
-            cells.push(if row.log_bytes_per_s > 0.0 { number(row.checkpoint_s) } else { "-".to_owned() });
+            cells.push(if row.log_bytes_per_s > 0.0 {
+                number(row.checkpoint_s)
+            } else {
+                "-".to_owned()
+            });
             let exceeded = row.exceeded.iter().map(|(bound, needed, allowed)| {
-                format!("{}: {} of {}", bound.name(), number(*needed), number(*allowed))
+                format!(
+                    "{}: {} of {}",
+                    bound.name(),
+                    number(*needed),
+                    number(*allowed)
+                )
             });
             cells.push(exceeded.collect::<Vec<_>>().join("; "));
             cells

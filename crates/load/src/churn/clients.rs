@@ -43,9 +43,19 @@ pub(super) struct Answer {
 #[derive(Debug)]
 pub(super) enum ClientResult {
     /// A new connection, with the responses on it.
-    Connection { due: u64, started: u64, ended: u64, result: Result<Handshake, Reason>, answers: Vec<Answer> },
+    Connection {
+        due: u64,
+        started: u64,
+        ended: u64,
+        result: Result<Handshake, Reason>,
+        answers: Vec<Answer>,
+    },
     /// A request of the steady client.
-    Steady { due: u64, started: u64, answer: Answer },
+    Steady {
+        due: u64,
+        started: u64,
+        answer: Answer,
+    },
     /// A response that is wrong, which ends the load.
     Wrong(String),
 }
@@ -96,7 +106,13 @@ impl Schedule {
             ArrivalRule::Open { per_s, arrivals } => (per_s, arrivals),
             ArrivalRule::Closed { .. } => unreachable!("a churn load is an open loop"),
         };
-        Self { arrivals, mean: SECOND / per_s, next: begin as f64, end, random: Random::new(seed) }
+        Self {
+            arrivals,
+            mean: SECOND / per_s,
+            next: begin as f64,
+            end,
+            random: Random::new(seed),
+        }
     }
 
     /// Returns the next due time, or `None` at the end.
@@ -147,7 +163,9 @@ pub(super) fn start_churn(
     let schedule = Arc::new(Mutex::new(schedule));
     let one = |_| {
         let (shared, schedule) = (shared.clone(), Arc::clone(&schedule));
-        let builder = thread::Builder::new().name("churn".to_owned()).stack_size(STACK_BYTES);
+        let builder = thread::Builder::new()
+            .name("churn".to_owned())
+            .stack_size(STACK_BYTES);
         Ok(builder.spawn(move || churn(&shared, &schedule, calls))?)
     };
     (0..threads).map(one).collect()
@@ -169,7 +187,11 @@ fn churn(shared: &Shared, schedule: &Mutex<Schedule>, calls: u32) -> u64 {
             return 1;
         }
         // The receiver has ended if the load has.
-        if shared.results.send(connect(shared, due, calls, shared.last(end))).is_err() {
+        if shared
+            .results
+            .send(connect(shared, due, calls, shared.last(end)))
+            .is_err()
+        {
             return 0;
         }
     }
@@ -179,13 +201,21 @@ fn churn(shared: &Shared, schedule: &Mutex<Schedule>, calls: u32) -> u64 {
 fn connect(shared: &Shared, due: u64, calls: u32, last: u64) -> ClientResult {
     let clock = shared.clock;
     let started = clock.now();
-    let failed =
-        |reason, answers| ClientResult::Connection { due, started, ended: clock.now(), result: Err(reason), answers };
+    let failed = |reason, answers| ClientResult::Connection {
+        due,
+        started,
+        ended: clock.now(),
+        result: Err(reason),
+        answers,
+    };
     let mut connection = match Connection::open(&shared.endpoint) {
         Ok(connection) => connection,
         Err(fault) => return failed(fault.reason, Vec::new()),
     };
-    let handshake = Handshake { at: clock.now(), is_resumed: connection.is_resumed() };
+    let handshake = Handshake {
+        at: clock.now(),
+        is_resumed: connection.is_resumed(),
+    };
     let mut answers = Vec::with_capacity(calls as usize);
     for _ in 0..calls {
         if clock.now() >= last {
@@ -198,16 +228,29 @@ fn connect(shared: &Shared, due: u64, calls: u32, last: u64) -> ClientResult {
             Err(fault) if answers.is_empty() => return failed(fault.reason, answers),
             Err(fault) => {
                 let outcome = Err(fault.reason.name());
-                answers.push(Answer { at: clock.now(), took: Duration::ZERO, outcome });
+                answers.push(Answer {
+                    at: clock.now(),
+                    took: Duration::ZERO,
+                    outcome,
+                });
                 break;
             }
         }
     }
-    ClientResult::Connection { due, started, ended: clock.now(), result: Ok(handshake), answers }
+    ClientResult::Connection {
+        due,
+        started,
+        ended: clock.now(),
+        result: Ok(handshake),
+        answers,
+    }
 }
 
 /// Sends the request and checks the response. The inner error describes a wrong response.
-fn ask(shared: &Shared, connection: &mut Connection) -> Result<Result<Answer, String>, ConnectionFault> {
+fn ask(
+    shared: &Shared,
+    connection: &mut Connection,
+) -> Result<Result<Answer, String>, ConnectionFault> {
     let (response, took) = connection.ask(&shared.request.bytes)?;
     let at = shared.clock.now();
     Ok(check(&response, &shared.request.plain).map(|outcome| Answer { at, took, outcome }))
@@ -215,12 +258,21 @@ fn ask(shared: &Shared, connection: &mut Connection) -> Result<Result<Answer, St
 
 /// Checks that every field was sealed. Returns the code of an error response.
 fn check(response: &[u8], plain: &[u8]) -> Result<RequestOutcome, String> {
-    match Reply::decode(response).map_err(|error| error.to_string())?.outcome {
+    match Reply::decode(response)
+        .map_err(|error| error.to_string())?
+        .outcome
+    {
         Err(RpcError { code, .. }) => Ok(Err(ErrorCode::name(code))),
         Ok(result) => {
-            let sealed = Document::decode(result).map_err(|error| error.to_string())?.payload;
+            let sealed = Document::decode(result)
+                .map_err(|error| error.to_string())?
+                .payload;
             let is_sealed = every_field_changed(plain, sealed).unwrap_or(false);
-            if is_sealed { Ok(Ok(())) } else { Err("encrypt: a field came back as it went".to_owned()) }
+            if is_sealed {
+                Ok(Ok(()))
+            } else {
+                Err("encrypt: a field came back as it went".to_owned())
+            }
         }
     }
 }
@@ -230,7 +282,11 @@ fn check(response: &[u8], plain: &[u8]) -> Result<RequestOutcome, String> {
 ///
 /// # Errors
 /// Fails with the reason and what to do about it.
-pub(super) fn connect_first(endpoint: &Endpoint, app: &str, request: &Request) -> Result<Connection, Fault> {
+pub(super) fn connect_first(
+    endpoint: &Endpoint,
+    app: &str,
+    request: &Request,
+) -> Result<Connection, Fault> {
     let at = |why: String| Fault::Failed(format!("no engine serves {}: {why}", endpoint.engine));
     let document = |response: &[u8]| -> Result<Vec<u8>, Fault> {
         let reply = Reply::decode(response).map_err(|error| Fault::Wrong(error.to_string()))?;
@@ -238,19 +294,32 @@ pub(super) fn connect_first(endpoint: &Endpoint, app: &str, request: &Request) -
             ErrorCode::CannotOpen => Fault::Wrong(format!("it does not open again: {error}")),
             _ => at(error.to_string()),
         })?;
-        Ok(Document::decode(result).map_err(|error| Fault::Wrong(error.to_string()))?.payload.to_vec())
+        Ok(Document::decode(result)
+            .map_err(|error| Fault::Wrong(error.to_string()))?
+            .payload
+            .to_vec())
     };
     let mut connection = Connection::open(endpoint).map_err(|fault| at(fault.describe()))?;
-    let (sealed, _) = connection.ask(&request.bytes).map_err(|fault| at(fault.describe()))?;
+    let (sealed, _) = connection
+        .ask(&request.bytes)
+        .map_err(|fault| at(fault.describe()))?;
     let sealed_document = document(&sealed)?;
     let _ = check(&sealed, &request.plain).map_err(Fault::Wrong)?;
     let mut open = Vec::new();
-    request::decrypt(&mut open, frames::MSGID, &Decrypt::new(app, &sealed_document));
-    let (opened, _) = connection.ask(&open).map_err(|fault| at(fault.describe()))?;
+    request::decrypt(
+        &mut open,
+        frames::MSGID,
+        &Decrypt::new(app, &sealed_document),
+    );
+    let (opened, _) = connection
+        .ask(&open)
+        .map_err(|fault| at(fault.describe()))?;
     if document(&opened)? == request.plain {
         return Ok(connection);
     }
-    Err(Fault::Wrong("decrypt: it is not the document that was sent".to_owned()))
+    Err(Fault::Wrong(
+        "decrypt: it is not the document that was sent".to_owned(),
+    ))
 }
 
 /// Starts the steady client: one request after the other on a kept connection, each when it is due. A connection that
@@ -270,22 +339,51 @@ pub(super) fn start_steady(
             let started = shared.clock.now();
             // An engine that does not answer must not make the run longer.
             if started >= last {
-                let answer = Answer { at: started, took: Duration::ZERO, outcome: Err("unsent") };
-                if shared.results.send(ClientResult::Steady { due, started, answer }).is_err() {
+                let answer = Answer {
+                    at: started,
+                    took: Duration::ZERO,
+                    outcome: Err("unsent"),
+                };
+                if shared
+                    .results
+                    .send(ClientResult::Steady {
+                        due,
+                        started,
+                        answer,
+                    })
+                    .is_err()
+                {
                     break;
                 }
                 continue;
             }
-            let result = match kept.take().map_or_else(|| Connection::open(&shared.endpoint), Ok) {
-                Ok(mut connection) => ask(&shared, &mut connection).inspect(|_| kept = Some(connection)),
+            let result = match kept
+                .take()
+                .map_or_else(|| Connection::open(&shared.endpoint), Ok)
+            {
+                Ok(mut connection) => {
+                    ask(&shared, &mut connection).inspect(|_| kept = Some(connection))
+                }
                 Err(fault) => Err(fault),
             };
             let result = match result {
-                Ok(Ok(answer)) => ClientResult::Steady { due, started, answer },
+                Ok(Ok(answer)) => ClientResult::Steady {
+                    due,
+                    started,
+                    answer,
+                },
                 Ok(Err(wrong)) => ClientResult::Wrong(wrong),
                 Err(fault) => {
                     let (at, outcome) = (shared.clock.now(), Err(fault.reason.name()));
-                    ClientResult::Steady { due, started, answer: Answer { at, took: Duration::ZERO, outcome } }
+                    ClientResult::Steady {
+                        due,
+                        started,
+                        answer: Answer {
+                            at,
+                            took: Duration::ZERO,
+                            outcome,
+                        },
+                    }
                 }
             };
             // The receiver has ended if the load has.
@@ -305,11 +403,17 @@ mod tests {
     #[test]
     fn a_schedule_has_its_rate_and_its_end() {
         let of = |arrivals| {
-            let rule = ArrivalRule::Open { per_s: 1_000.0, arrivals };
+            let rule = ArrivalRule::Open {
+                per_s: 1_000.0,
+                arrivals,
+            };
             Schedule::new(rule, 1_000_000_000, 3_000_000_000, 1)
         };
         let mut even = of(Arrivals::Even);
-        assert_eq!((even.due(), even.due()), (Some(1_000_000_000), Some(1_001_000_000)));
+        assert_eq!(
+            (even.due(), even.due()),
+            (Some(1_000_000_000), Some(1_001_000_000))
+        );
         assert_eq!((even.rest(), even.due()), (1_998, None));
         assert!((1_800..2_200).contains(&of(Arrivals::Poisson).rest()));
     }

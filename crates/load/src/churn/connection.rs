@@ -35,7 +35,9 @@ struct CountedSocket {
 impl io::Read for CountedSocket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.socket.read(into)?;
-        self.bytes.received.fetch_add(read as u64, Ordering::Relaxed);
+        self.bytes
+            .received
+            .fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
     }
 }
@@ -110,7 +112,9 @@ impl Reason {
     /// Returns what the user can do about it.
     const fn advice(self) -> &'static str {
         match self {
-            Self::ConnectionsMax => "the engine is at `limits.connections_max`: close other clients, or raise it",
+            Self::ConnectionsMax => {
+                "the engine is at `limits.connections_max`: close other clients, or raise it"
+            }
             Self::PrincipalMax => {
                 "this principal is at `limits.connections_per_principal_max`: close its other clients, or raise it"
             }
@@ -121,7 +125,9 @@ impl Reason {
             Self::EngineCertificate => {
                 "the engine's certificate was rejected: give its authority with --ca and its name with --server-name"
             }
-            Self::NoListener => "start an engine with `sealwire dev`, or name another with --connect",
+            Self::NoListener => {
+                "start an engine with `sealwire dev`, or name another with --connect"
+            }
             Self::Timeout => "raise --timeout-ms, or lower --rate",
             Self::Lost | Self::Protocol => "the engine's log has the reason",
         }
@@ -137,7 +143,10 @@ pub(super) struct ConnectionFault {
 
 impl ConnectionFault {
     fn new(reason: Reason, why: impl ToString) -> Self {
-        Self { reason, why: why.to_string() }
+        Self {
+            reason,
+            why: why.to_string(),
+        }
     }
 
     /// Describes the fault, and what to do about it.
@@ -161,9 +170,11 @@ impl Connection {
     /// checks the client certificate.
     pub(super) fn open(endpoint: &Endpoint) -> Result<Self, ConnectionFault> {
         let socket =
-            TcpStream::connect_timeout(&endpoint.address, endpoint.timeout).map_err(|error| match error.kind() {
-                ErrorKind::ConnectionRefused => ConnectionFault::new(Reason::NoListener, error),
-                _ => fault(&error, Reason::ConnectionsMax),
+            TcpStream::connect_timeout(&endpoint.address, endpoint.timeout).map_err(|error| {
+                match error.kind() {
+                    ErrorKind::ConnectionRefused => ConnectionFault::new(Reason::NoListener, error),
+                    _ => fault(&error, Reason::ConnectionsMax),
+                }
             })?;
         let prepared = socket
             .set_nodelay(true)
@@ -172,13 +183,26 @@ impl Connection {
         prepared.map_err(|error| fault(&error, Reason::Protocol))?;
         let tls = ClientConnection::new(Arc::clone(&endpoint.tls), endpoint.name.clone());
         let mut tls = tls.map_err(|error| ConnectionFault::new(Reason::Protocol, error))?;
-        let mut socket = CountedSocket { socket, bytes: Arc::clone(&endpoint.bytes) };
+        let mut socket = CountedSocket {
+            socket,
+            bytes: Arc::clone(&endpoint.bytes),
+        };
         while tls.is_handshaking() {
-            tls.complete_io(&mut socket).map_err(|error| fault(&error, Reason::ConnectionsMax))?;
+            tls.complete_io(&mut socket)
+                .map_err(|error| fault(&error, Reason::ConnectionsMax))?;
         }
-        let limits = Limits { message_bytes_max: 1 << 30, elements_max: 100_000_000, ..Limits::default() };
+        let limits = Limits {
+            message_bytes_max: 1 << 30,
+            elements_max: 100_000_000,
+            ..Limits::default()
+        };
         let scanner = Scanner::for_replies(limits);
-        Ok(Self { tls: StreamOwned::new(tls, socket), scanner, input: Vec::new(), is_accepted: false })
+        Ok(Self {
+            tls: StreamOwned::new(tls, socket),
+            scanner,
+            input: Vec::new(),
+            is_accepted: false,
+        })
     }
 
     /// Returns true if the handshake resumed an earlier session.
@@ -200,7 +224,14 @@ impl Connection {
         }
         loop {
             match self.scanner.scan(&self.input) {
-                Scan::Message(layout) if matches!(layout.head, MessageHeader::Response { msgid: frames::MSGID }) => {
+                Scan::Message(layout)
+                    if matches!(
+                        layout.head,
+                        MessageHeader::Response {
+                            msgid: frames::MSGID
+                        }
+                    ) =>
+                {
                     self.is_accepted = true;
                     let rest = self.input.split_off(layout.bytes);
                     return Ok((std::mem::replace(&mut self.input, rest), sent.elapsed()));
@@ -208,12 +239,20 @@ impl Connection {
                 // A message that is no response states why the engine closes the connection.
                 Scan::Message(layout) => {
                     let said = sealwire_wire::decode_protocol_error(&self.input[..layout.bytes]);
-                    let why = said.map_or_else(|error| error.to_string(), |error| error.to_string());
+                    let why =
+                        said.map_or_else(|error| error.to_string(), |error| error.to_string());
                     return Err(ConnectionFault::new(Reason::Protocol, why));
                 }
                 Scan::Incomplete => (),
-                Scan::Refused { error, .. } => return Err(ConnectionFault::new(Reason::Protocol, error)),
-                Scan::Discard { .. } => return Err(ConnectionFault::new(Reason::Protocol, "the response is too long")),
+                Scan::Refused { error, .. } => {
+                    return Err(ConnectionFault::new(Reason::Protocol, error));
+                }
+                Scan::Discard { .. } => {
+                    return Err(ConnectionFault::new(
+                        Reason::Protocol,
+                        "the response is too long",
+                    ));
+                }
             }
             let mut piece = [0; READ_BYTES];
             match self.tls.read(&mut piece) {
@@ -235,24 +274,41 @@ impl Connection {
         {
             return fault(&io::Error::other(alert), Reason::Protocol);
         }
-        fault(error, if self.is_accepted { Reason::Lost } else { Reason::PrincipalMax })
+        fault(
+            error,
+            if self.is_accepted {
+                Reason::Lost
+            } else {
+                Reason::PrincipalMax
+            },
+        )
     }
 }
 
 /// Returns true if the error means that the other end closed the connection.
 fn is_end(error: &io::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-    matches!(error.kind(), UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe)
+    matches!(
+        error.kind(),
+        UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe
+    )
 }
 
 /// Converts an error. `closed` is the reason if the other end closed the connection without an alert.
 fn fault(error: &io::Error, closed: Reason) -> ConnectionFault {
-    let reason = match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        Some(rustls::Error::AlertReceived(alert)) if is_about_certificate(*alert) => Reason::ClientCertificate,
+    let reason = match error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<rustls::Error>())
+    {
+        Some(rustls::Error::AlertReceived(alert)) if is_about_certificate(*alert) => {
+            Reason::ClientCertificate
+        }
         Some(rustls::Error::InvalidCertificate(_)) => Reason::EngineCertificate,
         Some(_) => Reason::Protocol,
         None if is_end(error) => closed,
-        None if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Reason::Timeout,
+        None if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            Reason::Timeout
+        }
         None => Reason::Protocol,
     };
     ConnectionFault::new(reason, error)
@@ -261,8 +317,8 @@ fn fault(error: &io::Error, closed: Reason) -> ConnectionFault {
 /// Returns true if a server sends this alert when it does not accept a client certificate.
 fn is_about_certificate(alert: AlertDescription) -> bool {
     use AlertDescription::{
-        AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked, CertificateUnknown,
-        DecryptError, UnknownCA, UnsupportedCertificate,
+        AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked,
+        CertificateUnknown, DecryptError, UnknownCA, UnsupportedCertificate,
     };
     matches!(
         alert,
@@ -291,18 +347,32 @@ mod tests {
             (ErrorKind::ConnectionReset.into(), "connections_max", true),
             (ErrorKind::TimedOut.into(), "timeout", false),
             (ErrorKind::WouldBlock.into(), "timeout", false),
-            (alert(AlertDescription::UnknownCA), "client_certificate", false),
-            (alert(AlertDescription::CertificateExpired), "client_certificate", false),
+            (
+                alert(AlertDescription::UnknownCA),
+                "client_certificate",
+                false,
+            ),
+            (
+                alert(AlertDescription::CertificateExpired),
+                "client_certificate",
+                false,
+            ),
             (alert(AlertDescription::ProtocolVersion), "protocol", false),
             (
-                tls(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)),
+                tls(rustls::Error::InvalidCertificate(
+                    rustls::CertificateError::UnknownIssuer,
+                )),
                 "engine_certificate",
                 false,
             ),
             (ErrorKind::PermissionDenied.into(), "protocol", false),
         ] {
             let fault = fault(&error, Reason::ConnectionsMax);
-            assert_eq!((fault.reason.name(), fault.reason.is_rejection()), (reason, is_rejection), "{error:?}");
+            assert_eq!(
+                (fault.reason.name(), fault.reason.is_rejection()),
+                (reason, is_rejection),
+                "{error:?}"
+            );
         }
     }
 }

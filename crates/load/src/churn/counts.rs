@@ -33,8 +33,13 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 5] =
-        [Self::Handshake, Self::FirstRequest, Self::LaterRequest, Self::SteadyAlone, Self::SteadyBeside];
+    pub(super) const ALL: [Self; 5] = [
+        Self::Handshake,
+        Self::FirstRequest,
+        Self::LaterRequest,
+        Self::SteadyAlone,
+        Self::SteadyBeside,
+    ];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -65,7 +70,10 @@ pub(super) struct ChurnCounts {
 impl ChurnCounts {
     pub(super) fn new(window: ChurnWindow) -> Self {
         let count = (window.end - window.begin).div_ceil(SECOND) as usize;
-        let second = |at: usize| ChurnSecond { t_s: (at + 1) as f64, ..ChurnSecond::default() };
+        let second = |at: usize| ChurnSecond {
+            t_s: (at + 1) as f64,
+            ..ChurnSecond::default()
+        };
         Self {
             window,
             kinds: std::array::from_fn(|_| RequestCounts::new(count)),
@@ -87,15 +95,29 @@ impl ChurnCounts {
     pub(super) fn add(&mut self, result: ClientResult) -> Option<String> {
         match result {
             ClientResult::Wrong(why) => return Some(why),
-            ClientResult::Steady { due, started, answer } => self.steady(due, started, answer),
-            ClientResult::Connection { due, started, ended, result, answers } => {
+            ClientResult::Steady {
+                due,
+                started,
+                answer,
+            } => self.steady(due, started, answer),
+            ClientResult::Connection {
+                due,
+                started,
+                ended,
+                result,
+                answers,
+            } => {
                 self.lag(Kind::Handshake, due, started);
                 match result {
                     Ok(handshake) => self.accepted(due, started, handshake),
                     Err(reason) => self.not_accepted(ended, reason),
                 }
                 for (at, answer) in answers.into_iter().enumerate() {
-                    let kind = if at == 0 { Kind::FirstRequest } else { Kind::LaterRequest };
+                    let kind = if at == 0 {
+                        Kind::FirstRequest
+                    } else {
+                        Kind::LaterRequest
+                    };
                     let took = answer.took.as_nanos() as u64;
                     self.kinds[kind as usize].sent += 1;
                     self.answer(kind, answer, took, took);
@@ -117,7 +139,11 @@ impl ChurnCounts {
         if due < self.window.begin {
             return; // Warm-up.
         }
-        let kind = if due < self.window.churn { Kind::SteadyAlone } else { Kind::SteadyBeside };
+        let kind = if due < self.window.churn {
+            Kind::SteadyAlone
+        } else {
+            Kind::SteadyBeside
+        };
         // Later requests wait for earlier ones on the one connection, so a start after the due time is no lag.
         self.kinds[kind as usize].sent += 1;
         self.answer(kind, answer, answer.at - due, answer.at - started);
@@ -134,7 +160,12 @@ impl ChurnCounts {
         self.done += 1;
         self.resumed += u64::from(handshake.is_resumed);
         self.recent.record(handshake.at - due);
-        self.ok(Kind::Handshake, handshake.at, handshake.at - due, handshake.at - started);
+        self.ok(
+            Kind::Handshake,
+            handshake.at,
+            handshake.at - due,
+            handshake.at - started,
+        );
         if let Some(second) = self.second(handshake.at) {
             second.done += 1;
         }
@@ -142,10 +173,18 @@ impl ChurnCounts {
 
     fn not_accepted(&mut self, ended: u64, reason: Reason) {
         self.error(Kind::Handshake, ended, reason.name());
-        let counts = if reason.is_rejection() { &mut self.rejected } else { &mut self.failed };
+        let counts = if reason.is_rejection() {
+            &mut self.rejected
+        } else {
+            &mut self.failed
+        };
         *counts.entry(reason.name().to_owned()).or_default() += 1;
         if let Some(second) = self.second(ended) {
-            let count = if reason.is_rejection() { &mut second.rejected } else { &mut second.failed };
+            let count = if reason.is_rejection() {
+                &mut second.rejected
+            } else {
+                &mut second.failed
+            };
             *count += 1;
         }
     }
@@ -195,7 +234,11 @@ impl ChurnCounts {
                 max_us: times.max,
             }
         };
-        Kind::ALL.iter().filter(|kind| self.of(**kind).sent > 0).map(figures).collect()
+        Kind::ALL
+            .iter()
+            .filter(|kind| self.of(**kind).sent > 0)
+            .map(figures)
+            .collect()
     }
 }
 
@@ -207,21 +250,53 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn connection(due: u64, result: Result<u64, Reason>, outcomes: &[Result<(), &'static str>]) -> ClientResult {
+    fn connection(
+        due: u64,
+        result: Result<u64, Reason>,
+        outcomes: &[Result<(), &'static str>],
+    ) -> ClientResult {
         let took = Duration::from_millis(1);
-        let answers = outcomes.iter().map(|outcome| Answer { at: due + 9 * MS, took, outcome: *outcome }).collect();
-        let result = result.map(|took| Handshake { at: due + took, is_resumed: false });
-        ClientResult::Connection { due, started: due, ended: due + 9 * MS, result, answers }
+        let answers = outcomes
+            .iter()
+            .map(|outcome| Answer {
+                at: due + 9 * MS,
+                took,
+                outcome: *outcome,
+            })
+            .collect();
+        let result = result.map(|took| Handshake {
+            at: due + took,
+            is_resumed: false,
+        });
+        ClientResult::Connection {
+            due,
+            started: due,
+            ended: due + 9 * MS,
+            result,
+            answers,
+        }
     }
 
     fn steady(due: u64) -> ClientResult {
-        let answer = Answer { at: due + 2 * MS, took: Duration::from_millis(1), outcome: Ok(()) };
-        ClientResult::Steady { due, started: due + MS, answer }
+        let answer = Answer {
+            at: due + 2 * MS,
+            took: Duration::from_millis(1),
+            outcome: Ok(()),
+        };
+        ClientResult::Steady {
+            due,
+            started: due + MS,
+            answer,
+        }
     }
 
     #[test]
     fn each_connection_is_counted_once_and_in_its_second() {
-        let window = ChurnWindow { begin: SECOND, churn: 2 * SECOND, end: 4 * SECOND };
+        let window = ChurnWindow {
+            begin: SECOND,
+            churn: 2 * SECOND,
+            end: 4 * SECOND,
+        };
         let mut counts = ChurnCounts::new(window);
         for result in [
             steady(SECOND / 2),
@@ -235,15 +310,36 @@ mod tests {
             assert_eq!(counts.add(result), None);
         }
         let rejected = [("connections_max", 1), ("connections_per_principal_max", 1)];
-        assert_eq!(counts.rejected, rejected.map(|(name, count)| (name.to_owned(), count)).into());
+        assert_eq!(
+            counts.rejected,
+            rejected
+                .map(|(name, count)| (name.to_owned(), count))
+                .into()
+        );
         assert_eq!(counts.failed, BTreeMap::from([("timeout".to_owned(), 1)]));
-        let seconds: Vec<_> = counts.seconds.iter().map(|s| (s.t_s, s.done, s.rejected, s.failed)).collect();
+        let seconds: Vec<_> = counts
+            .seconds
+            .iter()
+            .map(|s| (s.t_s, s.done, s.rejected, s.failed))
+            .collect();
         assert_eq!(seconds, [(1.0, 0, 0, 0), (2.0, 1, 1, 0), (3.0, 0, 1, 1)]);
-        let sent: Vec<_> = Kind::ALL.map(|kind| (counts.of(kind).sent, counts.of(kind).ok)).into();
+        let sent: Vec<_> = Kind::ALL
+            .map(|kind| (counts.of(kind).sent, counts.of(kind).ok))
+            .into();
         assert_eq!(sent, [(4, 1), (1, 1), (2, 1), (1, 1), (1, 1)]);
-        let names: Vec<_> = counts.latencies().into_iter().map(|latency| (latency.name, latency.p50_us)).collect();
+        let names: Vec<_> = counts
+            .latencies()
+            .into_iter()
+            .map(|latency| (latency.name, latency.p50_us))
+            .collect();
         assert_eq!(names[0].0, "handshake");
-        assert!((names[0].1 - 4_000.0).abs() < 10.0 && (names[3].1 - 2_000.0).abs() < 10.0, "{names:?}");
-        assert_eq!(counts.add(ClientResult::Wrong("why".to_owned())), Some("why".to_owned()));
+        assert!(
+            (names[0].1 - 4_000.0).abs() < 10.0 && (names[3].1 - 2_000.0).abs() < 10.0,
+            "{names:?}"
+        );
+        assert_eq!(
+            counts.add(ClientResult::Wrong("why".to_owned())),
+            Some("why".to_owned())
+        );
     }
 }

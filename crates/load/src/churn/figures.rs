@@ -24,18 +24,38 @@ pub(super) struct Ended {
 ///
 /// # Errors
 /// Fails if no new connection was served.
-pub(super) fn figures(settings: &ChurnSettings, name: &str, counts: &ChurnCounts, ended: Ended) -> Result<Run, Fault> {
+pub(super) fn figures(
+    settings: &ChurnSettings,
+    name: &str,
+    counts: &ChurnCounts,
+    ended: Ended,
+) -> Result<Run, Fault> {
     if counts.done == 0 {
         let reasons = counts.rejected.iter().chain(&counts.failed);
-        let reasons: Vec<String> = reasons.map(|(reason, count)| format!("{count} {reason}")).collect();
+        let reasons: Vec<String> = reasons
+            .map(|(reason, count)| format!("{count} {reason}"))
+            .collect();
         return Err(match &*reasons {
             [] => Fault::Failed("no connection was due: raise --rate or --seconds".to_owned()),
-            reasons => Fault::Unanswered(format!("no new connection was served: {}", reasons.join(", "))),
+            reasons => Fault::Unanswered(format!(
+                "no new connection was served: {}",
+                reasons.join(", ")
+            )),
         });
     }
     let load = settings.load();
-    let Ended { usage: [begin, churn, end], unsent, nice, tls, version, started } = ended;
-    let (alone, beside) = (begin.cores(churn, settings.alone_s), churn.cores(end, settings.churn_s));
+    let Ended {
+        usage: [begin, churn, end],
+        unsent,
+        nice,
+        tls,
+        version,
+        started,
+    } = ended;
+    let (alone, beside) = (
+        begin.cores(churn, settings.alone_s),
+        churn.cores(end, settings.churn_s),
+    );
     let (engine_cores, own_cores) = begin.cores(end, load.duration_s);
     let requests: Vec<_> = Kind::ALL[1..].iter().map(|kind| counts.of(*kind)).collect();
     let sent: u64 = requests.iter().map(|counts| counts.sent).sum();
@@ -60,10 +80,15 @@ pub(super) fn figures(settings: &ChurnSettings, name: &str, counts: &ChurnCounts
         engine_cores_beside: beside.0,
         seconds: counts.seconds.clone(),
     };
-    let classes = load.calls.iter().zip(Kind::ALL).filter(|(_, kind)| counts.of(*kind).sent > 0);
+    let classes = load
+        .calls
+        .iter()
+        .zip(Kind::ALL)
+        .filter(|(_, kind)| counts.of(*kind).sent > 0);
     let class = |(call, kind): (&Call, Kind)| {
         let mut class = validation::class(call, counts.of(kind), 1.0, 1.0);
-        class.weight = counts.of(kind).sent as f64 / (sent + counts.of(Kind::Handshake).sent) as f64;
+        class.weight =
+            counts.of(kind).sent as f64 / (sent + counts.of(Kind::Handshake).sent) as f64;
         if kind == Kind::Handshake {
             (class.method, class.fields, class.field_bytes) = ("handshake".to_owned(), 0, 0);
         }
@@ -81,15 +106,21 @@ pub(super) fn figures(settings: &ChurnSettings, name: &str, counts: &ChurnCounts
             sent_per_s: per_s(sent),
             ok_per_s: per_s(ok),
             fields_per_s: per_s(fields),
-            errors: Kind::ALL.iter().flat_map(|kind| counts.of(*kind).errors.values()).sum(),
+            errors: Kind::ALL
+                .iter()
+                .flat_map(|kind| counts.of(*kind).errors.values())
+                .sum(),
             bytes_out_per_s: per_s(end.sent - begin.sent),
             bytes_in_per_s: per_s(end.received - begin.received),
         },
-        server_cpu: engine_cores
-            .map(|cores| ServerCpu { us_per_field: cores * load.duration_s * 1e6 / (fields as f64).max(1.0), cores }),
+        server_cpu: engine_cores.map(|cores| ServerCpu {
+            us_per_field: cores * load.duration_s * 1e6 / (fields as f64).max(1.0),
+            cores,
+        }),
         generator: Generator {
             cpu_cores: own_cores.unwrap_or_default(),
-            us_per_call: own_cores.unwrap_or_default() * load.duration_s * 1e6 / (sent as f64).max(1.0),
+            us_per_call: own_cores.unwrap_or_default() * load.duration_s * 1e6
+                / (sent as f64).max(1.0),
             lag_p99_us: counts.lag.quantile_us(0.99),
             lag_max_us: counts.lag.max_us(),
             nice,
@@ -110,5 +141,9 @@ fn bottleneck(settings: &ChurnSettings, counts: &ChurnCounts, unsent: u64) -> Op
             settings.at_once_max
         ));
     }
-    validation::late(&counts.lag, counts.of(Kind::Handshake).latency.quantile_us(0.99), Kind::Handshake.name())
+    validation::late(
+        &counts.lag,
+        counts.of(Kind::Handshake).latency.quantile_us(0.99),
+        Kind::Handshake.name(),
+    )
 }

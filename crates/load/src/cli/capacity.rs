@@ -104,39 +104,72 @@ struct DeploymentArgs {
 
 fn above_0(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if number > 0.0 && number <= 1e15 { Ok(number) } else { Err("must be above 0, and at most 1e15".to_owned()) }
+    if number > 0.0 && number <= 1e15 {
+        Ok(number)
+    } else {
+        Err("must be above 0, and at most 1e15".to_owned())
+    }
 }
 
 fn percent(text: &str) -> Result<f64, String> {
-    above_0(text).and_then(|number| if number <= 100.0 { Ok(number) } else { Err("must be at most 100".to_owned()) })
+    above_0(text).and_then(|number| {
+        if number <= 100.0 {
+            Ok(number)
+        } else {
+            Err("must be at most 100".to_owned())
+        }
+    })
 }
 
 fn mix(text: &str) -> Result<Mix, String> {
     let part = |part: &str| {
-        let (name, weight) = part.split_once('=').ok_or_else(|| format!("`{part}` is not LOAD=WEIGHT"))?;
+        let (name, weight) = part
+            .split_once('=')
+            .ok_or_else(|| format!("`{part}` is not LOAD=WEIGHT"))?;
         let load = ScaleLoad::ALL.into_iter().find(|load| load.name() == name);
-        let load = load.ok_or_else(|| format!("`{name}` is not encrypt, decrypt, tokenize or detokenize"))?;
-        Ok((load, weight.parse().map_err(|_| format!("`{weight}` is not a number"))?))
+        let load = load
+            .ok_or_else(|| format!("`{name}` is not encrypt, decrypt, tokenize or detokenize"))?;
+        Ok((
+            load,
+            weight
+                .parse()
+                .map_err(|_| format!("`{weight}` is not a number"))?,
+        ))
     };
-    let weights = text.split(',').map(part).collect::<Result<Vec<_>, String>>()?;
+    let weights = text
+        .split(',')
+        .map(part)
+        .collect::<Result<Vec<_>, String>>()?;
     Mix::new(&weights).map_err(|error| error.to_string())
 }
 
 pub(super) fn run(args: &CapacityArgs) -> Result<(), Failure> {
     let Figures::Scale(scale) = Figures::read(&args.file)? else {
-        return Err(Fault::Failed(format!("{}: no results of `sealwire-load scale`", args.file.display())).into());
+        return Err(Fault::Failed(format!(
+            "{}: no results of `sealwire-load scale`",
+            args.file.display()
+        ))
+        .into());
     };
     let has = |load: ScaleLoad| {
-        let needs = |point: &crate::results::ScalePoint| !load.uses_database() || point.database.is_some();
-        scale.points.iter().any(|point| point.load == load && needs(point))
+        let needs =
+            |point: &crate::results::ScalePoint| !load.uses_database() || point.database.is_some();
+        scale
+            .points
+            .iter()
+            .any(|point| point.load == load && needs(point))
     };
     let defaults = [
         [(ScaleLoad::Encrypt, 1.0), (ScaleLoad::Decrypt, 1.0)],
         [(ScaleLoad::Detokenize, 10.0), (ScaleLoad::Tokenize, 1.0)],
     ];
     let mixes = if args.mix.is_empty() {
-        let measured = defaults.iter().filter(|mix| mix.iter().all(|(load, _)| has(*load)));
-        measured.map(|mix| Mix::new(mix)).collect::<Result<Vec<_>, _>>()?
+        let measured = defaults
+            .iter()
+            .filter(|mix| mix.iter().all(|(load, _)| has(*load)));
+        measured
+            .map(|mix| Mix::new(mix))
+            .collect::<Result<Vec<_>, _>>()?
     } else {
         args.mix.clone()
     };
@@ -162,5 +195,8 @@ pub(super) fn run(args: &CapacityArgs) -> Result<(), Failure> {
         connections: to.connections,
         busy_max: to.busy / 100.0,
     };
-    args.out.give(&capacity::calculate(&scale, &deployment, &mixes)?, capacity::text)
+    args.out.give(
+        &capacity::calculate(&scale, &deployment, &mixes)?,
+        capacity::text,
+    )
 }

@@ -118,7 +118,12 @@ pub(super) fn run(args: &ChurnArgs) -> Result<(), Failure> {
     let run = churn::run(&settings, &args.name, live)?;
     // Through a relay, an engine that is away looks like one that closes connections.
     relay.map_or(Ok(()), |relay| relay.check())?;
-    if let Some(why) = run.generator.why.as_ref().filter(|_| !args.allow_bottleneck) {
+    if let Some(why) = run
+        .generator
+        .why
+        .as_ref()
+        .filter(|_| !args.allow_bottleneck)
+    {
         let more = "--allow-bottleneck gives the figures all the same, marked";
         return Err(Fault::Bottleneck(format!("{why}; {more}")).into());
     }

@@ -25,7 +25,12 @@ pub(super) struct LoadArgs {
     #[arg(long, value_name = "founding|FILE", help_heading = "Calls")]
     mix: Option<String>,
     /// App whose keys seal the fields
-    #[arg(long, value_name = "NAME", default_value = "demo", help_heading = "Calls")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "demo",
+        help_heading = "Calls"
+    )]
     app: String,
     /// Cipher suite of sealing
     #[arg(long, value_enum, default_value_t = Suite::P256, help_heading = "Calls")]
@@ -34,7 +39,12 @@ pub(super) struct LoadArgs {
     #[arg(long, value_enum, default_value_t = Scope::Request, help_heading = "Calls")]
     scope: Scope,
     /// Collection that stores the tokens
-    #[arg(long, value_name = "NAME", default_value = "people", help_heading = "Calls")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "people",
+        help_heading = "Calls"
+    )]
     collection: String,
     /// Deadline of a request
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=3_600_000), help_heading = "Calls")]
@@ -57,14 +67,29 @@ pub(super) struct LoadArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Load")]
     pub(super) processes: u32,
     /// Length of the measurement window
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 10.0,
+        help_heading = "Load"
+    )]
     duration: f64,
     /// Length of the warm-up before the measurement window
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 2.0,
+        help_heading = "Load"
+    )]
     warm_up: f64,
     /// Maximum time to wait for responses after the last request; requests without a response then count as
     /// `unanswered`
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 10.0,
+        help_heading = "Load"
+    )]
     drain: f64,
     /// Distribution of the requests of an open loop over time
     #[arg(long, value_enum, default_value_t = Arrivals::Poisson, help_heading = "Load")]
@@ -153,7 +178,10 @@ fn check(text: &str) -> Result<u32, String> {
         "all" => Ok(1),
         "none" => Ok(0),
         share => {
-            let count = share.strip_prefix("1/").and_then(|count| count.parse().ok()).filter(|count| *count > 0);
+            let count = share
+                .strip_prefix("1/")
+                .and_then(|count| count.parse().ok())
+                .filter(|count| *count > 0);
             count.ok_or_else(|| "`1/N`, `all` or `none`".to_owned())
         }
     }

@@ -65,7 +65,11 @@ pub(super) struct ProbeArgs {
 fn within<const MIN: u32, const MAX: u32>(text: &str) -> Result<f64, String> {
     let (min, max) = (f64::from(MIN) / 1e3, f64::from(MAX) / 1e3);
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if (min..=max).contains(&number) { Ok(number) } else { Err(format!("must be in {min}..={max}")) }
+    if (min..=max).contains(&number) {
+        Ok(number)
+    } else {
+        Err(format!("must be in {min}..={max}"))
+    }
 }
 
 pub(super) fn run(args: &ProbeArgs) -> Result<(), Failure> {
@@ -83,13 +87,21 @@ pub(super) fn run(args: &ProbeArgs) -> Result<(), Failure> {
         errln!("metrics at http://{address}/metrics");
     }
     let totals = prober.run(|report: &ProbeReport| {
-        let line = if args.json { serde_json::to_string(report)? } else { report.line() };
+        let line = if args.json {
+            serde_json::to_string(report)?
+        } else {
+            report.line()
+        };
         let mut out = std::io::stdout();
         writeln!(out, "{line}")?;
         out.flush()
     })?;
     if totals.failed > 0 {
-        return Err(Fault::Failed(format!("{} of {} probes failed", totals.failed, totals.probes)).into());
+        return Err(Fault::Failed(format!(
+            "{} of {} probes failed",
+            totals.failed, totals.probes
+        ))
+        .into());
     }
     Ok(())
 }
@@ -111,7 +123,11 @@ mod tests {
             ("inf", Err("must be in 0.001..=1000")),
             ("one", Err("not a number")),
         ] {
-            assert_eq!(within::<1, 1_000_000>(text), expected.map_err(str::to_owned), "{text}");
+            assert_eq!(
+                within::<1, 1_000_000>(text),
+                expected.map_err(str::to_owned),
+                "{text}"
+            );
         }
     }
 }

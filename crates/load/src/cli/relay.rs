@@ -31,7 +31,13 @@ pub(super) struct RelayArgs {
 }
 
 pub(super) fn run(args: &RelayArgs) -> Result<(), Failure> {
-    let relay = Relay::start(&args.connect, Delay { ms: args.delay, jitter_ms: args.jitter })?;
+    let relay = Relay::start(
+        &args.connect,
+        Delay {
+            ms: args.delay,
+            jitter_ms: args.jitter,
+        },
+    )?;
     outln!("{}", relay.address());
     io::stdout().flush()?;
     io::copy(&mut io::stdin(), &mut io::sink())?;

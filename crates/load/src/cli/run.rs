@@ -51,7 +51,11 @@ pub(super) struct OutArgs {
 
 impl OutArgs {
     /// Writes figures to the output file, and prints them as JSON or as the text that `table` returns.
-    pub(super) fn give<T: Serialize>(&self, figures: &T, table: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+    pub(super) fn give<T: Serialize>(
+        &self,
+        figures: &T,
+        table: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failure> {
         if let Some(file) = &self.output {
             let text = serde_json::to_string_pretty(figures)? + "\n";
             write(file, &text)?;
@@ -75,15 +79,25 @@ fn write(file: &Path, text: &str) -> Result<(), Failure> {
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let drive = match (args.rate, args.callers) {
-        (Some(per_s), _) => ArrivalRule::Open { per_s, arrivals: args.load.arrivals },
-        (None, callers) => ArrivalRule::Closed { callers: callers.unwrap_or(1) },
+        (Some(per_s), _) => ArrivalRule::Open {
+            per_s,
+            arrivals: args.load.arrivals,
+        },
+        (None, callers) => ArrivalRule::Closed {
+            callers: callers.unwrap_or(1),
+        },
     };
     let mut load = args.load.load(drive)?;
     let _relay = args.delay.relay(&mut load.target)?;
     let part = processes::run(&load, args.load.processes, args.load.is_live())?;
     let name = args.name.clone().unwrap_or_else(|| load.describe());
     let run = validation::figures(&load, &name, args.load.processes, &part)?;
-    if let Some(why) = run.generator.why.as_ref().filter(|_| !args.load.allow_bottleneck) {
+    if let Some(why) = run
+        .generator
+        .why
+        .as_ref()
+        .filter(|_| !args.load.allow_bottleneck)
+    {
         let more = "--allow-bottleneck gives the figures all the same, marked";
         return Err(Fault::Bottleneck(format!("{why}; {more}")).into());
     }

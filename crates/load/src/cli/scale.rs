@@ -122,19 +122,28 @@ impl ScaleArgs {
         let engines = &self.engines;
         let target = |address: &String| engines.credentials.target(address);
         let seconds = |name: &str, seconds: f64| {
-            let length =
-                Duration::try_from_secs_f64(seconds).ok().filter(|length| *length <= Duration::from_secs(86_400));
+            let length = Duration::try_from_secs_f64(seconds)
+                .ok()
+                .filter(|length| *length <= Duration::from_secs(86_400));
             length.ok_or_else(|| Fault::Failed(format!("{name} takes 0 to 86,400 seconds")))
         };
         let settings = ScaleSettings {
-            targets: engines.connect.iter().map(target).collect::<Result<_, _>>()?,
+            targets: engines
+                .connect
+                .iter()
+                .map(target)
+                .collect::<Result<_, _>>()?,
             admins: engines.admin.clone(),
             counts: self.counts.clone(),
-            balancers: engines.balancers.iter().map(target).collect::<Result<_, _>>()?,
-            database: engines
-                .database
-                .clone()
-                .map(|url| DatabaseAccess { url, password_file: engines.database_password_file.clone() }),
+            balancers: engines
+                .balancers
+                .iter()
+                .map(target)
+                .collect::<Result<_, _>>()?,
+            database: engines.database.clone().map(|url| DatabaseAccess {
+                url,
+                password_file: engines.database_password_file.clone(),
+            }),
             loads: self.loads.clone(),
             app: self.app.clone(),
             collection: self.collection.clone(),
@@ -159,11 +168,15 @@ impl ScaleArgs {
 /// Returns a number that differs from run to run.
 fn random_seed() -> u64 {
     use std::hash::{BuildHasher as _, Hasher as _};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
+    std::collections::hash_map::RandomState::new()
+        .build_hasher()
+        .finish()
 }
 
 pub(super) fn run(args: &ScaleArgs) -> Result<(), Failure> {
-    let figures = scale::run(&args.settings()?, |point: &ScalePoint| errln!("{}", table::scale_progress(point)))?;
+    let figures = scale::run(&args.settings()?, |point: &ScalePoint| {
+        errln!("{}", table::scale_progress(point))
+    })?;
     args.out.give(&figures, table::scale)?;
     scale::check_errors(&figures).map_err(Failure::from)
 }

@@ -30,9 +30,14 @@ pub(super) struct SinkArgs {
 pub(super) fn run(args: &SinkArgs) -> Result<(), Failure> {
     certs::make(&args.folder).map_err(|error| format!("{}: {error}", args.folder.display()))?;
     let mut null = NullServer::new(&args.folder, args.wrong_every)?;
-    let listener = TcpListener::bind(&args.listen).map_err(|error| format!("{}: {error}", args.listen))?;
+    let listener =
+        TcpListener::bind(&args.listen).map_err(|error| format!("{}: {error}", args.listen))?;
     let mut out = std::io::stdout();
-    writeln!(out, "a responder that does no work listens on {}", listener.local_addr()?)?;
+    writeln!(
+        out,
+        "a responder that does no work listens on {}",
+        listener.local_addr()?
+    )?;
     out.flush()?;
     let input = std::io::stdin();
     Ok(null.serve(&listener, args.until_input_ends.then(|| input.as_fd()))?)

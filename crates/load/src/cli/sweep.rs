@@ -61,19 +61,32 @@ pub(super) struct SelfTestArgs {
 
 fn factor(text: &str) -> Result<f64, String> {
     let factor: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if (1.05..=10.0).contains(&factor) { Ok(factor) } else { Err("must be in 1.05..=10".to_owned()) }
+    if (1.05..=10.0).contains(&factor) {
+        Ok(factor)
+    } else {
+        Err("must be in 1.05..=10".to_owned())
+    }
 }
 
 pub(super) fn run(args: &SweepArgs) -> Result<(), Failure> {
     let arrivals = args.load.arrivals;
-    let mut load = args.load.load(ArrivalRule::Open { per_s: args.from.unwrap_or(1.0), arrivals })?;
+    let mut load = args.load.load(ArrivalRule::Open {
+        per_s: args.from.unwrap_or(1.0),
+        arrivals,
+    })?;
     let _relay = args.delay.relay(&mut load.target)?;
     let from_per_s = match args.from {
         Some(from) => from,
         None => guess(&load, args.load.processes)?,
     };
     let allow_bottleneck = args.load.allow_bottleneck;
-    let steps = Steps { from_per_s, factor: args.factor, rates_max: args.rates, around: args.around, allow_bottleneck };
+    let steps = Steps {
+        from_per_s,
+        factor: args.factor,
+        rates_max: args.rates,
+        around: args.around,
+        allow_bottleneck,
+    };
     let swept = measured(&load, steps, &args.load)?;
     // Each rate's figures are valid even if the search for the knee failed.
     args.out.give(&swept.sweep, table::sweep)?;
@@ -83,10 +96,20 @@ pub(super) fn run(args: &SweepArgs) -> Result<(), Failure> {
 /// Returns a starting rate well below the throughput that the engine reaches in a closed loop.
 fn guess(load: &Load, processes: u32) -> Result<f64, Fault> {
     let callers = GUESS_CALLERS.max(load.connections);
-    let closed = Load { drive: ArrivalRule::Closed { callers }, duration_s: 2.0, warm_up_s: 1.0, ..load.clone() };
+    let closed = Load {
+        drive: ArrivalRule::Closed { callers },
+        duration_s: 2.0,
+        warm_up_s: 1.0,
+        ..load.clone()
+    };
     let part = processes::run(&closed, processes, false)?;
-    let most = validation::figures(&closed, "", processes, &part)?.totals.ok_per_s;
-    errln!("a closed loop of {callers} callers does {} calls/s", number(most));
+    let most = validation::figures(&closed, "", processes, &part)?
+        .totals
+        .ok_per_s;
+    errln!(
+        "a closed loop of {callers} callers does {} calls/s",
+        number(most)
+    );
     Ok(most / GUESS_PART)
 }
 
@@ -97,9 +120,19 @@ fn measured(load: &Load, steps: Steps, args: &LoadArgs) -> Result<Swept, Fault> 
         validation::figures(load, &load.describe(), args.processes, &part)
     };
     let told = |run: &Run| {
-        let (offered, ok) = (number(run.totals.offered_per_s), number(run.totals.ok_per_s));
-        let p99 = run.classes.iter().map(|class| class.latency_us.p99).fold(0.0, f64::max);
-        errln!("{offered} calls/s offered, {ok} answered, p99 {}", table::time(p99));
+        let (offered, ok) = (
+            number(run.totals.offered_per_s),
+            number(run.totals.ok_per_s),
+        );
+        let p99 = run
+            .classes
+            .iter()
+            .map(|class| class.latency_us.p99)
+            .fold(0.0, f64::max);
+        errln!(
+            "{offered} calls/s offered, {ok} answered, p99 {}",
+            table::time(p99)
+        );
     };
     sweep(load, steps, measure, told)
 }
@@ -111,10 +144,19 @@ pub(super) fn self_test(args: &SelfTestArgs) -> Result<(), Failure> {
     let mut asked = args.load.clone();
     asked.connect.connect = Some(responder.address.clone());
     asked.fields = asked.fields.or(Some(1));
-    let mut load = asked.load(ArrivalRule::Open { per_s: args.from, arrivals: asked.arrivals })?;
+    let mut load = asked.load(ArrivalRule::Open {
+        per_s: args.from,
+        arrivals: asked.arrivals,
+    })?;
     load.target = Target::of_folder(folder.path(), &responder.address);
     // The sweep looks for the limit of the generator itself.
-    let steps = Steps { from_per_s: args.from, factor: 2.0, rates_max: 8, around: 2, allow_bottleneck: true };
+    let steps = Steps {
+        from_per_s: args.from,
+        factor: 2.0,
+        rates_max: 8,
+        around: 2,
+        allow_bottleneck: true,
+    };
     let swept = measured(&load, steps, &asked)?;
     args.out.give(&swept.sweep, table::sweep)?;
     swept.short.map_or(Ok(()), Err)?;

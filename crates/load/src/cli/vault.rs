@@ -91,7 +91,11 @@ struct EngineArgs {
 
 impl VaultArgs {
     fn settings(&self) -> Result<VaultSettings, Fault> {
-        let EngineArgs { connect, connections, credentials } = &self.engines;
+        let EngineArgs {
+            connect,
+            connections,
+            credentials,
+        } = &self.engines;
         let target = |address: &String| {
             let mut target = credentials.target(address)?;
             target.state.clone_from(&self.state);
@@ -117,13 +121,19 @@ impl VaultArgs {
 
 pub(super) fn run(args: &VaultArgs) -> Result<(), Failure> {
     let mut settings = args.settings()?;
-    let _relays: Vec<_> =
-        settings.targets.iter_mut().map(|target| args.delay.relay(target)).collect::<Result<_, _>>()?;
+    let _relays: Vec<_> = settings
+        .targets
+        .iter_mut()
+        .map(|target| args.delay.relay(target))
+        .collect::<Result<_, _>>()?;
     let (live, printer) = Live::start();
     let run = vault::run(&settings, &args.name, Some(&live));
     drop(live);
     let _ = printer.join();
     let run = run?;
     args.out.give(&run, table::run)?;
-    run.vault.as_ref().map_or(Ok(()), vault::gate).map_err(Failure::from)
+    run.vault
+        .as_ref()
+        .map_or(Ok(()), vault::gate)
+        .map_err(Failure::from)
 }

@@ -16,8 +16,10 @@ use super::outcome::{self, Outcome, ProbeResult};
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Upper bounds of the buckets, in seconds. The alert `SealwireProbeSlow` compares with one of them.
-const SECONDS: [f64; 16] =
-    [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+const SECONDS: [f64; 16] = [
+    0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+    60.0,
+];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OutcomeLabel {
@@ -54,13 +56,20 @@ impl ProbeMetrics {
     /// Creates metrics without probes.
     pub fn new() -> Self {
         let probes = Family::<OutcomeLabel, Counter>::default();
-        Outcome::NAMES.iter().for_each(|outcome| drop(probes.get_or_create(&OutcomeLabel { outcome })));
+        Outcome::NAMES
+            .iter()
+            .for_each(|outcome| drop(probes.get_or_create(&OutcomeLabel { outcome })));
         let errors = Family::<CodeLabel, Counter>::default();
         outcome::codes().for_each(|code| drop(errors.get_or_create(&CodeLabel { code })));
-        let (duration, last_success) = (Histogram::new(SECONDS), Gauge::<f64, AtomicU64>::default());
+        let (duration, last_success) =
+            (Histogram::new(SECONDS), Gauge::<f64, AtomicU64>::default());
         let mut registry = Registry::default();
         registry.register("sealwire_probe", "Finished probes", probes.clone());
-        registry.register("sealwire_probe_errors", "Probes that the engine answered with an error", errors.clone());
+        registry.register(
+            "sealwire_probe_errors",
+            "Probes that the engine answered with an error",
+            errors.clone(),
+        );
         registry.register(
             "sealwire_probe_duration_seconds",
             "Time of successful probes from when they were due",
@@ -71,7 +80,13 @@ impl ProbeMetrics {
             "Time of the last successful probe; before the first, start of the prober",
             last_success.clone(),
         );
-        Self { registry, probes, errors, duration, last_success }
+        Self {
+            registry,
+            probes,
+            errors,
+            duration,
+            last_success,
+        }
     }
 
     /// Sets the time of the last success to the start of the prober, so that alerts on its age have something to count
@@ -82,7 +97,11 @@ impl ProbeMetrics {
 
     /// Counts a probe that ended at this time.
     pub(crate) fn record(&self, result: &ProbeResult, unix_s: f64) {
-        self.probes.get_or_create(&OutcomeLabel { outcome: result.outcome.name() }).inc();
+        self.probes
+            .get_or_create(&OutcomeLabel {
+                outcome: result.outcome.name(),
+            })
+            .inc();
         match result.outcome {
             Outcome::Ok => {
                 self.duration.observe(result.took.as_secs_f64());
@@ -113,13 +132,26 @@ mod tests {
         let metrics = ProbeMetrics::new();
         let fresh = metrics.encode();
         for outcome in Outcome::NAMES {
-            assert!(fresh.contains(&format!("sealwire_probe_total{{outcome=\"{outcome}\"}} 0\n")), "{fresh}");
+            assert!(
+                fresh.contains(&format!(
+                    "sealwire_probe_total{{outcome=\"{outcome}\"}} 0\n"
+                )),
+                "{fresh}"
+            );
         }
-        assert_eq!(fresh.matches("sealwire_probe_errors_total{").count(), outcome::codes().count(), "{fresh}");
+        assert_eq!(
+            fresh.matches("sealwire_probe_errors_total{").count(),
+            outcome::codes().count(),
+            "{fresh}"
+        );
 
         metrics.started(5.5);
         metrics.record(&ProbeResult::of(Outcome::Timeout), 6.5);
-        assert!(metrics.encode().contains("sealwire_probe_last_success_timestamp_seconds 5.5\n"));
+        assert!(
+            metrics
+                .encode()
+                .contains("sealwire_probe_last_success_timestamp_seconds 5.5\n")
+        );
         metrics.record(&ProbeResult::of(Outcome::Ok), 7.5);
         metrics.record(&ProbeResult::of(Outcome::Error("overloaded")), 8.5);
         let text = metrics.encode();

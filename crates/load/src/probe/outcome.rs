@@ -81,7 +81,10 @@ impl Outcome {
 
 /// Returns the codes that [`Outcome::Error`] can have.
 pub(crate) fn codes() -> impl Iterator<Item = &'static str> {
-    ErrorCode::ALL.iter().map(|code| code.name()).chain([PROTOCOL])
+    ErrorCode::ALL
+        .iter()
+        .map(|code| code.name())
+        .chain([PROTOCOL])
 }
 
 /// Returns the text of an error with its causes.
@@ -108,7 +111,12 @@ mod tests {
         /// Returns a result after 2 ms, on time.
         pub(crate) fn of(outcome: Outcome) -> Self {
             let why = (outcome != Outcome::Ok).then(|| format!("why {}", outcome.kind()));
-            Self { outcome, took: Duration::from_millis(2), late: Duration::ZERO, why }
+            Self {
+                outcome,
+                took: Duration::from_millis(2),
+                late: Duration::ZERO,
+                why,
+            }
         }
     }
 
@@ -121,15 +129,33 @@ mod tests {
             (rpc(ErrorCode::CannotOpen), true, "error", "cannot_open"),
             (Error::Deadline, false, "timeout", "timeout"),
             (Error::Deadline, true, "unreachable", "unreachable"),
-            (Error::Disconnected { why: "gone".into() }, false, "unreachable", "unreachable"),
+            (
+                Error::Disconnected { why: "gone".into() },
+                false,
+                "unreachable",
+                "unreachable",
+            ),
             (refused(), true, "unreachable", "unreachable"),
-            (Error::Config("no file".into()), true, "unreachable", "unreachable"),
-            (Error::Protocol(Malformed::Truncated), false, "error", "protocol"),
+            (
+                Error::Config("no file".into()),
+                true,
+                "unreachable",
+                "unreachable",
+            ),
+            (
+                Error::Protocol(Malformed::Truncated),
+                false,
+                "error",
+                "protocol",
+            ),
         ] {
             let is = Outcome::of_error(&error, is_unplaced);
             assert_eq!((is.name(), is.kind()), (outcome, kind), "{error:?}");
             assert!(Outcome::NAMES.contains(&is.name()));
-            assert!(is.name() != "error" || codes().any(|code| code == is.kind()), "{error:?}");
+            assert!(
+                is.name() != "error" || codes().any(|code| code == is.kind()),
+                "{error:?}"
+            );
         }
         assert_eq!(describe(&refused()), "cannot connect: connection refused");
     }

@@ -116,14 +116,28 @@ impl ProbeReport {
         let failed = self.probes - self.ok;
         let mut line = format!("{}  {} probes, {failed} failed", self.at, self.probes);
         if failed > 0 {
-            let kinds: Vec<String> = self.failures.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+            let kinds: Vec<String> = self
+                .failures
+                .iter()
+                .map(|(kind, count)| format!("{count} {kind}"))
+                .collect();
             let _ = write!(line, " ({})", kinds.join(", "));
         }
         if let (Some(p50), Some(p99), Some(max)) = (self.p50_us, self.p99_us, self.max_us) {
-            let _ = write!(line, "; p50 {}, p99 {}, max {}", time(p50), time(p99), time(max));
+            let _ = write!(
+                line,
+                "; p50 {}, p99 {}, max {}",
+                time(p50),
+                time(p99),
+                time(max)
+            );
         }
         if self.late_max_us > LATE_US {
-            let _ = write!(line, "; the prober was up to {} late", time(self.late_max_us));
+            let _ = write!(
+                line,
+                "; the prober was up to {} late",
+                time(self.late_max_us)
+            );
         }
         if let Some(why) = &self.last_failure {
             let _ = write!(line, "; last failure: {why}");
@@ -143,7 +157,10 @@ mod tests {
     }
 
     fn late(ms: u64) -> ProbeResult {
-        ProbeResult { late: Duration::from_millis(ms), ..ProbeResult::of(Outcome::Ok) }
+        ProbeResult {
+            late: Duration::from_millis(ms),
+            ..ProbeResult::of(Outcome::Ok)
+        }
     }
 
     #[test]
@@ -152,13 +169,21 @@ mod tests {
         let failed = |outcome| ProbeResult::of(outcome);
         for (results, expected) in [
             (vec![], "0 probes, 0 failed"),
-            (vec![ok(), ok()], "2 probes, 0 failed; p50 2.00 ms, p99 2.00 ms, max 2.00 ms"),
+            (
+                vec![ok(), ok()],
+                "2 probes, 0 failed; p50 2.00 ms, p99 2.00 ms, max 2.00 ms",
+            ),
             (
                 vec![failed(Outcome::Unreachable), failed(Outcome::Unreachable)],
                 "2 probes, 2 failed (2 unreachable); last failure: why unreachable",
             ),
             (
-                vec![failed(Outcome::Timeout), failed(Outcome::Error("overloaded")), failed(Outcome::Wrong), ok()],
+                vec![
+                    failed(Outcome::Timeout),
+                    failed(Outcome::Error("overloaded")),
+                    failed(Outcome::Wrong),
+                    ok(),
+                ],
                 "4 probes, 3 failed (1 overloaded, 1 timeout, 1 wrong); p50 2.00 ms, p99 2.00 ms, max 2.00 ms; \
                  last failure: why wrong",
             ),
@@ -167,7 +192,10 @@ mod tests {
                 "2 probes, 0 failed; p50 2.00 ms, p99 2.00 ms, max 2.00 ms; the prober was up to 20.1 ms late",
             ),
         ] {
-            assert_eq!(report(&results).line(), format!("2026-01-02T03:04:05Z  {expected}"));
+            assert_eq!(
+                report(&results).line(),
+                format!("2026-01-02T03:04:05Z  {expected}")
+            );
         }
     }
 
@@ -184,10 +212,21 @@ mod tests {
     #[test]
     fn totals_count_every_outcome_but_ok_as_failed() {
         let mut totals = Totals::default();
-        for outcome in [Outcome::Ok, Outcome::Wrong, Outcome::Error("internal"), Outcome::Timeout, Outcome::Unreachable]
-        {
+        for outcome in [
+            Outcome::Ok,
+            Outcome::Wrong,
+            Outcome::Error("internal"),
+            Outcome::Timeout,
+            Outcome::Unreachable,
+        ] {
             totals.add(&ProbeResult::of(outcome));
         }
-        assert_eq!(totals, Totals { probes: 5, failed: 4 });
+        assert_eq!(
+            totals,
+            Totals {
+                probes: 5,
+                failed: 4
+            }
+        );
     }
 }

@@ -28,7 +28,10 @@ const CONNECTION_MAX: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Binds the listener and serves until the runtime ends. Returns the bound address.
-pub(crate) async fn start(address: SocketAddr, metrics: Arc<ProbeMetrics>) -> io::Result<SocketAddr> {
+pub(crate) async fn start(
+    address: SocketAddr,
+    metrics: Arc<ProbeMetrics>,
+) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind(address).await?;
     let bound = listener.local_addr()?;
     tokio::spawn(serve(listener, metrics));
@@ -67,16 +70,28 @@ async fn serve_one(socket: TcpStream, metrics: &ProbeMetrics) -> Result<(), hype
 fn respond(method: &Method, path: &str, metrics: &ProbeMetrics) -> Response<Full<Bytes>> {
     const TEXT: &str = "text/plain; charset=utf-8";
     let (status, media_type, body) = match path {
-        "/metrics" if matches!(*method, Method::GET | Method::HEAD) => (StatusCode::OK, METRICS_TYPE, metrics.encode()),
-        "/metrics" => (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned()),
+        "/metrics" if matches!(*method, Method::GET | Method::HEAD) => {
+            (StatusCode::OK, METRICS_TYPE, metrics.encode())
+        }
+        "/metrics" => (
+            StatusCode::METHOD_NOT_ALLOWED,
+            TEXT,
+            "only GET and HEAD\n".to_owned(),
+        ),
         _ => (StatusCode::NOT_FOUND, TEXT, "try /metrics\n".to_owned()),
     };
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
+        .headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if status == StatusCode::METHOD_NOT_ALLOWED {
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        response
+            .headers_mut()
+            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
     response
 }

@@ -63,12 +63,25 @@ impl LoadInputs {
         let mut documents = Vec::with_capacity(DOCUMENTS);
         for _ in 0..DOCUMENTS {
             let plain = frames::document(settings.fields, settings.field_bytes, &mut random);
-            let sealed = client.encrypt(Encrypt::new(&settings.app, &plain)).await.map_err(|error| failed(&error))?;
-            documents.push(SealedDocument { plain, sealed: sealed.payload.to_vec() });
+            let sealed = client
+                .encrypt(Encrypt::new(&settings.app, &plain))
+                .await
+                .map_err(|error| failed(&error))?;
+            documents.push(SealedDocument {
+                plain,
+                sealed: sealed.payload.to_vec(),
+            });
         }
         let (app, collection) = (settings.app.clone(), settings.collection.clone());
         let (tokens, values) = (Mutex::default(), AtomicU64::new(0));
-        Ok(Self { app, collection, documents, tokens, values, seed: settings.seed })
+        Ok(Self {
+            app,
+            collection,
+            documents,
+            tokens,
+            values,
+            seed: settings.seed,
+        })
     }
 
     /// Returns the letters of a value. The first of them are its number, so that no two are equal.
@@ -77,9 +90,13 @@ impl LoadInputs {
         let bits = [number, Random::new(self.seed ^ number).bits()];
         for (at, letter) in value.iter_mut().enumerate() {
             // 11 letters of 6 bits hold the number.
-            let (word, shift) = if at < 11 { (bits[0], 6 * at) } else { (bits[1], 6 * (at - 11)) };
-            *letter =
-                b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"[(word >> shift & 63) as usize];
+            let (word, shift) = if at < 11 {
+                (bits[0], 6 * at)
+            } else {
+                (bits[1], 6 * (at - 11))
+            };
+            *letter = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+                [(word >> shift & 63) as usize];
         }
         value
     }
@@ -108,7 +125,8 @@ impl LoadInputs {
             let (material, client, next) = (Arc::clone(self), client.clone(), Arc::clone(&next));
             workers.spawn(async move {
                 while next.fetch_add(FILL_VALUES.into(), Ordering::Relaxed) < rows.into() {
-                    let mut payload = Vec::with_capacity(FILL_VALUES as usize * (VALUE_BYTES + 1) + 5);
+                    let mut payload =
+                        Vec::with_capacity(FILL_VALUES as usize * (VALUE_BYTES + 1) + 5);
                     write::array_len(&mut payload, FILL_VALUES);
                     (0..FILL_VALUES).for_each(|_| append(&mut payload, &material.new_value()));
                     material.tokenize(&client, &payload).await?;
@@ -120,42 +138,84 @@ impl LoadInputs {
     }
 
     async fn tokenize(&self, client: &Client, payload: &[u8]) -> Result<Vec<u8>, Fault> {
-        let writing = TokenizeOptions { collection: &self.collection, ..TokenizeOptions::default() };
-        let reply = client.tokenize(Tokenize { writing, ..Tokenize::new(&self.app, payload) }).await;
-        reply.map(|reply| reply.payload.to_vec()).map_err(|error| failed(&error))
+        let writing = TokenizeOptions {
+            collection: &self.collection,
+            ..TokenizeOptions::default()
+        };
+        let reply = client
+            .tokenize(Tokenize {
+                writing,
+                ..Tokenize::new(&self.app, payload)
+            })
+            .await;
+        reply
+            .map(|reply| reply.payload.to_vec())
+            .map_err(|error| failed(&error))
     }
 
     /// Sends one request and checks its response.
-    async fn request(&self, load: ScaleLoad, client: &Client, random: &mut Random) -> Result<(), Fault> {
+    async fn request(
+        &self,
+        load: ScaleLoad,
+        client: &Client,
+        random: &mut Random,
+    ) -> Result<(), Fault> {
         let document = &self.documents[random.below(DOCUMENTS)];
         match load {
             ScaleLoad::Encrypt => {
-                let sealed = client.encrypt(Encrypt::new(&self.app, &document.plain)).await;
+                let sealed = client
+                    .encrypt(Encrypt::new(&self.app, &document.plain))
+                    .await;
                 let sealed = sealed.map_err(|error| failed(&error))?.payload;
-                right(frames::every_field_changed(&document.plain, &sealed), "encrypt: a field is not sealed")
+                right(
+                    frames::every_field_changed(&document.plain, &sealed),
+                    "encrypt: a field is not sealed",
+                )
             }
             ScaleLoad::Decrypt => {
-                let opened = client.decrypt(Decrypt::new(&self.app, &document.sealed)).await;
+                let opened = client
+                    .decrypt(Decrypt::new(&self.app, &document.sealed))
+                    .await;
                 let opened = opened.map_err(|error| failed(&error))?.payload;
-                right(Ok(opened == document.plain), "decrypt: the document differs from what was encrypted")
+                right(
+                    Ok(opened == document.plain),
+                    "decrypt: the document differs from what was encrypted",
+                )
             }
             ScaleLoad::Tokenize => {
                 let value = self.new_value();
                 let mut payload = Vec::with_capacity(VALUE_BYTES + 1);
                 append(&mut payload, &value);
                 let token = self.tokenize(client, &payload).await?;
-                right(text(&token).map(|token| token != value), "tokenize: the response is the value")?;
-                self.keep(MadeToken { token: token.into(), value });
+                right(
+                    text(&token).map(|token| token != value),
+                    "tokenize: the response is the value",
+                )?;
+                self.keep(MadeToken {
+                    token: token.into(),
+                    value,
+                });
                 Ok(())
             }
             ScaleLoad::Detokenize => {
                 let made = self.any_token(random);
-                let made =
-                    made.ok_or_else(|| Fault::Failed("no token to look up: load `tokenize` first".to_owned()))?;
-                let writing = TokenLookupScope { collection: &self.collection };
-                let found = client.detokenize(Detokenize { writing, ..Detokenize::new(&self.app, &made.token) }).await;
+                let made = made.ok_or_else(|| {
+                    Fault::Failed("no token to look up: load `tokenize` first".to_owned())
+                })?;
+                let writing = TokenLookupScope {
+                    collection: &self.collection,
+                };
+                let found = client
+                    .detokenize(Detokenize {
+                        writing,
+                        ..Detokenize::new(&self.app, &made.token)
+                    })
+                    .await;
                 let found = found.map_err(|error| failed(&error))?.payload;
-                right(text(&found).map(|found| found == made.value), "detokenize: the value of another token")
+                right(
+                    text(&found).map(|found| found == made.value),
+                    "detokenize: the value of another token",
+                )
             }
         }
     }
@@ -171,7 +231,11 @@ pub(super) struct LoadResult {
 
 impl LoadResult {
     pub(super) fn new() -> Self {
-        Self { latency: Spread::coarse(), errors: 0, last_error: None }
+        Self {
+            latency: Spread::coarse(),
+            errors: 0,
+            last_error: None,
+        }
     }
 
     fn add(&mut self, other: Self) {
@@ -189,11 +253,21 @@ pub(super) struct RunningLoad {
 
 impl RunningLoad {
     /// Starts `in_flight` loops for each client.
-    pub(super) fn start(material: &Arc<LoadInputs>, load: ScaleLoad, clients: &[Client], in_flight: u32) -> Self {
+    pub(super) fn start(
+        material: &Arc<LoadInputs>,
+        load: ScaleLoad,
+        clients: &[Client],
+        in_flight: u32,
+    ) -> Self {
         let part = Arc::new(AtomicU8::new(WARM_UP));
         let mut workers = JoinSet::new();
-        for (number, client) in (0_u64..).zip(clients.iter().flat_map(|client| (0..in_flight).map(move |_| client))) {
-            let (material, client, part) = (Arc::clone(material), client.clone(), Arc::clone(&part));
+        for (number, client) in (0_u64..).zip(
+            clients
+                .iter()
+                .flat_map(|client| (0..in_flight).map(move |_| client)),
+        ) {
+            let (material, client, part) =
+                (Arc::clone(material), client.clone(), Arc::clone(&part));
             let mut random = Random::new(material.seed ^ (number + 1) << 32);
             workers.spawn(async move {
                 let mut result = LoadResult::new();
@@ -204,7 +278,9 @@ impl RunningLoad {
                     }
                     let began = Instant::now();
                     match material.request(load, &client, &mut random).await {
-                        Ok(()) if at == MEASURED => result.latency.record(began.elapsed().as_nanos() as u64),
+                        Ok(()) if at == MEASURED => {
+                            result.latency.record(began.elapsed().as_nanos() as u64)
+                        }
                         Ok(()) => (),
                         Err(wrong @ Fault::Wrong(_)) => return Err(wrong),
                         Err(error) => {
@@ -251,7 +327,10 @@ fn append(out: &mut Vec<u8>, value: &[u8]) {
 fn text(payload: &[u8]) -> Result<&[u8], Malformed> {
     match TokenReader::new(payload).token()? {
         Token::Str(text) => Ok(text),
-        _ => Err(Malformed::Expected { expected: "a string", found: "another value" }),
+        _ => Err(Malformed::Expected {
+            expected: "a string",
+            found: "another value",
+        }),
     }
 }
 
@@ -283,9 +362,14 @@ mod tests {
             values: AtomicU64::new(0),
             seed: 1,
         };
-        let numbers = (0..10_000).chain((1..64).map(|bit| 1 << bit)).chain([u64::MAX]);
+        let numbers = (0..10_000)
+            .chain((1..64).map(|bit| 1 << bit))
+            .chain([u64::MAX]);
         let numbers: HashSet<u64> = numbers.collect();
-        let values: HashSet<_> = numbers.iter().map(|number| material.value(*number)).collect();
+        let values: HashSet<_> = numbers
+            .iter()
+            .map(|number| material.value(*number))
+            .collect();
         assert_eq!(values.len(), numbers.len());
     }
 }

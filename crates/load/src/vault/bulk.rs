@@ -36,7 +36,10 @@ pub(super) struct BulkClients {
 impl BulkClients {
     /// Reads the certificates. Connects with the first request.
     pub(super) fn new(settings: &VaultSettings) -> Result<Self, Fault> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
         let client = |target: &crate::target::Target| {
             let mut config = target.client();
             config.connections = 1;
@@ -47,8 +50,17 @@ impl BulkClients {
             config.repeat_sent = false;
             Client::lazy(config).map_err(|error| failed(&error))
         };
-        let clients = settings.targets.iter().map(client).collect::<Result<_, _>>()?;
-        Ok(Self { runtime, clients, app: (&*settings.app).into(), collection: (&*settings.collection).into() })
+        let clients = settings
+            .targets
+            .iter()
+            .map(client)
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            runtime,
+            clients,
+            app: (&*settings.app).into(),
+            collection: (&*settings.collection).into(),
+        })
     }
 
     /// Tokenizes `count` new values and adds their rows.
@@ -67,14 +79,34 @@ impl BulkClients {
                         return;
                     }
                     let numbers = first..end.min(first + FIELDS);
-                    let payload = array(numbers.len(), VALUE_BYTES, numbers.map(|number| value(seed, number)));
-                    let writing = TokenizeOptions { collection: &collection, ..TokenizeOptions::default() };
-                    let reply = client.tokenize(Tokenize { writing, ..Tokenize::new(&app, &payload) }).await;
+                    let payload = array(
+                        numbers.len(),
+                        VALUE_BYTES,
+                        numbers.map(|number| value(seed, number)),
+                    );
+                    let writing = TokenizeOptions {
+                        collection: &collection,
+                        ..TokenizeOptions::default()
+                    };
+                    let reply = client
+                        .tokenize(Tokenize {
+                            writing,
+                            ..Tokenize::new(&app, &payload)
+                        })
+                        .await;
                     let tokens = reply.map_err(|error| failed(&error)).and_then(|reply| {
-                        texts(&reply.payload).map_err(wrong)?.into_iter().map(token).collect::<Result<Vec<_>, _>>()
+                        texts(&reply.payload)
+                            .map_err(wrong)?
+                            .into_iter()
+                            .map(token)
+                            .collect::<Result<Vec<_>, _>>()
                     });
                     let is_failed = tokens.is_err();
-                    if sender.send(tokens.map(|tokens| (engine, first, tokens))).is_err() || is_failed {
+                    if sender
+                        .send(tokens.map(|tokens| (engine, first, tokens)))
+                        .is_err()
+                        || is_failed
+                    {
                         return;
                     }
                 }
@@ -84,7 +116,12 @@ impl BulkClients {
         Progress::new("filled", u64::from(count)).collect(&made, |(engine, first, tokens)| {
             let done = tokens.len() as u64;
             for (number, token) in (first..).zip(tokens) {
-                rows.acknowledge(TokenRow { token, engine: engine as u8, phase: Phase::Fill, number });
+                rows.acknowledge(TokenRow {
+                    token,
+                    engine: engine as u8,
+                    phase: Phase::Fill,
+                    number,
+                });
             }
             done
         })?;
@@ -99,34 +136,58 @@ impl BulkClients {
     pub(super) fn check(&self, rows: TokenRows) -> Result<RowCheck, Fault> {
         let began = Instant::now();
         let total = rows.len() as u64;
-        let lists: Vec<Arc<[u32]>> = rows.check_lists(self.clients.len()).into_iter().map(Arc::from).collect();
+        let lists: Vec<Arc<[u32]>> = rows
+            .check_lists(self.clients.len())
+            .into_iter()
+            .map(Arc::from)
+            .collect();
         let cursors: Vec<Arc<AtomicUsize>> = lists.iter().map(|_| Arc::default()).collect();
         let rows = Arc::new(rows);
         let (sender, checked) = channel::<Result<RowCheck, Fault>>();
         for (engine, client) in self.workers() {
-            let (list, cursor, rows) = (Arc::clone(&lists[engine]), Arc::clone(&cursors[engine]), Arc::clone(&rows));
-            let (app, collection, sender) = (Arc::clone(&self.app), Arc::clone(&self.collection), sender.clone());
+            let (list, cursor, rows) = (
+                Arc::clone(&lists[engine]),
+                Arc::clone(&cursors[engine]),
+                Arc::clone(&rows),
+            );
+            let (app, collection, sender) = (
+                Arc::clone(&self.app),
+                Arc::clone(&self.collection),
+                sender.clone(),
+            );
             self.runtime.spawn(async move {
                 loop {
                     let first = cursor.fetch_add(FIELDS as usize, Ordering::Relaxed);
-                    let Some(part) = list.get(first..list.len().min(first + FIELDS as usize)).filter(|p| !p.is_empty())
+                    let Some(part) = list
+                        .get(first..list.len().min(first + FIELDS as usize))
+                        .filter(|p| !p.is_empty())
                     else {
                         return;
                     };
                     let tokens = part.iter().map(|index| rows.get(*index as usize).token);
                     let payload = array(part.len(), TOKEN_BYTES, tokens);
-                    let writing = TokenLookupScope { collection: &collection };
-                    let lookup = Detokenize { writing, on_error: OnError::Report, ..Detokenize::new(&app, &payload) };
+                    let writing = TokenLookupScope {
+                        collection: &collection,
+                    };
+                    let lookup = Detokenize {
+                        writing,
+                        on_error: OnError::Report,
+                        ..Detokenize::new(&app, &payload)
+                    };
                     let reply = client.detokenize(lookup).await;
                     let result = reply.map_err(|error| failed(&error)).and_then(|reply| {
                         let found = texts(&reply.payload).map_err(wrong)?;
                         if found.len() != part.len() {
-                            return Err(Fault::Wrong(format!("{} values for {} tokens", found.len(), part.len())));
+                            return Err(Fault::Wrong(format!(
+                                "{} values for {} tokens",
+                                found.len(),
+                                part.len()
+                            )));
                         }
                         let mut check = RowCheck::new();
-                        part.iter()
-                            .zip(found)
-                            .for_each(|(at, found)| compare(&mut check, &rows, *at as usize, engine, found));
+                        part.iter().zip(found).for_each(|(at, found)| {
+                            compare(&mut check, &rows, *at as usize, engine, found)
+                        });
                         Ok(check)
                     });
                     let is_failed = result.is_err();
@@ -147,7 +208,9 @@ impl BulkClients {
     }
 
     fn workers(&self) -> impl Iterator<Item = (usize, Client)> {
-        let of = |(engine, client): (usize, &Client)| std::iter::repeat_n((engine, client.clone()), IN_FLIGHT);
+        let of = |(engine, client): (usize, &Client)| {
+            std::iter::repeat_n((engine, client.clone()), IN_FLIGHT)
+        };
         self.clients.iter().enumerate().flat_map(of)
     }
 }
@@ -161,7 +224,11 @@ fn wrong(error: Malformed) -> Fault {
 }
 
 /// Encodes an array of texts of one length.
-fn array<const N: usize>(count: usize, bytes: usize, texts: impl Iterator<Item = [u8; N]>) -> Vec<u8> {
+fn array<const N: usize>(
+    count: usize,
+    bytes: usize,
+    texts: impl Iterator<Item = [u8; N]>,
+) -> Vec<u8> {
     let mut out = Vec::with_capacity(5 + count * (bytes + 2));
     write::array_len(&mut out, count as u32);
     texts.for_each(|text| {
@@ -174,14 +241,19 @@ fn array<const N: usize>(count: usize, bytes: usize, texts: impl Iterator<Item =
 /// Reads an array of texts.
 fn texts(payload: &[u8]) -> Result<Vec<&[u8]>, Malformed> {
     let mut reader = TokenReader::new(payload);
-    (0..reader.array_len()?).map(|_| text(&mut reader)).collect()
+    (0..reader.array_len()?)
+        .map(|_| text(&mut reader))
+        .collect()
 }
 
 /// Reads one text.
 pub(super) fn text<'a>(reader: &mut TokenReader<'a>) -> Result<&'a [u8], Malformed> {
     match reader.token()? {
         Token::Str(text) => Ok(text),
-        _ => Err(Malformed::Expected { expected: "a string", found: "another value" }),
+        _ => Err(Malformed::Expected {
+            expected: "a string",
+            found: "another value",
+        }),
     }
 }
 
@@ -197,7 +269,13 @@ struct Progress {
 impl Progress {
     fn new(verb: &'static str, total: u64) -> Self {
         let now = Instant::now();
-        Self { verb, total, done: 0, began: now, said: now }
+        Self {
+            verb,
+            total,
+            done: 0,
+            began: now,
+            said: now,
+        }
     }
 
     /// Passes each result to `take`, which returns the number of its rows, until all senders have ended.
@@ -207,7 +285,9 @@ impl Progress {
         mut take: impl FnMut(T) -> u64,
     ) -> Result<(), Fault> {
         loop {
-            match results.recv_timeout((self.said + PROGRESS).saturating_duration_since(Instant::now())) {
+            match results
+                .recv_timeout((self.said + PROGRESS).saturating_duration_since(Instant::now()))
+            {
                 Ok(result) => self.done += take(result?),
                 Err(RecvTimeoutError::Timeout) => self.say(),
                 Err(RecvTimeoutError::Disconnected) => {
@@ -230,9 +310,17 @@ impl Progress {
         let seconds = elapsed.as_secs_f64().max(1e-3);
         let per_s = self.done as f64 / seconds;
         let [done, total] = [self.done, self.total].map(|count| number(count as f64));
-        let line = format!("{} {done} of {total} rows in {seconds:.0} s, {} rows/s", self.verb, number(per_s.round()));
+        let line = format!(
+            "{} {done} of {total} rows in {seconds:.0} s, {} rows/s",
+            self.verb,
+            number(per_s.round())
+        );
         let left = (self.total - self.done.min(self.total)) as f64 / per_s;
-        if left > 0.0 && left.is_finite() { format!("{line}, {left:.0} s left") } else { line }
+        if left > 0.0 && left.is_finite() {
+            format!("{line}, {left:.0} s left")
+        } else {
+            line
+        }
     }
 }
 
@@ -253,8 +341,16 @@ mod tests {
     fn progress_says_what_is_left() {
         let mut progress = Progress::new("filled", 1_000_000);
         for (done, seconds, expected) in [
-            (250_000, 10, "filled 250,000 of 1,000,000 rows in 10 s, 25,000 rows/s, 30 s left"),
-            (1_000_000, 10, "filled 1,000,000 of 1,000,000 rows in 10 s, 100,000 rows/s"),
+            (
+                250_000,
+                10,
+                "filled 250,000 of 1,000,000 rows in 10 s, 25,000 rows/s, 30 s left",
+            ),
+            (
+                1_000_000,
+                10,
+                "filled 1,000,000 of 1,000,000 rows in 10 s, 100,000 rows/s",
+            ),
             (0, 0, "filled 0 of 1,000,000 rows in 0 s, 0 rows/s"),
         ] {
             progress.done = done;

@@ -76,7 +76,10 @@ impl KillTimes {
     fn phase(kill: Option<&Self>, due: u64) -> Phase {
         match kill {
             None => Phase::Before,
-            Some(Self { recovered: Some(recovered), .. }) if due >= *recovered => Phase::After,
+            Some(Self {
+                recovered: Some(recovered),
+                ..
+            }) if due >= *recovered => Phase::After,
             Some(_) => Phase::During,
         }
     }
@@ -118,11 +121,19 @@ pub(super) struct OperationLog {
 impl OperationLog {
     pub(super) fn new(rows: TokenRows, window: Window) -> Self {
         let intervals = (window.end - window.begin).div_ceil(window.interval) as usize;
-        let empty = || PhaseLatency { ok: 0, failed: 0, latency: Spread::fine() };
+        let empty = || PhaseLatency {
+            ok: 0,
+            failed: 0,
+            latency: Spread::fine(),
+        };
         Self {
             rows,
-            tallies: OperationKind::ALL.map(|_| RequestCounts::new(intervals)).into(),
-            phases: (1..Phase::ALL.len()).map(|_| OperationKind::ALL.map(|_| empty())).collect(),
+            tallies: OperationKind::ALL
+                .map(|_| RequestCounts::new(intervals))
+                .into(),
+            phases: (1..Phase::ALL.len())
+                .map(|_| OperationKind::ALL.map(|_| empty()))
+                .collect(),
             lag: Spread::fine(),
             kill: None,
             retried: BTreeMap::new(),
@@ -144,7 +155,9 @@ impl OperationLog {
 
     fn interval(&self, now: u64) -> Option<usize> {
         let last = self.tallies[0].intervals.len() - 1;
-        self.window.holds(now).then(|| (((now - self.window.begin) / self.window.interval) as usize).min(last))
+        self.window
+            .holds(now)
+            .then(|| (((now - self.window.begin) / self.window.interval) as usize).min(last))
     }
 
     /// Counts an operation that is sent for the first time.
@@ -165,8 +178,13 @@ impl OperationLog {
             Err(error) => {
                 self.last_error = Some(error.to_string());
                 let is_final = !(error.code.is_retryable()
-                    || matches!(error.code, ErrorCode::DeadlineExceeded | ErrorCode::Cancelled));
-                let pause = error.retry_after_ms.map_or(RETRY_PAUSE_NS, |ms| u64::from(ms) * 1_000_000);
+                    || matches!(
+                        error.code,
+                        ErrorCode::DeadlineExceeded | ErrorCode::Cancelled
+                    ));
+                let pause = error
+                    .retry_after_ms
+                    .map_or(RETRY_PAUSE_NS, |ms| u64::from(ms) * 1_000_000);
                 self.set_back(operation, error.code.name(), pause, is_final);
             }
         }
@@ -181,7 +199,12 @@ impl OperationLog {
             OperationKind::KnownValue => text == rows.get(operation.row as usize).token,
             OperationKind::NewValue => match token(text) {
                 Ok(token) => {
-                    rows.acknowledge(TokenRow { token, engine: engine as u8, phase, number: operation.row });
+                    rows.acknowledge(TokenRow {
+                        token,
+                        engine: engine as u8,
+                        phase,
+                        number: operation.row,
+                    });
                     true
                 }
                 Err(_) => false,
@@ -240,7 +263,8 @@ impl OperationLog {
         }
         if !is_given_up {
             self.retry_number += 1;
-            self.retries.insert((now + pause, self.retry_number), *operation);
+            self.retries
+                .insert((now + pause, self.retry_number), *operation);
         } else if self.window.holds(operation.due) {
             tally.error(code);
             self.phases[phase as usize - 1][operation.kind.index()].failed += 1;
@@ -249,7 +273,10 @@ impl OperationLog {
 
     /// Takes an operation that is to be sent again by now.
     fn due_retry(&mut self, now: u64) -> Option<Operation> {
-        let entry = self.retries.first_entry().filter(|entry| entry.key().0 <= now)?;
+        let entry = self
+            .retries
+            .first_entry()
+            .filter(|entry| entry.key().0 <= now)?;
         Some(entry.remove())
     }
 }
@@ -329,7 +356,10 @@ impl<'a> Driver<'a> {
         let nice = host::take_precedence();
         let mut scratch = vec![0; READ_BYTES];
         let Window { begin, end, .. } = self.log.window;
-        let kill_at = self.settings.kill_after_s.map(|seconds| begin + (seconds * SECOND) as u64);
+        let kill_at = self
+            .settings
+            .kill_after_s
+            .map(|seconds| begin + (seconds * SECOND) as u64);
         let give_up = end + (self.settings.drain_s * SECOND) as u64;
         let (mut first, mut last, mut started) = (None, None, String::new());
         let mut next_live = LIVE_NS;
@@ -348,7 +378,9 @@ impl<'a> Driver<'a> {
             self.renew(now);
             let mut next = self.send_due(now.min(end));
             if now >= end {
-                let is_answered = self.links.in_flight() == 0 && self.log.retries.is_empty() && self.due >= end as f64;
+                let is_answered = self.links.in_flight() == 0
+                    && self.log.retries.is_empty()
+                    && self.due >= end as f64;
                 let is_recovered = self.log.kill.is_none_or(|kill| kill.recovered.is_some());
                 if (is_answered && is_recovered) || now >= give_up {
                     break;
@@ -359,7 +391,11 @@ impl<'a> Driver<'a> {
                 next_live += LIVE_NS;
                 let recent = std::mem::replace(&mut self.log.recent, Recent::new());
                 let under_way = (self.links.in_flight() + self.log.retries.len()) as u64;
-                live.tell(ProgressSample { t_s: now as f64 / SECOND - self.settings.warm_up_s, under_way, recent });
+                live.tell(ProgressSample {
+                    t_s: now as f64 / SECOND - self.settings.warm_up_s,
+                    under_way,
+                    recent,
+                });
             }
             self.flush();
             self.wait(next)?;
@@ -368,8 +404,11 @@ impl<'a> Driver<'a> {
         let unsent = self.leave(end);
         let now = self.log.now();
         let last = last.unwrap_or_else(|| self.reading(now));
-        let first = first.ok_or_else(|| Fault::Failed("the load ended before it began".to_owned()))?;
-        let used = |from: Option<Duration>, to: Option<Duration>| Some(to?.saturating_sub(from?).as_secs_f64());
+        let first =
+            first.ok_or_else(|| Fault::Failed("the load ended before it began".to_owned()))?;
+        let used = |from: Option<Duration>, to: Option<Duration>| {
+            Some(to?.saturating_sub(from?).as_secs_f64())
+        };
         Ok(LoadUsage {
             started,
             wall_s: Duration::from_nanos(last.at - first.at).as_secs_f64(),
@@ -384,13 +423,19 @@ impl<'a> Driver<'a> {
     }
 
     fn reading(&self, at: u64) -> Reading {
-        let engines = self.links.engines.iter().map(|engine| engine.pid.and_then(host::process_cpu));
+        let engines = self
+            .links
+            .engines
+            .iter()
+            .map(|engine| engine.pid.and_then(host::process_cpu));
         Reading {
             at,
             bytes: self.links.bytes(),
             cpu: host::thread_cpu(),
             queued: host::thread_queued(),
-            engines: engines.sum::<Option<Duration>>().map(|cpu| cpu + self.ended_cpu),
+            engines: engines
+                .sum::<Option<Duration>>()
+                .map(|cpu| cpu + self.ended_cpu),
         }
     }
 
@@ -398,13 +443,24 @@ impl<'a> Driver<'a> {
     fn kill(&mut self) -> Result<(), Fault> {
         let engine = self.links.engines.len() - 1;
         let endpoint = &mut self.links.engines[engine];
-        let pid = endpoint.pid.take().and_then(|pid| Some((pid, Pid::from_raw(i32::try_from(pid).ok()?)?)));
+        let pid = endpoint
+            .pid
+            .take()
+            .and_then(|pid| Some((pid, Pid::from_raw(i32::try_from(pid).ok()?)?)));
         let (pid, target) = pid.ok_or_else(|| super::no_process(&endpoint.target.address))?;
         self.ended_cpu += host::process_cpu(pid).unwrap_or_default();
         let of_engine = self.links.slots.iter().filter(|slot| slot.engine == engine);
-        let in_flight = of_engine.filter_map(|slot| slot.link.as_ref()).map(|link| link.calls.under_way() as u64).sum();
+        let in_flight = of_engine
+            .filter_map(|slot| slot.link.as_ref())
+            .map(|link| link.calls.under_way() as u64)
+            .sum();
         kill_process(target, Signal::KILL).map_err(std::io::Error::from)?;
-        self.log.kill = Some(KillTimes { engine, at: self.log.now(), recovered: None, in_flight });
+        self.log.kill = Some(KillTimes {
+            engine,
+            at: self.log.now(),
+            recovered: None,
+            in_flight,
+        });
         Ok(())
     }
 
@@ -412,8 +468,17 @@ impl<'a> Driver<'a> {
     /// new.
     fn renew(&mut self, now: u64) {
         self.links.accept_renewed();
-        if let Some(kill) = self.log.kill.as_mut().filter(|kill| kill.recovered.is_none()) {
-            let mut of_engine = self.links.slots.iter().filter(|slot| slot.engine == kill.engine);
+        if let Some(kill) = self
+            .log
+            .kill
+            .as_mut()
+            .filter(|kill| kill.recovered.is_none())
+        {
+            let mut of_engine = self
+                .links
+                .slots
+                .iter()
+                .filter(|slot| slot.engine == kill.engine);
             if of_engine.all(|slot| slot.renewals > 0 && slot.link.is_some()) {
                 kill.recovered = Some(now);
             }
@@ -425,25 +490,41 @@ impl<'a> Driver<'a> {
         self.advance();
         let gap = SECOND / self.settings.per_s;
         let mut count = 0;
-        while self.due <= by as f64 && self.due < self.log.window.end as f64 && count < TURN_OPERATIONS {
+        while self.due <= by as f64
+            && self.due < self.log.window.end as f64
+            && count < TURN_OPERATIONS
+        {
             let due = self.due as u64;
             self.due += self.random.exponential(gap);
             let kind = self.deck.draw(&mut self.random);
             let row = match kind {
                 OperationKind::NewValue => self.log.rows.reserve(1),
-                OperationKind::LookUp | OperationKind::KnownValue => self.log.rows.choose(&mut self.random) as u32,
+                OperationKind::LookUp | OperationKind::KnownValue => {
+                    self.log.rows.choose(&mut self.random) as u32
+                }
             };
-            let operation = Operation { kind, row, due, sent: self.log.now() };
+            let operation = Operation {
+                kind,
+                row,
+                due,
+                sent: self.log.now(),
+            };
             self.log.sent(&operation);
             self.send(operation);
             count += 1;
         }
         let now = self.log.now();
         for _ in 0..TURN_OPERATIONS {
-            let Some(operation) = self.log.due_retry(now) else { break };
+            let Some(operation) = self.log.due_retry(now) else {
+                break;
+            };
             self.send(operation);
         }
-        let retry = self.log.retries.first_key_value().map_or(u64::MAX, |((at, _), _)| *at);
+        let retry = self
+            .log
+            .retries
+            .first_key_value()
+            .map_or(u64::MAX, |((at, _), _)| *at);
         retry.min(self.due as u64)
     }
 
@@ -469,11 +550,20 @@ impl<'a> Driver<'a> {
                 };
                 match operation.kind {
                     OperationKind::LookUp => text(&rows.get(operation.row as usize).token),
-                    OperationKind::KnownValue => text(&rows.value(rows.get(operation.row as usize).number)),
+                    OperationKind::KnownValue => {
+                        text(&rows.value(rows.get(operation.row as usize).number))
+                    }
                     OperationKind::NewValue => text(&rows.value(operation.row)),
                 }
                 let before = stream.out().len();
-                frames::encode(stream.out(), msgid, &self.settings.app, call, call.method, &self.payload);
+                frames::encode(
+                    stream.out(),
+                    msgid,
+                    &self.settings.app,
+                    call,
+                    call.method,
+                    &self.payload,
+                );
                 self.together += stream.out().len() - before;
                 if self.together >= TOGETHER_BYTES {
                     self.advance();
@@ -482,12 +572,19 @@ impl<'a> Driver<'a> {
             }
             self.advance();
         }
-        self.log.set_back(&operation, "no_connection", RETRY_PAUSE_NS, false);
+        self.log
+            .set_back(&operation, "no_connection", RETRY_PAUSE_NS, false);
     }
 
     fn flush(&mut self) {
-        let links = self.links.slots.iter_mut().filter_map(|slot| slot.link.as_mut());
-        links.filter(|link| link.stream.wants_write()).for_each(|link| link.stream.flush());
+        let links = self
+            .links
+            .slots
+            .iter_mut()
+            .filter_map(|slot| slot.link.as_mut());
+        links
+            .filter(|link| link.stream.wants_write())
+            .for_each(|link| link.stream.flush());
     }
 
     /// Waits until a connection is readable or the time is reached. At a high rate, waits for the next tick.
@@ -501,9 +598,16 @@ impl<'a> Driver<'a> {
             flags.set(PollFlags::OUT, link.stream.wants_write());
             flags
         };
-        let mut polled: Vec<_> = self.links.links().map(|link| PollFd::new(&link.stream, flags(link))).collect();
+        let mut polled: Vec<_> = self
+            .links
+            .links()
+            .map(|link| PollFd::new(&link.stream, flags(link)))
+            .collect();
         let wait = Duration::from_nanos(next.saturating_sub(self.log.now()).min(WAIT_NS));
-        let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+        let wait = Timespec {
+            tv_sec: wait.as_secs() as i64,
+            tv_nsec: i64::from(wait.subsec_nanos()),
+        };
         match poll(&mut polled, Some(&wait)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(std::io::Error::from(error).into()),
@@ -514,13 +618,19 @@ impl<'a> Driver<'a> {
         for number in 0..self.links.slots.len() {
             let slot = &mut self.links.slots[number];
             let engine = slot.engine;
-            let Some(VaultLink { stream, calls }) = &mut slot.link else { continue };
+            let Some(VaultLink { stream, calls }) = &mut slot.link else {
+                continue;
+            };
             let log = &mut self.log;
             stream.receive(scratch, |stream, layout, message| {
-                let MessageHeader::Response { msgid } = layout.head else { return end_by_notice(stream, message) };
+                let MessageHeader::Response { msgid } = layout.head else {
+                    return end_by_notice(stream, message);
+                };
                 match calls.end(msgid) {
                     Some(operation) => respond(log, &operation, engine, message),
-                    None => log.wrong(format!("a response to request {msgid}, which was not made or has one")),
+                    None => log.wrong(format!(
+                        "a response to request {msgid}, which was not made or has one"
+                    )),
                 }
             });
             if let Some(why) = stream.ended() {
@@ -533,10 +643,19 @@ impl<'a> Driver<'a> {
     /// Sends the operations of an ended connection again, through others.
     fn lost(&mut self, number: usize) {
         let engine = self.links.slots[number].engine;
-        let Some(mut link) = self.links.take_ended(number) else { return };
-        let is_killed = self.log.kill.is_some_and(|kill| kill.engine == engine && kill.recovered.is_none());
+        let Some(mut link) = self.links.take_ended(number) else {
+            return;
+        };
+        let is_killed = self
+            .log
+            .kill
+            .is_some_and(|kill| kill.engine == engine && kill.recovered.is_none());
         if !is_killed {
-            *self.log.errors.entry("connection_lost".to_owned()).or_default() += 1;
+            *self
+                .log
+                .errors
+                .entry("connection_lost".to_owned())
+                .or_default() += 1;
         }
         for operation in link.calls.drain() {
             self.log.set_back(&operation, "connection_lost", 0, false);
@@ -545,11 +664,14 @@ impl<'a> Driver<'a> {
 
     /// Counts operations without a response. Returns the number of due operations that were not sent.
     fn leave(&mut self, end: u64) -> u64 {
-        let mut open: Vec<Operation> = std::mem::take(&mut self.log.retries).into_values().collect();
+        let mut open: Vec<Operation> = std::mem::take(&mut self.log.retries)
+            .into_values()
+            .collect();
         for slot in &mut self.links.slots {
             open.extend(slot.link.iter_mut().flat_map(|link| link.calls.drain()));
         }
-        open.iter().for_each(|operation| self.log.set_back(operation, "unanswered", 0, true));
+        open.iter()
+            .for_each(|operation| self.log.set_back(operation, "unanswered", 0, true));
         let left = (end as f64 - self.due).max(0.0);
         let unsent = (left / SECOND * self.settings.per_s) as u64;
         if unsent > 0 {
@@ -562,7 +684,9 @@ impl<'a> Driver<'a> {
 /// Reads a response, and passes its text or its error to the log.
 fn respond(log: &mut OperationLog, operation: &Operation, engine: usize, message: &[u8]) {
     let reply = Reply::decode(message).and_then(|reply| match reply.outcome {
-        Ok(result) => Ok(Ok(bulk::text(&mut TokenReader::new(Document::decode(result)?.payload))?)),
+        Ok(result) => Ok(Ok(bulk::text(&mut TokenReader::new(
+            Document::decode(result)?.payload,
+        ))?)),
         Err(error) => Ok(Err(error)),
     });
     match reply {
@@ -582,17 +706,39 @@ mod tests {
         let mut rows = TokenRows::new(1);
         for number in 0..rows.reserve(2) + 2 {
             let token = [b'a' + number as u8; TOKEN_BYTES];
-            rows.acknowledge(TokenRow { token, engine: 0, phase: Phase::Fill, number });
+            rows.acknowledge(TokenRow {
+                token,
+                engine: 0,
+                phase: Phase::Fill,
+                number,
+            });
         }
-        OperationLog::new(rows, Window { begin: 0, end: 60_000 * MS, interval: 1_000 * MS })
+        OperationLog::new(
+            rows,
+            Window {
+                begin: 0,
+                end: 60_000 * MS,
+                interval: 1_000 * MS,
+            },
+        )
     }
 
     fn operation(kind: OperationKind, row: u32, due: u64) -> Operation {
-        Operation { kind, row, due, sent: due }
+        Operation {
+            kind,
+            row,
+            due,
+            sent: due,
+        }
     }
 
     fn killed(recovered: Option<u64>) -> Option<KillTimes> {
-        Some(KillTimes { engine: 1, at: 10 * MS, recovered, in_flight: 0 })
+        Some(KillTimes {
+            engine: 1,
+            at: 10 * MS,
+            recovered,
+            in_flight: 0,
+        })
     }
 
     #[test]
@@ -604,7 +750,11 @@ mod tests {
             (killed(Some(20 * MS)), 15, Phase::During),
             (killed(Some(20 * MS)), 20, Phase::After),
         ] {
-            assert_eq!(KillTimes::phase(kill.as_ref(), due * MS), expected, "{kill:?} {due}");
+            assert_eq!(
+                KillTimes::phase(kill.as_ref(), due * MS),
+                expected,
+                "{kill:?} {due}"
+            );
         }
     }
 
@@ -648,9 +798,22 @@ mod tests {
         ] {
             let mut log = log();
             log.kill = kill;
-            log.ended(&operation(OperationKind::LookUp, 0, 0), 0, Err(error.clone()));
-            let counts = (sum(&log.retried), sum(&log.errors), sum(&log.given_up), log.retries.len());
-            assert_eq!(counts, (retried, errors, given_up, retries), "{kill:?} {error:?}");
+            log.ended(
+                &operation(OperationKind::LookUp, 0, 0),
+                0,
+                Err(error.clone()),
+            );
+            let counts = (
+                sum(&log.retried),
+                sum(&log.errors),
+                sum(&log.given_up),
+                log.retries.len(),
+            );
+            assert_eq!(
+                counts,
+                (retried, errors, given_up, retries),
+                "{kill:?} {error:?}"
+            );
             assert_eq!(log.tallies[0].errors.len(), usize::from(retries == 0));
         }
     }
@@ -658,9 +821,19 @@ mod tests {
     #[test]
     fn an_operation_is_retried_after_its_pause_and_keeps_its_due_time() {
         let mut log = log();
-        log.set_back(&operation(OperationKind::NewValue, 7, 3), "connection_lost", 60_000 * MS, false);
+        log.set_back(
+            &operation(OperationKind::NewValue, 7, 3),
+            "connection_lost",
+            60_000 * MS,
+            false,
+        );
         assert!(log.retries.is_empty(), "too late");
-        log.set_back(&operation(OperationKind::NewValue, 7, 3), "connection_lost", 1_000 * MS, false);
+        log.set_back(
+            &operation(OperationKind::NewValue, 7, 3),
+            "connection_lost",
+            1_000 * MS,
+            false,
+        );
         assert!(log.due_retry(log.now()).is_none());
         let again = log.due_retry(log.now() + 1_000 * MS).unwrap();
         assert_eq!((again.row, again.due), (7, 3));

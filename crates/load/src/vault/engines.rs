@@ -78,25 +78,49 @@ impl EngineLinks {
     pub(super) fn open(targets: &[Target], connections: u32) -> Result<Self, Fault> {
         let endpoint = |target: &Target| -> Result<EngineEndpoint, Fault> {
             let (tls, name) = target.tls()?;
-            Ok(EngineEndpoint { pid: host::engine(&target.address), target: target.clone(), tls, name })
+            Ok(EngineEndpoint {
+                pid: host::engine(&target.address),
+                target: target.clone(),
+                tls,
+                name,
+            })
         };
-        let engines = targets.iter().map(endpoint).collect::<Result<Vec<_>, _>>()?;
+        let engines = targets
+            .iter()
+            .map(endpoint)
+            .collect::<Result<Vec<_>, _>>()?;
         let (mut slots, mut version) = (Vec::new(), String::new());
         for _ in 0..connections {
             for (number, engine) in engines.iter().enumerate() {
                 let (stream, info) = engine.connect(PATIENCE)?;
                 version = info;
-                let link = Some(VaultLink { stream, calls: Calls::new() });
-                slots.push(LinkSlot { engine: number, link, renewals: 0 });
+                let link = Some(VaultLink {
+                    stream,
+                    calls: Calls::new(),
+                });
+                slots.push(LinkSlot {
+                    engine: number,
+                    link,
+                    renewals: 0,
+                });
             }
         }
         let stop = Arc::new(AtomicBool::new(false));
-        Ok(Self { engines, slots, ended_bytes: (0, 0), version, renewed: channel(), stop })
+        Ok(Self {
+            engines,
+            slots,
+            ended_bytes: (0, 0),
+            version,
+            renewed: channel(),
+            stop,
+        })
     }
 
     /// Returns the negotiated TLS parameters.
     pub(super) fn negotiated(&self) -> String {
-        self.links().next().map_or_else(String::new, |link| link.stream.negotiated())
+        self.links()
+            .next()
+            .map_or_else(String::new, |link| link.stream.negotiated())
     }
 
     /// Returns the connections that are up.
@@ -111,8 +135,9 @@ impl EngineLinks {
 
     /// Returns bytes sent and received on all connections so far.
     pub(super) fn bytes(&self) -> (u64, u64) {
-        self.links()
-            .fold(self.ended_bytes, |(out, read), link| (out + link.stream.bytes_out, read + link.stream.bytes_in))
+        self.links().fold(self.ended_bytes, |(out, read), link| {
+            (out + link.stream.bytes_out, read + link.stream.bytes_in)
+        })
     }
 
     /// Removes a connection that has ended, starts to open it again, and returns it.
@@ -141,7 +166,10 @@ impl EngineLinks {
     pub(super) fn accept_renewed(&mut self) {
         while let Ok(RenewedLink { slot, stream, pid }) = self.renewed.1.try_recv() {
             let slot = &mut self.slots[slot];
-            slot.link = Some(VaultLink { stream, calls: Calls::new() });
+            slot.link = Some(VaultLink {
+                stream,
+                calls: Calls::new(),
+            });
             slot.renewals += 1;
             self.engines[slot.engine].pid = pid;
         }
@@ -159,13 +187,19 @@ impl EngineEndpoint {
     fn connect(&self, patience: Duration) -> Result<(Stream, String), Fault> {
         let address = &self.target.address;
         let at = |what: String| Fault::Failed(format!("no engine answers at {address}: {what}"));
-        let socket_address = self.target.dial().to_socket_addrs().map_err(|error| at(error.to_string()))?.next();
+        let socket_address = self
+            .target
+            .dial()
+            .to_socket_addrs()
+            .map_err(|error| at(error.to_string()))?
+            .next();
         let socket_address = socket_address.ok_or_else(|| at("it has no address".to_owned()))?;
-        let socket = TcpStream::connect_timeout(&socket_address, patience).map_err(|error| at(error.to_string()))?;
+        let socket = TcpStream::connect_timeout(&socket_address, patience)
+            .map_err(|error| at(error.to_string()))?;
         let tls = rustls::ClientConnection::new(Arc::clone(&self.tls), self.name.clone());
         let tls = tls.map_err(|error| at(error.to_string()))?;
-        let mut stream =
-            Stream::begin(socket, tls, Scanner::for_replies, patience).map_err(|error| at(error.to_string()))?;
+        let mut stream = Stream::begin(socket, tls, Scanner::for_replies, patience)
+            .map_err(|error| at(error.to_string()))?;
         // In TLS 1.3, the client handshake completes before the engine checks the certificate, so the first response
         // reports errors.
         request::info(stream.out(), frames::MSGID);

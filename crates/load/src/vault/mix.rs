@@ -63,9 +63,16 @@ impl MixDeck {
     /// Creates a deck, which is shuffled before its first operation.
     pub(crate) fn new() -> Self {
         let mut cards = [OperationKind::LookUp; Self::SIZE];
-        let mut kinds = OperationKind::ALL.into_iter().flat_map(|kind| std::iter::repeat_n(kind, kind.share()));
-        cards.iter_mut().for_each(|card| *card = kinds.next().unwrap_or(OperationKind::LookUp));
-        Self { cards, next: Self::SIZE }
+        let mut kinds = OperationKind::ALL
+            .into_iter()
+            .flat_map(|kind| std::iter::repeat_n(kind, kind.share()));
+        cards
+            .iter_mut()
+            .for_each(|card| *card = kinds.next().unwrap_or(OperationKind::LookUp));
+        Self {
+            cards,
+            next: Self::SIZE,
+        }
     }
 
     /// Returns the kind of the next operation.
@@ -89,20 +96,29 @@ mod tests {
         let mut deck = MixDeck::new();
         let mut orders = Vec::new();
         for _ in 0..5_000 {
-            let kinds: Vec<OperationKind> = (0..MixDeck::SIZE).map(|_| deck.draw(&mut random)).collect();
-            let counts = OperationKind::ALL.map(|kind| kinds.iter().filter(|drawn| **drawn == kind).count());
+            let kinds: Vec<OperationKind> =
+                (0..MixDeck::SIZE).map(|_| deck.draw(&mut random)).collect();
+            let counts =
+                OperationKind::ALL.map(|kind| kinds.iter().filter(|drawn| **drawn == kind).count());
             assert_eq!(counts, [9, 1, 1]);
             orders.push(kinds);
         }
         // Each position has each kind at some time.
         for position in 0..MixDeck::SIZE {
             for kind in OperationKind::ALL {
-                let count = orders.iter().filter(|order| order[position] == kind).count();
+                let count = orders
+                    .iter()
+                    .filter(|order| order[position] == kind)
+                    .count();
                 let expected = 5_000 * kind.share() / MixDeck::SIZE;
-                assert!(count.abs_diff(expected) < 120, "{kind:?} at {position}: {count} for {expected}");
+                assert!(
+                    count.abs_diff(expected) < 120,
+                    "{kind:?} at {position}: {count} for {expected}"
+                );
             }
         }
-        let percent = OperationKind::ALL.map(|kind| (kind.share() as f64 * 100.0 / MixDeck::SIZE as f64).round());
+        let percent = OperationKind::ALL
+            .map(|kind| (kind.share() as f64 * 100.0 / MixDeck::SIZE as f64).round());
         assert_eq!(percent, [82.0, 9.0, 9.0]);
         assert_eq!(OperationKind::ALL.map(OperationKind::index), [0, 1, 2]);
     }

@@ -45,7 +45,11 @@ impl TokenRows {
 
     /// Creates an empty table. Tables of one seed have the same values.
     pub(crate) const fn new(seed: u64) -> Self {
-        Self { seed, rows: Vec::new(), next_number: 0 }
+        Self {
+            seed,
+            rows: Vec::new(),
+            next_number: 0,
+        }
     }
 
     /// Returns the value of a row number.
@@ -95,17 +99,27 @@ impl TokenRows {
 pub(crate) fn value(seed: u64, number: u32) -> RowValue {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     // Different states of the generator give different bits, because its output function is a bijection.
-    let bits = Random::new(seed.wrapping_add(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15))).bits();
+    let bits =
+        Random::new(seed.wrapping_add(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+            .bits();
     std::array::from_fn(|at| DIGITS[(bits >> (60 - 4 * at)) as usize & 15])
 }
 
 /// Reads a token; fails if it does not have the format `opaque`.
 pub(crate) fn token(text: &[u8]) -> Result<RowToken, Fault> {
-    text.try_into().map_err(|_| Fault::Failed("the collection must have tokens of the format opaque".to_owned()))
+    text.try_into().map_err(|_| {
+        Fault::Failed("the collection must have tokens of the format opaque".to_owned())
+    })
 }
 
 /// Compares the text that engine `by` returned for a row's token. A token that is not there comes back unchanged.
-pub(crate) fn compare(check: &mut RowCheck, rows: &TokenRows, index: usize, by: usize, found: &[u8]) {
+pub(crate) fn compare(
+    check: &mut RowCheck,
+    rows: &TokenRows,
+    index: usize,
+    by: usize,
+    found: &[u8],
+) {
     let row = rows.get(index);
     let counts = &mut check.phases[row.phase as usize];
     counts.checked += 1;
@@ -119,7 +133,11 @@ pub(crate) fn compare(check: &mut RowCheck, rows: &TokenRows, index: usize, by: 
         counts.wrong += 1;
     }
     if check.examples.len() < RowCheck::EXAMPLES_MAX {
-        let what = if is_lost { "is not there" } else { "has another value" };
+        let what = if is_lost {
+            "is not there"
+        } else {
+            "has another value"
+        };
         let (number, phase, engine) = (row.number, row.phase.name(), row.engine + 1);
         check.examples.push(format!(
             "row {number}, acknowledged by engine {engine} (phase {phase}), {what} through engine {}",
@@ -140,7 +158,12 @@ mod tests {
         for number in table.reserve(rows)..rows {
             let token = token(format!("tok_{number:022}").as_bytes()).unwrap();
             let phase = Phase::ALL[number as usize % 4];
-            table.acknowledge(TokenRow { token, engine: (number % 3) as u8, phase, number });
+            table.acknowledge(TokenRow {
+                token,
+                engine: (number % 3) as u8,
+                phase,
+                number,
+            });
         }
         table
     }
@@ -151,7 +174,11 @@ mod tests {
         let table = table(0);
         let values: HashSet<RowValue> = (0..100_000).map(|number| table.value(number)).collect();
         assert_eq!(values.len(), 100_000);
-        assert!(values.iter().all(|value| value.iter().all(u8::is_ascii_hexdigit)));
+        assert!(
+            values
+                .iter()
+                .all(|value| value.iter().all(u8::is_ascii_hexdigit))
+        );
         assert_eq!(TokenRows::new(7).value(5), table.value(5));
         assert_ne!(TokenRows::new(8).value(5), table.value(5));
     }
@@ -175,7 +202,12 @@ mod tests {
         assert_eq!(table.reserve(1), 10);
         // A reserved number is no row before its acknowledgement.
         assert!((0..1_000).all(|_| table.choose(&mut random) < 10));
-        table.acknowledge(TokenRow { token: [b'x'; TOKEN_BYTES], engine: 0, phase: Phase::During, number: 10 });
+        table.acknowledge(TokenRow {
+            token: [b'x'; TOKEN_BYTES],
+            engine: 0,
+            phase: Phase::During,
+            number: 10,
+        });
         assert!((0..1_000).any(|_| table.choose(&mut random) == 10));
     }
 
@@ -190,7 +222,15 @@ mod tests {
                 assert_eq!(list.iter().filter(own).count(), 0, "{engines} engines");
             }
         }
-        assert_eq!(TokenRows { rows: table.rows, ..TokenRows::new(7) }.check_lists(3)[1].len(), 34);
+        assert_eq!(
+            TokenRows {
+                rows: table.rows,
+                ..TokenRows::new(7)
+            }
+            .check_lists(3)[1]
+                .len(),
+            34
+        );
     }
 
     #[test]
@@ -206,16 +246,24 @@ mod tests {
         for (found, lost, wrong, said) in [
             (["value"; 8], [0; 4], [0; 4], None),
             (
-                ["value", "value", "token", "value", "value", "value", "value", "value"],
+                [
+                    "value", "value", "token", "value", "value", "value", "value", "value",
+                ],
                 [0, 0, 1, 0],
                 [0; 4],
-                Some("row 2, acknowledged by engine 3 (phase during), is not there through engine 1"),
+                Some(
+                    "row 2, acknowledged by engine 3 (phase during), is not there through engine 1",
+                ),
             ),
             (
-                ["other", "token", "value", "value", "value", "token", "value", ""],
+                [
+                    "other", "token", "value", "value", "value", "token", "value", "",
+                ],
                 [0, 2, 0, 0],
                 [1, 0, 0, 1],
-                Some("row 0, acknowledged by engine 1 (phase fill), has another value through engine 2"),
+                Some(
+                    "row 0, acknowledged by engine 1 (phase fill), has another value through engine 2",
+                ),
             ),
         ] {
             let mut check = RowCheck::new();
@@ -223,9 +271,26 @@ mod tests {
                 let by = (usize::from(table.get(index).engine) + 1) % 3;
                 compare(&mut check, &table, index, by, &of(index, found));
             }
-            assert_eq!(check.phases.iter().map(|rows| rows.lost).collect::<Vec<_>>(), lost);
-            assert_eq!(check.phases.iter().map(|rows| rows.wrong).collect::<Vec<_>>(), wrong);
-            assert_eq!((check.checked(), check.examples.first().map(String::as_str)), (8, said));
+            assert_eq!(
+                check
+                    .phases
+                    .iter()
+                    .map(|rows| rows.lost)
+                    .collect::<Vec<_>>(),
+                lost
+            );
+            assert_eq!(
+                check
+                    .phases
+                    .iter()
+                    .map(|rows| rows.wrong)
+                    .collect::<Vec<_>>(),
+                wrong
+            );
+            assert_eq!(
+                (check.checked(), check.examples.first().map(String::as_str)),
+                (8, said)
+            );
             let mut sum = check.clone();
             sum.add(&check);
             assert_eq!((sum.checked(), sum.lost()), (16, 2 * check.lost()));

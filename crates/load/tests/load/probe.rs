@@ -37,26 +37,49 @@ impl Report {
 
     /// Asserts that each probe has one outcome, and that times belong to successes.
     fn adds_up(&self) {
-        assert_eq!(self.probes, self.ok + self.failures.values().sum::<u64>(), "{self:?}");
-        assert_eq!(self.last_failure.is_some(), !self.failures.is_empty(), "{self:?}");
+        assert_eq!(
+            self.probes,
+            self.ok + self.failures.values().sum::<u64>(),
+            "{self:?}"
+        );
+        assert_eq!(
+            self.last_failure.is_some(),
+            !self.failures.is_empty(),
+            "{self:?}"
+        );
         let times = [self.p50_us, self.p99_us, self.max_us];
-        assert!(times.iter().all(|time| time.is_some() == (self.ok > 0)), "{self:?}");
-        assert!(times.is_sorted() && self.seconds >= 0.0 && self.late_max_us >= 0.0, "{self:?}");
+        assert!(
+            times.iter().all(|time| time.is_some() == (self.ok > 0)),
+            "{self:?}"
+        );
+        assert!(
+            times.is_sorted() && self.seconds >= 0.0 && self.late_max_us >= 0.0,
+            "{self:?}"
+        );
         assert!(self.at.ends_with('Z'), "{self:?}");
     }
 }
 
 fn parse(line: &str) -> Report {
-    let report: Report = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    let report: Report =
+        serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
     report.adds_up();
     report
 }
 
 /// Runs a number of probes and returns their only report.
 fn probe(callee: &impl Callee, options: &str) -> (Report, Output) {
-    let output = callee.command("probe", &format!("{options} --report-s 3600 --json")).output().unwrap();
+    let output = callee
+        .command("probe", &format!("{options} --report-s 3600 --json"))
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stdout.clone()).unwrap();
-    assert_eq!(text.lines().count(), 1, "{options}: {text} {}", said(&output));
+    assert_eq!(
+        text.lines().count(),
+        1,
+        "{options}: {text} {}",
+        said(&output)
+    );
     (parse(&text), output)
 }
 
@@ -74,13 +97,28 @@ impl RunningProber {
     fn start(callee: &impl Callee, options: &str) -> Self {
         let options = format!("{options} --rate 40 --report-s 0.2 --json --metrics 127.0.0.1:0");
         let mut command = callee.command("probe", &options);
-        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut process = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let out = BufReader::new(process.stdout.take().unwrap());
         let mut err = BufReader::new(process.stderr.take().unwrap());
         let mut line = String::new();
         err.read_line(&mut line).unwrap();
-        let metrics = line.trim_end().strip_prefix("metrics at http://").unwrap().strip_suffix("/metrics").unwrap();
-        Self { process, out, metrics: metrics.to_owned(), err, seen: (0, 0) }
+        let metrics = line
+            .trim_end()
+            .strip_prefix("metrics at http://")
+            .unwrap()
+            .strip_suffix("/metrics")
+            .unwrap();
+        Self {
+            process,
+            out,
+            metrics: metrics.to_owned(),
+            err,
+            seen: (0, 0),
+        }
     }
 
     fn report(&mut self) -> Option<Report> {
@@ -89,7 +127,10 @@ impl RunningProber {
             return None;
         }
         let report = parse(&line);
-        self.seen = (self.seen.0 + report.probes, self.seen.1 + report.probes - report.ok);
+        self.seen = (
+            self.seen.0 + report.probes,
+            self.seen.1 + report.probes - report.ok,
+        );
         Some(report)
     }
 
@@ -113,13 +154,23 @@ impl RunningProber {
     /// Returns the values of all series.
     fn scrape(&self) -> BTreeMap<String, f64> {
         let mut socket = TcpStream::connect(&self.metrics).unwrap();
-        socket.write_all(b"GET /metrics HTTP/1.1\r\nhost: prober\r\n\r\n").unwrap();
+        socket
+            .write_all(b"GET /metrics HTTP/1.1\r\nhost: prober\r\n\r\n")
+            .unwrap();
         let mut answer = String::new();
         socket.read_to_string(&mut answer).unwrap();
         let (head, text) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("openmetrics-text"), "{head}");
-        let series = text.lines().filter(|line| !line.starts_with('#')).map(|line| line.rsplit_once(' ').unwrap());
-        series.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
+        assert!(
+            head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("openmetrics-text"),
+            "{head}"
+        );
+        let series = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .map(|line| line.rsplit_once(' ').unwrap());
+        series
+            .map(|(name, value)| (name.to_owned(), value.parse().unwrap()))
+            .collect()
     }
 
     /// Stops the prober as a service manager does. Returns its exit status and the rest of its standard error.
@@ -130,8 +181,11 @@ impl RunningProber {
         self.err.read_to_string(&mut rest).unwrap();
         let status = self.process.wait().unwrap().code();
         let (probes, failed) = self.seen;
-        let expected =
-            if failed > 0 { format!("sealwire-load: {failed} of {probes} probes failed\n") } else { String::new() };
+        let expected = if failed > 0 {
+            format!("sealwire-load: {failed} of {probes} probes failed\n")
+        } else {
+            String::new()
+        };
         assert_eq!(rest, expected, "the reports hold every probe once");
         (status, rest)
     }
@@ -153,24 +207,49 @@ fn probes_of_an_engine_are_ok_or_fail_by_its_code() {
     let engine = EngineProgram::start();
     for (options, probes) in [("--count 1", 1), ("--rate 50 --count 20 --fields 25", 20)] {
         let (report, output) = probe(&engine, &format!("{options} {PATIENT}"));
-        assert!(output.status.success() && output.stderr.is_empty(), "{options}: {report:?} {}", said(&output));
-        assert_eq!((report.probes, report.ok), (probes, probes), "{options}: {report:?}");
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{options}: {report:?} {}",
+            said(&output)
+        );
+        assert_eq!(
+            (report.probes, report.ok),
+            (probes, probes),
+            "{options}: {report:?}"
+        );
     }
-    let (report, output) = probe(&engine, &format!("--rate 50 --count 3 --app nobody {PATIENT}"));
-    assert_eq!((report.ok, report.failed("not_found")), (0, 3), "{report:?}");
-    assert_eq!((output.status.code(), &*said(&output)), (Some(1), "sealwire-load: 3 of 3 probes failed\n"));
+    let (report, output) = probe(
+        &engine,
+        &format!("--rate 50 --count 3 --app nobody {PATIENT}"),
+    );
+    assert_eq!(
+        (report.ok, report.failed("not_found")),
+        (0, 3),
+        "{report:?}"
+    );
+    assert_eq!(
+        (output.status.code(), &*said(&output)),
+        (Some(1), "sealwire-load: 3 of 3 probes failed\n")
+    );
 
     let options = format!("--count 2 --rate 50 {PATIENT}");
     let output = engine.command("probe", &options).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("Z  2 probes, 0 failed; p50 ") && text.lines().count() == 1, "{text}");
+    assert!(
+        text.contains("Z  2 probes, 0 failed; p50 ") && text.lines().count() == 1,
+        "{text}"
+    );
 }
 
 #[test]
 fn a_value_that_comes_back_different_is_wrong() {
     // The second response is wrong, which is the response to `decrypt`.
     let (report, output) = probe(&Null::start(2), &format!("--count 1 {PATIENT}"));
-    assert_eq!((report.failed("wrong"), output.status.code()), (1, Some(1)), "{report:?}");
+    assert_eq!(
+        (report.failed("wrong"), output.status.code()),
+        (1, Some(1)),
+        "{report:?}"
+    );
 }
 
 #[test]
@@ -183,7 +262,9 @@ fn an_engine_that_stops_is_unreachable_until_it_is_back() {
     engine.stop();
     // Probes go on during the outage, so there is no gap.
     for _ in 0..3 {
-        prober.until(|report| report.ok == 0 && report.failed("unreachable") == report.probes && report.probes > 1);
+        prober.until(|report| {
+            report.ok == 0 && report.failed("unreachable") == report.probes && report.probes > 1
+        });
     }
     let lost = prober.scrape();
     engine.start_again();
@@ -193,11 +274,21 @@ fn an_engine_that_stops_is_unreachable_until_it_is_back() {
     let of = |series: &BTreeMap<String, f64>, outcome: &str| {
         series[&format!("sealwire_probe_total{{outcome=\"{outcome}\"}}")]
     };
-    assert!(of(&lost, "unreachable") > 3.0 && of(&back, "unreachable") >= of(&lost, "unreachable"), "{back:?}");
-    assert!(of(&back, "ok") > of(&lost, "ok") && of(&lost, "ok") > 0.0, "{lost:?} {back:?}");
+    assert!(
+        of(&lost, "unreachable") > 3.0 && of(&back, "unreachable") >= of(&lost, "unreachable"),
+        "{back:?}"
+    );
+    assert!(
+        of(&back, "ok") > of(&lost, "ok") && of(&lost, "ok") > 0.0,
+        "{lost:?} {back:?}"
+    );
     assert_eq!(of(&back, "wrong"), 0.0, "{back:?}");
-    assert!(back["sealwire_probe_duration_seconds_count"] > 0.0, "{back:?}");
-    let last_success = |series: &BTreeMap<String, f64>| series["sealwire_probe_last_success_timestamp_seconds"];
+    assert!(
+        back["sealwire_probe_duration_seconds_count"] > 0.0,
+        "{back:?}"
+    );
+    let last_success =
+        |series: &BTreeMap<String, f64>| series["sealwire_probe_last_success_timestamp_seconds"];
     assert!(started < last_success(&lost) && last_success(&lost) < last_success(&back));
 
     assert_eq!(prober.end().0, Some(1));
@@ -225,8 +316,17 @@ fn a_prober_waits_for_its_engine_and_stops_without_failures() {
     null.process.kill().unwrap();
     null.process.wait().unwrap();
     let (report, output) = probe(&null, &format!("--rate 20 --count 5 {PATIENT}"));
-    assert_eq!((report.failed("unreachable"), output.status.code()), (5, Some(1)), "{report:?}");
-    assert!(report.last_failure.unwrap().starts_with("encrypt: cannot connect: "));
+    assert_eq!(
+        (report.failed("unreachable"), output.status.code()),
+        (5, Some(1)),
+        "{report:?}"
+    );
+    assert!(
+        report
+            .last_failure
+            .unwrap()
+            .starts_with("encrypt: cannot connect: ")
+    );
 }
 
 #[test]
@@ -242,13 +342,38 @@ fn a_prober_that_cannot_start_says_why() {
         // An address that is no address of this machine.
         ("--metrics 192.0.2.1:9464", 1, "--metrics 192.0.2.1:9464: "),
     ] {
-        let output = null.command("probe", &format!("{options} {PATIENT}")).output().unwrap();
-        assert_eq!(output.status.code(), Some(status), "{options}: {}", said(&output));
-        assert!(said(&output).contains(expect) && output.stdout.is_empty(), "{options}: {}", said(&output));
+        let output = null
+            .command("probe", &format!("{options} {PATIENT}"))
+            .output()
+            .unwrap();
+        assert_eq!(
+            output.status.code(),
+            Some(status),
+            "{options}: {}",
+            said(&output)
+        );
+        assert!(
+            said(&output).contains(expect) && output.stdout.is_empty(),
+            "{options}: {}",
+            said(&output)
+        );
     }
     let ca = stranger.folder().join("ca.pem");
     let (report, _) = probe(&null, &format!("--count 1 {PATIENT} --ca {}", ca.display()));
-    assert!(report.last_failure.as_ref().is_some_and(|why| why.contains("invalid peer certificate")), "{report:?}");
-    let output = program().args(["probe", "--folder", "/nonexistent"]).output().unwrap();
-    assert!(output.status.code() == Some(1) && said(&output).contains("sealwire dev"), "{}", said(&output));
+    assert!(
+        report
+            .last_failure
+            .as_ref()
+            .is_some_and(|why| why.contains("invalid peer certificate")),
+        "{report:?}"
+    );
+    let output = program()
+        .args(["probe", "--folder", "/nonexistent"])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.code() == Some(1) && said(&output).contains("sealwire dev"),
+        "{}",
+        said(&output)
+    );
 }

@@ -33,7 +33,11 @@ pub(crate) trait Callee {
     /// Returns a command that loads this server. Test machines are busy, so tests do not require punctual sending.
     fn command(&self, command: &str, options: &str) -> Command {
         let mut program = program();
-        program.arg(command).args(options.split_whitespace()).arg("--folder").arg(self.folder());
+        program
+            .arg(command)
+            .args(options.split_whitespace())
+            .arg("--folder")
+            .arg(self.folder());
         program.args(["--connect", self.address(), "--server-name", "localhost"]);
         program
     }
@@ -66,15 +70,28 @@ impl Null {
         let folder = tempfile::tempdir().unwrap();
         certs::fill(folder.path()).unwrap();
         let mut process = program()
-            .args(["sink", "--listen", "127.0.0.1:0", "--wrong-every", &wrong_every.to_string(), "--folder"])
+            .args([
+                "sink",
+                "--listen",
+                "127.0.0.1:0",
+                "--wrong-every",
+                &wrong_every.to_string(),
+                "--folder",
+            ])
             .arg(folder.path())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(process.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         let address = line.trim_end().rsplit_once(' ').unwrap().1.to_owned();
-        Self { process, address, folder }
+        Self {
+            process,
+            address,
+            folder,
+        }
     }
 }
 
@@ -127,20 +144,38 @@ impl EngineProgram {
         config.tls.certificate = folder.path().join("server.pem");
         config.tls.key = folder.path().join("server-key.pem");
         config.tls.client_ca = folder.path().join("ca.pem");
-        let KekSource::File(kek) = &config.kek else { panic!("the default is a file") };
+        let KekSource::File(kek) = &config.kek else {
+            panic!("the default is a file")
+        };
         std::fs::create_dir_all(kek.parent().unwrap()).unwrap();
         std::fs::write(kek, Kek::generate_hex().unwrap().as_bytes()).unwrap();
         std::fs::set_permissions(kek, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         change(&mut config);
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let server = runtime.block_on(async {
             let (control, stores) = open_control(&config).await.unwrap();
             let app = AppId::new("demo").unwrap();
             control.create(&app, &Suite::ALL).await.unwrap();
-            for (name, kind) in [("people", CollectionKind::Random), (VAULT, CollectionKind::Deterministic)] {
+            for (name, kind) in [
+                ("people", CollectionKind::Random),
+                (VAULT, CollectionKind::Deterministic),
+            ] {
                 let (format, scope) = (Format::Opaque, Scope::Collection);
-                let rules = CollectionRules { kind, format, scope, expires_s: None, retention_s: None };
-                control.create_collection(&app, &CollectionName::new(name).unwrap(), rules).await.unwrap();
+                let rules = CollectionRules {
+                    kind,
+                    format,
+                    scope,
+                    expires_s: None,
+                    retention_s: None,
+                };
+                control
+                    .create_collection(&app, &CollectionName::new(name).unwrap(), rules)
+                    .await
+                    .unwrap();
             }
             stores.close().await;
             Server::start(&config).await.unwrap()
@@ -148,7 +183,13 @@ impl EngineProgram {
         // An engine that is started again has the same port.
         config.listen.address = server.address();
         let address = server.address().unwrap().to_string();
-        Self { runtime, server: Some(server), config, address, folder }
+        Self {
+            runtime,
+            server: Some(server),
+            config,
+            address,
+            folder,
+        }
     }
 
     /// Shuts the engine down. Its state remains.

@@ -8,9 +8,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use sealwire_discover::{
-    Category, ColumnPaths, DemandSource, Demands, DiscoverOptions, DiscoveredField, Discovery, FieldClass,
-    FieldVerdict, Judgement, MergedFields, Sample, Trial, UNCERTAIN_MIN, ValueType, candidates,
-    class_of as class_of_sample, is_of_persons, judge, names_of, path_text,
+    Category, ColumnPaths, DemandSource, Demands, DiscoverOptions, DiscoveredField, Discovery,
+    FieldClass, FieldVerdict, Judgement, MergedFields, Sample, Trial, UNCERTAIN_MIN, ValueType,
+    candidates, class_of as class_of_sample, is_of_persons, judge, names_of, path_text,
 };
 use sealwire_mask_rules::{Function, RuleText, Rules, Target, Unknown, Value};
 use sealwire_msgpack::TokenReader;
@@ -23,7 +23,8 @@ use crate::postgres::sample::SampleReader;
 use crate::postgres::source::Snapshot;
 use crate::postgres::target::reject_privileged_reader;
 use crate::postgres::{
-    Catalog, Class as ColumnClass, Column, Database, Endpoint, Table, check, export_snapshot, keeps_apart, quoted,
+    Catalog, Class as ColumnClass, Column, Database, Endpoint, Table, check, export_snapshot,
+    keeps_apart, quoted,
 };
 use crate::report::{Progress, RunningReport};
 use crate::scan::copy;
@@ -61,7 +62,10 @@ pub async fn discover_database(
     let opened = Snapshot::open(&endpoint).await?;
     let client = &opened.client;
     let limit = format!("SET LOCAL statement_timeout = '{TIMEOUT}'");
-    client.batch_execute(&limit).await.map_err(|error| endpoint.error(&error))?;
+    client
+        .batch_execute(&limit)
+        .await
+        .map_err(|error| endpoint.error(&error))?;
     let snapshot = export_snapshot(client, &endpoint).await?;
     let catalog = Catalog::read(client, &endpoint).await?;
     let checks = read_checks(client, &endpoint).await?;
@@ -74,21 +78,39 @@ pub async fn discover_database(
         let samples = match sampled(&mut reader, table, options, at as u64).await? {
             Some(samples) => samples,
             None => {
-                discovery.notes.push(format!("{} could not be read in time, so names alone decide", table.title()));
-                table.copied().map(|_| Sample::new(options.sample, options.seed)).collect()
+                discovery.notes.push(format!(
+                    "{} could not be read in time, so names alone decide",
+                    table.title()
+                ));
+                table
+                    .copied()
+                    .map(|_| Sample::new(options.sample, options.seed))
+                    .collect()
             }
         };
         for (column, sample) in table.copied().zip(samples) {
             let class = class_of(column);
             let judgement = match class {
                 FieldClass::Json => judged_documents(column, &table.name, &sample, options),
-                _ => judge(&column.name, &table.name, &class, &sample, options.this_year),
+                _ => judge(
+                    &column.name,
+                    &table.name,
+                    &class,
+                    &sample,
+                    options.this_year,
+                ),
             };
-            let is_unique = table.uniques.iter().any(|unique| unique.columns.contains(&column.name));
+            let is_unique = table
+                .uniques
+                .iter()
+                .any(|unique| unique.columns.contains(&column.name));
             let is_own_type = own_types.contains(&(table.title(), column.name.clone()));
             let mut tried = Vec::new();
             let mut is_tried = !is_own_type;
-            for check in checks.iter().filter(|check| check.table == table.title() && check.column == column.name) {
+            for check in checks
+                .iter()
+                .filter(|check| check.table == table.title() && check.column == column.name)
+            {
                 if check.is_safe && !is_own_type {
                     tried.push(check.expression.clone());
                 } else {
@@ -103,7 +125,16 @@ pub async fn discover_database(
                 ));
             }
             let checks = tried;
-            found.push(Found { table, column, class, sample, judgement, is_unique, is_own_type, checks });
+            found.push(Found {
+                table,
+                column,
+                class,
+                sample,
+                judgement,
+                is_unique,
+                is_own_type,
+                checks,
+            });
         }
         progress.add(0, 1);
     }
@@ -111,18 +142,22 @@ pub async fn discover_database(
     let mut functions: Vec<Option<Function>> = vec![None; found.len()];
     for group in &groups {
         // The most confident column of a reference decides for all of them.
-        let Some(best) = group
-            .iter()
-            .copied()
-            .max_by(|a, b| found[*a].judgement.confidence.total_cmp(&found[*b].judgement.confidence).then(b.cmp(a)))
-        else {
+        let Some(best) = group.iter().copied().max_by(|a, b| {
+            found[*a]
+                .judgement
+                .confidence
+                .total_cmp(&found[*b].judgement.confidence)
+                .then(b.cmp(a))
+        }) else {
             continue;
         };
         let judged = found[best].judgement.clone();
         if judged.confidence < UNCERTAIN_MIN.min(options.min_confidence) {
             continue;
         }
-        let Some(category) = judged.category else { continue };
+        let Some(category) = judged.category else {
+            continue;
+        };
         let function = group_function(client, &endpoint, category, group, &found, trial).await?;
         for at in group {
             functions[*at].clone_from(&function);
@@ -142,8 +177,16 @@ pub async fn discover_database(
     Ok(discovery)
 }
 
-fn decided(found: Found<'_>, function: Option<Function>, options: DiscoverOptions) -> DiscoveredField {
-    let Judgement { category, confidence, mut evidence } = found.judgement;
+fn decided(
+    found: Found<'_>,
+    function: Option<Function>,
+    options: DiscoverOptions,
+) -> DiscoveredField {
+    let Judgement {
+        category,
+        confidence,
+        mut evidence,
+    } = found.judgement;
     let is_sensitive = confidence >= options.min_confidence;
     let verdict = match &function {
         _ if confidence < UNCERTAIN_MIN.min(options.min_confidence) => FieldVerdict::Harmless,
@@ -176,10 +219,16 @@ fn decided(found: Found<'_>, function: Option<Function>, options: DiscoverOption
 fn accepted(catalog: &Catalog, discovery: &mut Discovery) -> Result<(), JobError> {
     let rule = |field: &DiscoveredField| {
         let is_rule = field.verdict == FieldVerdict::Sensitive;
-        is_rule.then(|| Some(RuleText { target: field.target.clone()?, mask: field.mask.clone()? }))?
+        is_rule.then(|| {
+            Some(RuleText {
+                target: field.target.clone()?,
+                mask: field.mask.clone()?,
+            })
+        })?
     };
     let rules: Vec<RuleText> = discovery.fields.iter().filter_map(rule).collect();
-    let rules = Rules::new(Unknown::Keep, rules, Vec::new()).map_err(|error| JobError::Plan(error.to_string()))?;
+    let rules = Rules::new(Unknown::Keep, rules, Vec::new())
+        .map_err(|error| JobError::Plan(error.to_string()))?;
     check(catalog, &Plan::new(Arc::new(rules)))
 }
 
@@ -194,7 +243,9 @@ fn class_of(column: &Column) -> FieldClass {
         ColumnClass::Other if type_text == "money" => FieldClass::Number,
         ColumnClass::Boolean => FieldClass::Boolean,
         ColumnClass::Json => FieldClass::Json,
-        ColumnClass::Other if type_text == "date" || type_text.starts_with("timestamp") => FieldClass::Date,
+        ColumnClass::Other if type_text == "date" || type_text.starts_with("timestamp") => {
+            FieldClass::Date
+        }
         ColumnClass::Other if matches!(type_text, "inet" | "cidr") => FieldClass::Inet,
         ColumnClass::Other if type_text == "bytea" => FieldClass::Bytes,
         ColumnClass::Other => FieldClass::Other,
@@ -209,46 +260,93 @@ async fn sampled(
     number: u64,
 ) -> Result<Option<Vec<Sample>>, JobError> {
     let columns: Vec<&Column> = table.copied().collect();
-    let seed = options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(number << 16);
-    let mut samples: Vec<Sample> =
-        (0..columns.len()).map(|at| Sample::new(options.sample, seed.wrapping_add(at as u64))).collect();
+    let seed = options
+        .seed
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .wrapping_add(number << 16);
+    let mut samples: Vec<Sample> = (0..columns.len())
+        .map(|at| Sample::new(options.sample, seed.wrapping_add(at as u64)))
+        .collect();
     // The content of binary values is not read.
-    let read: Vec<usize> =
-        (0..columns.len()).filter(|at| !matches!(class_of(columns[*at]), FieldClass::Bytes)).collect();
+    let read: Vec<usize> = (0..columns.len())
+        .filter(|at| !matches!(class_of(columns[*at]), FieldClass::Bytes))
+        .collect();
     if read.is_empty() {
         return Ok(Some(samples));
     }
-    let read_columns: Vec<_> = read.iter().map(|at| (columns[*at].name.as_str(), columns[*at].class)).collect();
+    let read_columns: Vec<_> = read
+        .iter()
+        .map(|at| (columns[*at].name.as_str(), columns[*at].class))
+        .collect();
     let mut rows = 0;
     let mut show = |at: usize, text: Option<&str>| {
         if let Some(text) = text {
             samples[read[at]].add(ValueType::Text, text);
         }
         rows += usize::from(at + 1 == read.len());
-        if rows < options.sample { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        if rows < options.sample {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
     };
     let is_read = reader.first_rows(table, &read_columns, &mut show).await?;
     Ok(is_read.then_some(samples))
 }
 
 /// Judges a column of JSON by its fields. The most confident one decides.
-fn judged_documents(column: &Column, table: &str, sample: &Sample, options: DiscoverOptions) -> Judgement {
-    let harmless = Judgement { category: None, confidence: 0.0, evidence: Vec::new() };
-    let Ok(rules) = Rules::new(Unknown::Keep, Vec::new(), Vec::new()) else { return harmless };
+fn judged_documents(
+    column: &Column,
+    table: &str,
+    sample: &Sample,
+    options: DiscoverOptions,
+) -> Judgement {
+    let harmless = Judgement {
+        category: None,
+        confidence: 0.0,
+        evidence: Vec::new(),
+    };
+    let Ok(rules) = Rules::new(Unknown::Keep, Vec::new(), Vec::new()) else {
+        return harmless;
+    };
     let (plan, ledger) = (Plan::new(Arc::new(rules)), RunningReport::default());
     let mut memory = Memory::new();
     let mut documents = Documents::new(options);
-    sample.values().iter().for_each(|(_, text)| documents.scan(text.as_bytes(), &mut memory, &plan, &ledger));
+    sample
+        .values()
+        .iter()
+        .for_each(|(_, text)| documents.scan(text.as_bytes(), &mut memory, &plan, &ledger));
     let MergedFields { fields, maps } = documents.merged().merged;
     let mut best = harmless;
     for (parts, sample) in &fields {
         let (name, parent) = names_of(parts);
-        let (name, parent) = if name.is_empty() { (column.name.as_str(), table) } else { (name, parent) };
-        let parent =
-            if parent.is_empty() { if is_of_persons(&column.name) { &column.name } else { table } } else { parent };
-        let judged = judge(name, parent, &class_of_sample(sample), sample, options.this_year);
+        let (name, parent) = if name.is_empty() {
+            (column.name.as_str(), table)
+        } else {
+            (name, parent)
+        };
+        let parent = if parent.is_empty() {
+            if is_of_persons(&column.name) {
+                &column.name
+            } else {
+                table
+            }
+        } else {
+            parent
+        };
+        let judged = judge(
+            name,
+            parent,
+            &class_of_sample(sample),
+            sample,
+            options.this_year,
+        );
         if judged.category.is_some() && judged.confidence > best.confidence {
-            let evidence = format!("JSON field {}: {}", path_text(parts), judged.evidence.join("; "));
+            let evidence = format!(
+                "JSON field {}: {}",
+                path_text(parts),
+                judged.evidence.join("; ")
+            );
             best = Judgement {
                 category: Some(Category::FreeText),
                 confidence: judged.confidence,
@@ -257,13 +355,27 @@ fn judged_documents(column: &Column, table: &str, sample: &Sample, options: Disc
         }
     }
     if best.confidence < UNCERTAIN_MIN && sample.long() > 0 {
-        let evidence = vec![format!("{} documents were too long to be read", sample.long())];
-        best = Judgement { category: Some(Category::FreeText), confidence: 0.4, evidence };
+        let evidence = vec![format!(
+            "{} documents were too long to be read",
+            sample.long()
+        )];
+        best = Judgement {
+            category: Some(Category::FreeText),
+            confidence: 0.4,
+            evidence,
+        };
     }
     if let Some((prefix, _)) = maps.iter().find(|(_, is_personal)| *is_personal) {
-        let evidence = format!("keys of the JSON map {} have the form of personal data", path_text(prefix));
+        let evidence = format!(
+            "keys of the JSON map {} have the form of personal data",
+            path_text(prefix)
+        );
         let confidence = best.confidence.max(0.9);
-        best = Judgement { category: Some(Category::FreeText), confidence, evidence: vec![evidence] };
+        best = Judgement {
+            category: Some(Category::FreeText),
+            confidence,
+            evidence: vec![evidence],
+        };
     }
     best
 }
@@ -289,7 +401,10 @@ async fn read_checks(client: &Client, source: &Endpoint) -> Result<Vec<ColumnChe
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
         JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.conkey[1] \
         WHERE k.contype = 'c' AND pg_catalog.array_length(k.conkey, 1) = 1 ORDER BY k.conname";
-    let rows = client.query(sql, &[]).await.map_err(|error| source.error(&error))?;
+    let rows = client
+        .query(sql, &[])
+        .await
+        .map_err(|error| source.error(&error))?;
     let check = |row: &tokio_postgres::Row| ColumnCheck {
         table: row.get(0),
         column: row.get(1),
@@ -301,34 +416,52 @@ async fn read_checks(client: &Client, source: &Endpoint) -> Result<Vec<ColumnChe
 
 /// Reads the columns whose type's owner is no superuser, or whose type is a domain: table, column. Casts to such types
 /// can call functions of their owners.
-async fn read_own_types(client: &Client, source: &Endpoint) -> Result<HashSet<(String, String)>, JobError> {
+async fn read_own_types(
+    client: &Client,
+    source: &Endpoint,
+) -> Result<HashSet<(String, String)>, JobError> {
     let sql = "SELECT n.nspname || '.' || c.relname, a.attname::text FROM pg_catalog.pg_attribute a \
         JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
         JOIN pg_catalog.pg_type t ON t.oid = a.atttypid LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem \
         WHERE a.attnum > 0 AND NOT a.attisdropped AND EXISTS (SELECT 1 FROM pg_catalog.pg_roles r \
             WHERE r.oid IN (t.typowner, e.typowner) AND NOT r.rolsuper OR 'd' IN (t.typtype, e.typtype))";
-    let rows = client.query(sql, &[]).await.map_err(|error| source.error(&error))?;
+    let rows = client
+        .query(sql, &[])
+        .await
+        .map_err(|error| source.error(&error))?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
 /// Groups columns that foreign keys join. A column without such a key is a group of its own.
 fn groups(catalog: &Catalog, found: &[Found<'_>]) -> Vec<Vec<usize>> {
-    let at: HashMap<(String, &str), usize> =
-        found.iter().enumerate().map(|(at, it)| ((it.table.title(), it.column.name.as_str()), at)).collect();
+    let at: HashMap<(String, &str), usize> = found
+        .iter()
+        .enumerate()
+        .map(|(at, it)| ((it.table.title(), it.column.name.as_str()), at))
+        .collect();
     let mut group: Vec<usize> = (0..found.len()).collect();
     for table in &catalog.tables {
         for key in &table.foreign_keys {
             let to = format!("{}.{}", key.to.0, key.to.1);
             for (from_column, to_column) in key.columns.iter().zip(&key.to_columns) {
                 let from = at.get(&(table.title(), from_column.as_str()));
-                let (Some(from), Some(to)) = (from, at.get(&(to.clone(), to_column.as_str()))) else { continue };
+                let (Some(from), Some(to)) = (from, at.get(&(to.clone(), to_column.as_str())))
+                else {
+                    continue;
+                };
                 let (old, new) = (group[*from], group[*to]);
-                group.iter_mut().filter(|group| **group == old).for_each(|group| *group = new);
+                group
+                    .iter_mut()
+                    .filter(|group| **group == old)
+                    .for_each(|group| *group = new);
             }
         }
     }
     let mut members: Vec<Vec<usize>> = vec![Vec::new(); found.len()];
-    group.iter().enumerate().for_each(|(at, group)| members[*group].push(at));
+    group
+        .iter()
+        .enumerate()
+        .for_each(|(at, group)| members[*group].push(at));
     members.retain(|members| !members.is_empty());
     members
 }
@@ -350,10 +483,17 @@ async fn group_function(
         FieldClass::Text { characters_max } => characters_max.unwrap_or(usize::MAX),
         _ => 0,
     });
-    let Some(narrowest) = narrowest else { return Ok(None) };
+    let Some(narrowest) = narrowest else {
+        return Ok(None);
+    };
     let name = found[*narrowest].column.name.as_str();
-    let demands =
-        Demands { name, class: &found[*narrowest].class, is_unique, is_nullable, source: DemandSource::Database };
+    let demands = Demands {
+        name,
+        class: &found[*narrowest].class,
+        is_unique,
+        is_nullable,
+        source: DemandSource::Database,
+    };
     'functions: for function in candidates(category, demands) {
         if is_unique && !keeps_apart(&function) || is_joined && !keeps_apart(&function) {
             continue;
@@ -387,19 +527,25 @@ async fn fits(
         FieldClass::Bytes => &probe[..],
         _ if found.sample.values().is_empty() && is_constant => &probe[..],
         // Without values nothing shows that the type holds the masks.
-        _ if found.sample.values().is_empty() && column.class == ColumnClass::Other => return Ok(false),
+        _ if found.sample.values().is_empty() && column.class == ColumnClass::Other => {
+            return Ok(false);
+        }
         _ => found.sample.values(),
     };
     for (_, text) in values {
         given.clear();
         out.clear();
         copy::value(text, column.class, decimals, &mut given);
-        let Some(value) = Value::read(&given) else { return Ok(false) };
+        let Some(value) = Value::read(&given) else {
+            return Ok(false);
+        };
         if !trial(function, value, &mut out) {
             return Ok(false);
         }
         let mut written = Vec::new();
-        let Ok(token) = TokenReader::new(&out).token() else { return Ok(false) };
+        let Ok(token) = TokenReader::new(&out).token() else {
+            return Ok(false);
+        };
         match copy::write_plain(token, column.class, &mut written) {
             Ok(true) => masks.push(String::from_utf8_lossy(&written).into_owned()),
             Ok(false) if column.is_not_null => return Ok(false),
@@ -408,7 +554,9 @@ async fn fits(
         }
     }
     // A cast would cut a text that is too long, and COPY rejects it.
-    if let FieldClass::Text { characters_max: Some(max) } = found.class
+    if let FieldClass::Text {
+        characters_max: Some(max),
+    } = found.class
         && masks.iter().any(|mask| mask.chars().count() > max)
     {
         return Ok(false);
@@ -417,8 +565,9 @@ async fn fits(
         return Ok(column.class != ColumnClass::Other);
     }
     let name = quoted(&column.name);
-    let holds: String =
-        found.checks.iter().fold(String::new(), |holds, check| format!("{holds} AND ({check}) IS NOT FALSE"));
+    let holds: String = found.checks.iter().fold(String::new(), |holds, check| {
+        format!("{holds} AND ({check}) IS NOT FALSE")
+    });
     let sql = format!(
         "SELECT pg_catalog.count(*) FROM (SELECT v::{} AS {name} FROM pg_catalog.unnest($1::pg_catalog.text[]) AS v) AS m \
          WHERE true{holds}",
@@ -430,7 +579,9 @@ async fn fits(
         Ok(row) => Ok(row.get::<_, i64>(0) as usize == masks.len()),
         // An error of the server means that the mask does not fit; its message can contain the mask.
         Err(error) if error.as_db_error().is_some() => {
-            let back = client.batch_execute("ROLLBACK TO SAVEPOINT sealwire_discover").await;
+            let back = client
+                .batch_execute("ROLLBACK TO SAVEPOINT sealwire_discover")
+                .await;
             back.map_err(|error| source.error(&error))?;
             Ok(false)
         }

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sealwire_discover::{
-    DiscoverOptions, Discovery, FieldVerdict, MergedFields, PathPart, RULE_STEPS_MAX, Sample, Trial, ValueType,
-    decide_field, is_value_like, merge_maps, names_of, path_text,
+    DiscoverOptions, Discovery, FieldVerdict, MergedFields, PathPart, RULE_STEPS_MAX, Sample,
+    Trial, ValueType, decide_field, is_value_like, merge_maps, names_of, path_text,
 };
 use sealwire_mask_rules::{Rules, Target, Unknown};
 
@@ -87,7 +87,10 @@ impl Documents {
         let (r#type, text) = match raw.first() {
             Some(b'"') => {
                 let inside = &raw[1..raw.len() - 1];
-                (ValueType::Text, unescaped(inside).unwrap_or_else(|| String::from_utf8_lossy(inside)))
+                (
+                    ValueType::Text,
+                    unescaped(inside).unwrap_or_else(|| String::from_utf8_lossy(inside)),
+                )
             }
             Some(b't' | b'f') => (ValueType::Boolean, String::from_utf8_lossy(raw)),
             _ => (ValueType::Number, String::from_utf8_lossy(raw)),
@@ -104,14 +107,25 @@ impl Documents {
             return None;
         }
         let at = self.samples.len();
-        let seed = self.options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at as u64);
-        self.samples.push((parts.clone(), Sample::new(self.options.sample, seed)));
+        let seed = self
+            .options
+            .seed
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .wrapping_add(at as u64);
+        self.samples
+            .push((parts.clone(), Sample::new(self.options.sample, seed)));
         self.by_path.insert(parts, at);
         Some(at)
     }
 
     /// Scans one JSON document. A document that is not JSON is skipped.
-    pub(crate) fn scan(&mut self, text: &[u8], memory: &mut Memory, plan: &Plan, ledger: &RunningReport) {
+    pub(crate) fn scan(
+        &mut self,
+        text: &[u8],
+        memory: &mut Memory,
+        plan: &Plan,
+        ledger: &RunningReport,
+    ) {
         let mut batch = Batch::new(Limits::default());
         let mut show = |tree: &mut Tree, node: NodeId, shown: Shown, raw: &[u8]| {
             if shown == Shown::Leaf {
@@ -126,7 +140,10 @@ impl Documents {
 
     /// Merges the fields of maps, whose keys are data.
     pub(crate) fn merged(self) -> MergedDocuments {
-        MergedDocuments { merged: merge_maps(self.samples), is_full: self.is_full }
+        MergedDocuments {
+            merged: merge_maps(self.samples),
+            is_full: self.is_full,
+        }
     }
 }
 
@@ -155,13 +172,18 @@ fn discover_text(
     progress: &Progress,
 ) -> Result<Discovery, JobError> {
     let rules = Rules::new(Unknown::Keep, Vec::new(), Vec::new());
-    let plan = Plan::new(Arc::new(rules.map_err(|error| JobError::Plan(error.to_string()))?));
+    let plan = Plan::new(Arc::new(
+        rules.map_err(|error| JobError::Plan(error.to_string()))?,
+    ));
     let ledger = RunningReport::default();
     let name = path.display().to_string();
     let file = File::open(path).map_err(JobError::io(path))?;
     let length = file.metadata().map_err(JobError::io(path))?.len();
     progress.expect(length.min(FILE_BYTES_MAX), 0);
-    let limits = Limits { chunk_bytes: CHUNK_BYTES, ..Limits::default() };
+    let limits = Limits {
+        chunk_bytes: CHUNK_BYTES,
+        ..Limits::default()
+    };
     let mut cutter = Cutter::new(file, format.cut(), limits, name.clone());
     let (mut memory, mut columns) = (Memory::new(), None);
     let mut documents = Documents::new(options);
@@ -170,14 +192,20 @@ fn discover_text(
     while let Some(chunk) = cutter.next()? {
         let broken = |fault: Fault| {
             let (line, column) = place(&chunk.bytes, chunk.first_line, fault.at);
-            JobError::Broken { name: name.clone(), line, column, what: fault.what }
+            JobError::Broken {
+                name: name.clone(),
+                line,
+                column,
+                what: fault.what,
+            }
         };
         if let FileFormat::Csv { delimiter } = format {
             let mut begin = chunk.skipped;
             let columns = match &columns {
                 Some(columns) => columns,
                 None => {
-                    let read = Columns::read(&chunk.bytes, begin, delimiter, &plan, &ledger).map_err(broken)?;
+                    let read = Columns::read(&chunk.bytes, begin, delimiter, &plan, &ledger)
+                        .map_err(broken)?;
                     let (read, end) = read.map_err(JobError::Plan)?;
                     begin = end;
                     for (at, name) in read.names().enumerate() {
@@ -189,7 +217,10 @@ fn discover_text(
                                 at + 1
                             )));
                         }
-                        let seed = options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at as u64);
+                        let seed = options
+                            .seed
+                            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                            .wrapping_add(at as u64);
                         cells.push((name.to_owned(), Sample::new(options.sample, seed)));
                     }
                     columns.insert(read)
@@ -200,7 +231,9 @@ fn discover_text(
                     sample.add(ValueType::Text, text);
                 }
             };
-            columns.values(&chunk.bytes, begin, &mut show).map_err(broken)?;
+            columns
+                .values(&chunk.bytes, begin, &mut show)
+                .map_err(broken)?;
         } else {
             let mut batch = Batch::new(limits);
             let mut show = |tree: &mut Tree, node: NodeId, shown: Shown, raw: &[u8]| {
@@ -208,11 +241,14 @@ fn discover_text(
                     documents.add(tree, node, raw);
                 }
             };
-            let mut scan = Scan::new(&chunk.bytes, &plan, &ledger, &mut memory, &mut batch).map_err(broken)?;
+            let mut scan =
+                Scan::new(&chunk.bytes, &plan, &ledger, &mut memory, &mut batch).map_err(broken)?;
             scan.visitor = Some(&mut show);
             let scanned = match format {
                 FileFormat::Ndjson => scan.lines(chunk.skipped),
-                _ if chunk.is_array => scan.elements(chunk.skipped, chunk.first_record, chunk.is_last),
+                _ if chunk.is_array => {
+                    scan.elements(chunk.skipped, chunk.first_record, chunk.is_last)
+                }
                 _ => scan.document(chunk.skipped),
             };
             scanned.map_err(broken)?;
@@ -223,26 +259,48 @@ fn discover_text(
             break;
         }
     }
-    let mut discovery = Discovery { read_whole: read_bytes >= length, ..Discovery::default() };
+    let mut discovery = Discovery {
+        read_whole: read_bytes >= length,
+        ..Discovery::default()
+    };
     if read_bytes < length && read_bytes >= FILE_BYTES_MAX {
         let mib = FILE_BYTES_MAX >> 20;
-        discovery.notes.push(format!("only the first {mib} MiB were read; later values can need other functions"));
+        discovery.notes.push(format!(
+            "only the first {mib} MiB were read; later values can need other functions"
+        ));
     }
     if let FileFormat::Csv { .. } = format {
-        let table = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        let table = path
+            .file_stem()
+            .map(|stem| stem.to_string_lossy().into_owned())
+            .unwrap_or_default();
         discovery.fields = cells
             .into_iter()
             .map(|(name, sample)| {
                 let target = Target::Column(name.clone());
-                decide_field((&name, &table), target, name.clone(), &sample, options, trial)
+                decide_field(
+                    (&name, &table),
+                    target,
+                    name.clone(),
+                    &sample,
+                    options,
+                    trial,
+                )
             })
             .collect();
         return Ok(discovery);
     }
-    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    let MergedDocuments { merged: MergedFields { fields, maps }, is_full } = documents.merged();
+    let stem = path
+        .file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let MergedDocuments {
+        merged: MergedFields { fields, maps },
+        is_full,
+    } = documents.merged();
     if is_full {
-        let note = format!("more than {PATHS_MAX} distinct paths: the rest of the file was not read");
+        let note =
+            format!("more than {PATHS_MAX} distinct paths: the rest of the file was not read");
         discovery.notes.push(note);
     }
     for (prefix, is_personal) in maps {
@@ -257,14 +315,23 @@ fn discover_text(
         let (name, parent) = names_of(&parts);
         let parent = if parent.is_empty() { &stem } else { parent };
         let path = path_text(&parts);
-        let mut field = decide_field((name, parent), Target::Path(path.clone()), path, &sample, options, trial);
+        let mut field = decide_field(
+            (name, parent),
+            Target::Path(path.clone()),
+            path,
+            &sample,
+            options,
+            trial,
+        );
         if field.verdict == FieldVerdict::Sensitive {
             steps += parts.len() + 1;
             // All path rules together have a limit. A rule by key has none, but names the key at any depth.
             if steps > RULE_STEPS_MAX && matches!(parts.last(), Some(PathPart::Key(_))) {
                 field.target = Some(Target::Column(name.to_owned()));
                 field.mask = Some("redact".to_owned());
-                field.evidence.push("too many path rules, so the key at any depth and `redact`".to_owned());
+                field
+                    .evidence
+                    .push("too many path rules, so the key at any depth and `redact`".to_owned());
             }
         }
         discovery.fields.push(field);

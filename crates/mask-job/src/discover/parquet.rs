@@ -17,9 +17,16 @@ pub(super) fn discover_parquet(
     trial: Trial<'_>,
     progress: &Progress,
 ) -> Result<Discovery, JobError> {
-    let FileSamples { samples, is_whole, note } = sample(input, options, progress)?;
+    let FileSamples {
+        samples,
+        is_whole,
+        note,
+    } = sample(input, options, progress)?;
     let name = input.name();
-    let table = Path::new(&name).file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let table = Path::new(&name)
+        .file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned())
+        .unwrap_or_default();
     let decided = samples.judge(&table).decide(Some(&mut column_trial(trial)));
     let mut discovery = decided.unwrap_or_else(|never| match never {});
     discovery.read_whole = is_whole;

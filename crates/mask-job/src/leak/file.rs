@@ -42,11 +42,19 @@ pub fn verify_files(
         return parquet::verify(source, target, check, limits, progress);
     }
     let (source, target) = (source.text_file()?, target.text_file()?);
-    let length = |path: &Path| path.metadata().map(|it| it.len()).map_err(JobError::io(path));
+    let length = |path: &Path| {
+        path.metadata()
+            .map(|it| it.len())
+            .map_err(JobError::io(path))
+    };
     let bytes = length(source)? + length(target)?;
     for pass in 1.. {
         progress.expect(bytes * u64::from(pass), 0);
-        let reading = Reading { format, limits, progress };
+        let reading = Reading {
+            format,
+            limits,
+            progress,
+        };
         let ledger = RunningReport::default();
         let mut fields = Fields::default();
         reading.read(source, &mut check, &ledger, |check, field, text| {
@@ -115,7 +123,10 @@ struct Fields {
 
 impl Fields {
     fn of(&mut self, (label, name): &(u32, String), rule: usize, check: &mut Check) -> usize {
-        *self.known.entry((*label, rule)).or_insert_with(|| check.field(name, rule))
+        *self
+            .known
+            .entry((*label, rule))
+            .or_insert_with(|| check.field(name, rule))
     }
 }
 
@@ -159,14 +170,20 @@ impl Reading<'_> {
         while let Some(chunk) = cutter.next()? {
             let broken = |fault: Fault| {
                 let (line, column) = place(&chunk.bytes, chunk.first_line, fault.at);
-                JobError::Broken { name: name.clone(), line, column, what: fault.what }
+                JobError::Broken {
+                    name: name.clone(),
+                    line,
+                    column,
+                    what: fault.what,
+                }
             };
             if let FileFormat::Csv { delimiter } = self.format {
                 let mut begin = chunk.skipped;
                 let columns = match &columns {
                     Some(columns) => columns,
                     None => {
-                        let read = Columns::read(&chunk.bytes, begin, delimiter, &plan, ledger).map_err(broken)?;
+                        let read = Columns::read(&chunk.bytes, begin, delimiter, &plan, ledger)
+                            .map_err(broken)?;
                         let (read, end) = read.map_err(JobError::Plan)?;
                         begin = end;
                         columns.insert(read)
@@ -175,23 +192,42 @@ impl Reading<'_> {
                 let mut show = |at: usize, name: &str, verdict: PathRule, text: &str| {
                     met(
                         check,
-                        FoundItem { verdict, name: Name::Column(name), label: at as u32, shown: Shown::Leaf },
+                        FoundItem {
+                            verdict,
+                            name: Name::Column(name),
+                            label: at as u32,
+                            shown: Shown::Leaf,
+                        },
                         text,
                     );
                 };
-                columns.values(&chunk.bytes, begin, &mut show).map_err(broken)?;
+                columns
+                    .values(&chunk.bytes, begin, &mut show)
+                    .map_err(broken)?;
             } else {
                 let mut batch = Batch::new(self.limits);
                 let mut show = |tree: &mut Tree, node: NodeId, shown: Shown, raw: &[u8]| {
                     let verdict = tree.verdict(node, &plan, ledger);
                     let label = tree.name_label(node, &plan, ledger);
-                    met(check, FoundItem { verdict, name: Name::Node(tree, node), label, shown }, &text(raw));
+                    met(
+                        check,
+                        FoundItem {
+                            verdict,
+                            name: Name::Node(tree, node),
+                            label,
+                            shown,
+                        },
+                        &text(raw),
+                    );
                 };
-                let mut scan = Scan::new(&chunk.bytes, &plan, ledger, &mut memory, &mut batch).map_err(broken)?;
+                let mut scan = Scan::new(&chunk.bytes, &plan, ledger, &mut memory, &mut batch)
+                    .map_err(broken)?;
                 scan.visitor = Some(&mut show);
                 let scanned = match self.format {
                     FileFormat::Ndjson => scan.lines(chunk.skipped),
-                    _ if chunk.is_array => scan.elements(chunk.skipped, chunk.first_record, chunk.is_last),
+                    _ if chunk.is_array => {
+                        scan.elements(chunk.skipped, chunk.first_record, chunk.is_last)
+                    }
                     _ => scan.document(chunk.skipped),
                 };
                 scanned.map_err(broken)?;

@@ -57,7 +57,9 @@ pub struct LeakLimits {
 
 impl Default for LeakLimits {
     fn default() -> Self {
-        Self { values_max: 3_600_000 }
+        Self {
+            values_max: 3_600_000,
+        }
     }
 }
 
@@ -204,7 +206,10 @@ impl Check {
     /// Notes a column that is not looked at.
     pub(crate) fn skip(&mut self, field: &str, why: &str) {
         if !self.skipped.iter().any(|column| column.field == field) {
-            self.skipped.push(SkippedColumn { field: field.to_owned(), why: why.to_owned() });
+            self.skipped.push(SkippedColumn {
+                field: field.to_owned(),
+                why: why.to_owned(),
+            });
         }
     }
 
@@ -231,7 +236,12 @@ impl Check {
             verdict: LeakVerdict::Clean,
         });
         self.promises.push(promise(self.plan.name(rule)));
-        self.constants.push(self.plan.rules().get(rule).and_then(|rule| constant(&rule.function)));
+        self.constants.push(
+            self.plan
+                .rules()
+                .get(rule)
+                .and_then(|rule| constant(&rule.function)),
+        );
         self.target_values.push(0);
         self.by_rule.insert((name.to_owned(), rule), at);
         self.by_name.entry(name.to_owned()).or_default().push(at);
@@ -250,7 +260,11 @@ impl Check {
             return;
         }
         let own = self.keys.hash_one((field, text));
-        let fresh = Occurrences { field: field as u32, source: 0, target: 0 };
+        let fresh = Occurrences {
+            field: field as u32,
+            source: 0,
+            target: 0,
+        };
         if let Some(entry) = self.own.entry(own, fresh) {
             entry.source = entry.source.saturating_add(1);
         }
@@ -267,9 +281,16 @@ impl Check {
         if !is_telling(text) {
             return;
         }
-        let fresh = SearchTerms { field: field as u32, is_found: false };
-        let Some(entry) = self.anywhere.entry(self.keys.hash_one(text), fresh) else { return };
-        if self.promises[entry.field as usize] == Guarantee::Rare && self.promises[field] != Guarantee::Rare {
+        let fresh = SearchTerms {
+            field: field as u32,
+            is_found: false,
+        };
+        let Some(entry) = self.anywhere.entry(self.keys.hash_one(text), fresh) else {
+            return;
+        };
+        if self.promises[entry.field as usize] == Guarantee::Rare
+            && self.promises[field] != Guarantee::Rare
+        {
             entry.field = field as u32;
         }
     }
@@ -283,7 +304,10 @@ impl Check {
             }
         }
         // A constant says nothing where it is the mask.
-        if !fields.iter().any(|field| self.constants[*field].as_deref() == Some(text)) {
+        if !fields
+            .iter()
+            .any(|field| self.constants[*field].as_deref() == Some(text))
+        {
             self.sought_with_pieces(name, fields, text);
         }
     }
@@ -298,10 +322,12 @@ impl Check {
         self.sought_with_pieces(name, &[], text);
         // What is between single quotes can be a literal of SQL. An apostrophe in a comment must not shift the pairs, and a
         // doubled quote is one of the literal.
-        text.split('\'').for_each(|literal| self.sought(name, &[], literal));
+        text.split('\'')
+            .for_each(|literal| self.sought(name, &[], literal));
         if text.contains("''") {
             let text = text.replace("''", "\0");
-            text.split('\'').for_each(|literal| self.sought(name, &[], &literal.replace('\0', "'")));
+            text.split('\'')
+                .for_each(|literal| self.sought(name, &[], &literal.replace('\0', "'")));
         }
     }
 
@@ -310,7 +336,8 @@ impl Check {
         if text.len() > ELSEWHERE_CHARS_MIN {
             pieces::each(text, &mut |piece, kind| {
                 // A word without a digit or `@` is an ordinary word that can occur anywhere.
-                if kind == Piece::Value || piece.contains(|c: char| c == '@' || c.is_ascii_digit()) {
+                if kind == Piece::Value || piece.contains(|c: char| c == '@' || c.is_ascii_digit())
+                {
                     self.sought(name, fields, piece);
                 }
             });
@@ -330,7 +357,9 @@ impl Check {
         if !is_telling(text) {
             return;
         }
-        let Some(entry) = self.anywhere.find(self.keys.hash_one(text)) else { return };
+        let Some(entry) = self.anywhere.find(self.keys.hash_one(text)) else {
+            return;
+        };
         let at = entry.field as usize;
         // A field's own originals are counted per field.
         if entry.is_found || fields.contains(&at) {
@@ -349,7 +378,8 @@ impl Check {
             let field = &mut self.fields[entry.field as usize];
             field.values += u64::from(entry.source);
             field.originals += 1;
-            let is_constant = self.promises[entry.field as usize] == Guarantee::Absent { constant: true }
+            let is_constant = self.promises[entry.field as usize]
+                == Guarantee::Absent { constant: true }
                 && u64::from(entry.target) == self.target_values[entry.field as usize];
             if entry.target > 0 && !is_constant {
                 field.found_in_field += 1;
@@ -374,15 +404,26 @@ impl Check {
         }
         // A check that saw no original, such as that of an emptied source, proves nothing.
         let passed = self.fields.iter().any(|field| field.values > 0)
-            && self.fields.iter().all(|field| field.verdict != LeakVerdict::Leak);
-        LeakReport { passed, passes, fields: without_map_keys(self.fields), skipped: self.skipped }
+            && self
+                .fields
+                .iter()
+                .all(|field| field.verdict != LeakVerdict::Leak);
+        LeakReport {
+            passed,
+            passes,
+            fields: without_map_keys(self.fields),
+            skipped: self.skipped,
+        }
     }
 }
 
 /// Counts the fields of maps together, since keys of maps are data, and hides keys in the names of other places.
 fn without_map_keys(fields: Vec<LeakField>) -> Vec<LeakField> {
-    let names: Vec<String> =
-        fields.iter().flat_map(|field| std::iter::once(&field.field).chain(&field.elsewhere)).cloned().collect();
+    let names: Vec<String> = fields
+        .iter()
+        .flat_map(|field| std::iter::once(&field.field).chain(&field.elsewhere))
+        .cloned()
+        .collect();
     let mut shown = hide_map_keys(&names).into_iter();
     let mut merged: Vec<LeakField> = Vec::new();
     let mut known = HashMap::new();
@@ -390,7 +431,9 @@ fn without_map_keys(fields: Vec<LeakField>) -> Vec<LeakField> {
         field.field = shown.next().unwrap_or_default();
         field.elsewhere = shown.by_ref().take(field.elsewhere.len()).collect();
         field.elsewhere.dedup();
-        let at = *known.entry((field.field.clone(), field.function.clone())).or_insert(merged.len());
+        let at = *known
+            .entry((field.field.clone(), field.function.clone()))
+            .or_insert(merged.len());
         let Some(other) = merged.get_mut(at) else {
             merged.push(field);
             continue;
@@ -416,9 +459,16 @@ fn without_map_keys(fields: Vec<LeakField>) -> Vec<LeakField> {
 }
 
 fn verdict(field: &LeakField, promise: Guarantee) -> LeakVerdict {
-    let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
+    let share = |part: u64, of: u64| {
+        if of == 0 {
+            0.0
+        } else {
+            part as f64 / of as f64
+        }
+    };
     // Masks are as likely to be originals in another field under the same function as in the field itself.
-    let chance = ELSEWHERE_MAX.max((2.0 * share(field.found_in_field, field.originals)).min(CHANCE_MAX));
+    let chance =
+        ELSEWHERE_MAX.max((2.0 * share(field.found_in_field, field.originals)).min(CHANCE_MAX));
     let leaks = match promise {
         Guarantee::Absent { .. } => field.found_in_field > 0 || field.found_elsewhere > 0,
         Guarantee::Rare | Guarantee::Moved => {

@@ -20,7 +20,9 @@ pub(super) enum Piece {
 
 /// Calls `show` for every piece of a text except the whole text, possibly more than once per piece.
 pub(super) fn each(text: &str, show: &mut dyn FnMut(&str, Piece)) {
-    if text.bytes().any(|byte| byte.is_ascii_whitespace() || !byte.is_ascii() || is_separator(byte) || is_colon(byte)) {
+    if text.bytes().any(|byte| {
+        byte.is_ascii_whitespace() || !byte.is_ascii() || is_separator(byte) || is_colon(byte)
+    }) {
         words(text, show);
         values(text, NESTED_MAX, show);
     }
@@ -30,10 +32,13 @@ pub(super) fn each(text: &str, show: &mut dyn FnMut(&str, Piece)) {
 /// can be anything.
 pub(super) fn elements(text: &str, show: &mut dyn FnMut(&str)) {
     let text = text.trim();
-    let is_array = (text.starts_with('{') && text.ends_with('}')) || (text.starts_with('[') && text.ends_with(']'));
+    let is_array = (text.starts_with('{') && text.ends_with('}'))
+        || (text.starts_with('[') && text.ends_with(']'));
     let mut is_document = false;
     if is_array {
-        tokens(text, &mut |token| is_document |= matches!(token, LeakToken::Quoted { is_key: true, .. }));
+        tokens(text, &mut |token| {
+            is_document |= matches!(token, LeakToken::Quoted { is_key: true, .. })
+        });
     }
     if is_array && !is_document {
         tokens(text, &mut |token| match token {
@@ -51,14 +56,18 @@ fn words(text: &str, show: &mut dyn FnMut(&str, Piece)) {
             show(trimmed, Piece::Word);
         }
     };
-    for blank_free in text.split_ascii_whitespace().flat_map(str::split_whitespace) {
+    for blank_free in text
+        .split_ascii_whitespace()
+        .flat_map(str::split_whitespace)
+    {
         word(blank_free);
         for part in blank_free.split(|c: char| c.is_ascii() && is_separator(c as u8)) {
             if part.len() != blank_free.len() {
                 word(part);
             }
             if part.bytes().any(is_colon) {
-                part.split(|c: char| c.is_ascii() && is_colon(c as u8)).for_each(&mut word);
+                part.split(|c: char| c.is_ascii() && is_colon(c as u8))
+                    .for_each(&mut word);
             }
         }
     }
@@ -91,21 +100,31 @@ enum LeakToken<'t> {
 fn tokens<'t>(text: &'t str, show: &mut dyn FnMut(LeakToken<'t>)) {
     let text = text.trim();
     let is_row = text.starts_with('(') && text.ends_with(')');
-    let is_whole =
-        is_row || (text.starts_with('{') && text.ends_with('}')) || (text.starts_with('[') && text.ends_with(']'));
+    let is_whole = is_row
+        || (text.starts_with('{') && text.ends_with('}'))
+        || (text.starts_with('[') && text.ends_with(']'));
     let mut rest = text;
     loop {
         let quote = memchr::memchr(b'"', rest.as_bytes());
         if is_whole {
             let bare = &rest[..quote.unwrap_or(rest.len())];
-            let elements = bare.split(['{', '}', '[', ']', '(', ')', ',']).map(str::trim);
-            elements.filter(|element| !element.is_empty()).for_each(|element| show(LeakToken::Bare(element)));
+            let elements = bare
+                .split(['{', '}', '[', ']', '(', ')', ','])
+                .map(str::trim);
+            elements
+                .filter(|element| !element.is_empty())
+                .for_each(|element| show(LeakToken::Bare(element)));
         }
         let Some(quote) = quote else { return };
         let inside = &rest[quote + 1..];
-        let Some(end) = closing(inside.as_bytes(), is_row) else { return };
+        let Some(end) = closing(inside.as_bytes(), is_row) else {
+            return;
+        };
         rest = &inside[end + 1..];
-        show(LeakToken::Quoted { inside: &inside[..end], is_key: rest.trim_start().starts_with(':') });
+        show(LeakToken::Quoted {
+            inside: &inside[..end],
+            is_key: rest.trim_start().starts_with(':'),
+        });
     }
 }
 
@@ -123,13 +142,23 @@ fn closing(inside: &[u8], is_row: bool) -> Option<usize> {
 
 /// Decodes the inside of a quoted string.
 fn meant(inside: &str) -> Cow<'_, str> {
-    let escapes_ascii = inside.as_bytes().windows(2).all(|pair| pair[0] != b'\\' || pair[1].is_ascii());
-    let value = match escapes_ascii.then(|| unescaped(inside.as_bytes())).flatten() {
+    let escapes_ascii = inside
+        .as_bytes()
+        .windows(2)
+        .all(|pair| pair[0] != b'\\' || pair[1].is_ascii());
+    let value = match escapes_ascii
+        .then(|| unescaped(inside.as_bytes()))
+        .flatten()
+    {
         Some(value) => value,
         // The text is not JSON: in PostgreSQL arrays a backslash can escape any character.
         None => Cow::Owned(inside.replace('\\', "")),
     };
-    if value.contains("\"\"") { Cow::Owned(value.replace("\"\"", "\"")) } else { value }
+    if value.contains("\"\"") {
+        Cow::Owned(value.replace("\"\"", "\""))
+    } else {
+        value
+    }
 }
 
 /// Returns true for characters that separate keys and values.

@@ -32,7 +32,10 @@ pub async fn verify_databases(
     Plan::without_paths(&rules, "tables have columns")?;
     let mut check = Check::new(Arc::new(Plan::new(rules)), leak);
     let endpoints = tokio::task::spawn_blocking(move || {
-        Ok::<_, JobError>((Endpoint::new(source, "source")?, Endpoint::new(target, "target")?))
+        Ok::<_, JobError>((
+            Endpoint::new(source, "source")?,
+            Endpoint::new(target, "target")?,
+        ))
     });
     let (source, target) = endpoints.await??;
     reject_privileged_reader(&source).await?;
@@ -46,10 +49,19 @@ pub async fn verify_databases(
     for (client, of) in [(reader, &source), (other, &target)] {
         of.reject_unknown_encoding(client).await?;
     }
-    for row in other.query(&unsearched(), &[]).await.map_err(|error| target.error(&error))? {
+    for row in other
+        .query(&unsearched(), &[])
+        .await
+        .map_err(|error| target.error(&error))?
+    {
         check.skip(row.get(0), row.get(1));
     }
-    let estimate: u64 = from.tables.iter().chain(&to.tables).map(|table| table.rows_estimated).sum();
+    let estimate: u64 = from
+        .tables
+        .iter()
+        .chain(&to.tables)
+        .map(|table| table.rows_estimated)
+        .sum();
     for pass in 1.. {
         progress.expect(0, estimate * u64::from(pass));
         for table in &from.tables {
@@ -84,8 +96,14 @@ fn unsearched() -> String {
 /// Returns the texts of a schema that can hold values, with their places. Labels of enums are not among them: a column of an
 /// enum has no other values.
 async fn schema_texts(client: &Client, of: &Endpoint) -> Result<Vec<(String, String)>, JobError> {
-    let rows = client.query(SCHEMA_TEXTS, &[]).await.map_err(|error| of.error(&error))?;
-    Ok(rows.iter().filter_map(|row| Some((row.get(0), row.get::<_, Option<String>>(1)?))).collect())
+    let rows = client
+        .query(SCHEMA_TEXTS, &[])
+        .await
+        .map_err(|error| of.error(&error))?;
+    Ok(rows
+        .iter()
+        .filter_map(|row| Some((row.get(0), row.get::<_, Option<String>>(1)?)))
+        .collect())
 }
 
 /// Definitions and comments of all objects that the server did not come with.
@@ -136,29 +154,39 @@ async fn originals(
     let mut columns = Vec::new();
     for column in &table.columns {
         let name = format!("{}.{}", table.title(), column.name);
-        columns.push(match plan.column_rule(&[&table.schema, &table.name, &column.name]) {
-            Some(rule) if plan.keeps(rule) => Sensitive::No,
-            Some(rule) => Sensitive::Field(check.field(&name, rule)),
-            None if plan.has_kinds() && column.kinds == KindScope::Values => Sensitive::ByKind,
-            None => {
-                if plan.has_kinds() && column.kinds == KindScope::Unseen {
-                    let type_text = &column.type_text;
-                    check.skip(&name, &format!("rules by kind do not look into values of type {type_text}"));
+        columns.push(
+            match plan.column_rule(&[&table.schema, &table.name, &column.name]) {
+                Some(rule) if plan.keeps(rule) => Sensitive::No,
+                Some(rule) => Sensitive::Field(check.field(&name, rule)),
+                None if plan.has_kinds() && column.kinds == KindScope::Values => Sensitive::ByKind,
+                None => {
+                    if plan.has_kinds() && column.kinds == KindScope::Unseen {
+                        let type_text = &column.type_text;
+                        check.skip(
+                            &name,
+                            &format!("rules by kind do not look into values of type {type_text}"),
+                        );
+                    }
+                    Sensitive::No
                 }
-                Sensitive::No
-            }
-        });
+            },
+        );
     }
     if columns.iter().all(|column| matches!(column, Sensitive::No)) {
         return Ok(());
     }
-    each_value(client, source, table, progress, |at, text| match columns[at] {
-        Sensitive::No => {}
-        Sensitive::Field(field) => check.original(field, text),
-        Sensitive::ByKind => {
-            if let Some(rule) = plan.kind_rule(text).filter(|rule| !plan.keeps(*rule)) {
-                let field = check.field(&format!("{}.{}", table.title(), table.columns[at].name), rule);
-                check.original(field, text);
+    each_value(client, source, table, progress, |at, text| {
+        match columns[at] {
+            Sensitive::No => {}
+            Sensitive::Field(field) => check.original(field, text),
+            Sensitive::ByKind => {
+                if let Some(rule) = plan.kind_rule(text).filter(|rule| !plan.keeps(*rule)) {
+                    let field = check.field(
+                        &format!("{}.{}", table.title(), table.columns[at].name),
+                        rule,
+                    );
+                    check.original(field, text);
+                }
             }
         }
     })
@@ -183,7 +211,10 @@ async fn seen(
         .collect();
     for column in table.columns.iter().filter(|column| column.is_generated) {
         let name = format!("{}.{}", table.title(), column.name);
-        check.skip(&name, "generated: the server computes it from columns that are searched");
+        check.skip(
+            &name,
+            "generated: the server computes it from columns that are searched",
+        );
     }
     each_value(client, target, table, progress, |at, text| {
         let (name, fields) = &columns[at];
@@ -201,14 +232,21 @@ async fn each_value(
     progress: &Progress,
     mut show: impl FnMut(usize, &str),
 ) -> Result<(), JobError> {
-    let stored: Vec<usize> = (0..table.columns.len()).filter(|at| !table.columns[*at].is_generated).collect();
+    let stored: Vec<usize> = (0..table.columns.len())
+        .filter(|at| !table.columns[*at].is_generated)
+        .collect();
     if stored.is_empty() {
         return Ok(());
     }
     let mut fields = Vec::new();
     for leaf in leaves(client, of, table).await? {
         let sql = format!("COPY {leaf} {} TO STDOUT", table.column_list());
-        let mut stream = pin!(client.copy_out(&sql).await.map_err(|error| of.error(&error))?);
+        let mut stream = pin!(
+            client
+                .copy_out(&sql)
+                .await
+                .map_err(|error| of.error(&error))?
+        );
         while let Some(row) = stream.next().await {
             let row = row.map_err(|error| of.error(&error))?;
             copy::row(&row, 0, &mut fields);

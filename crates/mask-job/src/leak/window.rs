@@ -16,7 +16,13 @@ pub(crate) struct TextWindow<V> {
 impl<V> TextWindow<V> {
     pub(crate) fn new(entries_max: usize) -> Self {
         let entries_max = entries_max.max(1);
-        Self { entries: HashMap::default(), entries_max, low: 0, high: u64::MAX, is_over: false }
+        Self {
+            entries: HashMap::default(),
+            entries_max,
+            low: 0,
+            high: u64::MAX,
+            is_over: false,
+        }
     }
 
     /// Returns the entry of a hash and inserts `fresh` if it is missing. Returns `None` if another pass covers the
@@ -94,7 +100,9 @@ mod tests {
 
     #[test]
     fn every_hash_has_exactly_one_turn() {
-        let hashes: Vec<u64> = (0..1_000_u64).map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+        let hashes: Vec<u64> = (0..1_000_u64)
+            .map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+            .collect();
         for entries_max in [1, 7, 100, 999, 1_000, 5_000] {
             let mut window = TextWindow::new(entries_max);
             let (mut counted, mut turns) = (HashMap::new(), 0);

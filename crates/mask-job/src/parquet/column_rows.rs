@@ -103,7 +103,11 @@ impl<'a> ColumnRows<'a> {
                 self.pages.allow_next();
             }
             let by_bytes = self.limits.batch_bytes_max / self.pages.longest().max(1);
-            let step = if is_new_page { 1 } else { by_bytes.clamp(1, records - self.waiting.records) };
+            let step = if is_new_page {
+                1
+            } else {
+                by_bytes.clamp(1, records - self.waiting.records)
+            };
             if !self.read(step)? {
                 break;
             }
@@ -114,18 +118,29 @@ impl<'a> ColumnRows<'a> {
     /// Reads up to `records` rows of one page. Returns false if the chunk ends.
     fn read(&mut self, records: usize) -> Result<bool, RowsError> {
         let Rows { values, levels, .. } = &mut self.waiting;
-        let before = (values.len(), levels.definitions.len(), levels.repetitions.len());
+        let before = (
+            values.len(),
+            levels.definitions.len(),
+            levels.repetitions.len(),
+        );
         // The library panics for a few invalid pages that are not worth a check of their own.
-        let read = catch_unwind(AssertUnwindSafe(|| read(&mut self.reader, records, levels, values)));
+        let read = catch_unwind(AssertUnwindSafe(|| {
+            read(&mut self.reader, records, levels, values)
+        }));
         let (records, entries) = read.map_err(|_| invalid("its pages are invalid"))??;
         self.check(before, entries)?;
         let values = &self.waiting.values;
-        self.bytes += (before.0..values.len()).map(|at| values.value_bytes(at)).sum::<usize>();
+        self.bytes += (before.0..values.len())
+            .map(|at| values.value_bytes(at))
+            .sum::<usize>();
         self.entries_read += entries as u64;
         self.waiting.entries += entries;
         self.waiting.records += records;
         let row_bytes = self.bytes + ENTRY_BYTES * (self.waiting.entries - self.taken.1);
-        if self.waiting.records == 0 && self.leaf.repetition_max > 0 && row_bytes > self.limits.record_bytes_max {
+        if self.waiting.records == 0
+            && self.leaf.repetition_max > 0
+            && row_bytes > self.limits.record_bytes_max
+        {
             return Err(RowsError::TooLong);
         }
         Ok(records > 0 || entries > 0)
@@ -137,9 +152,16 @@ impl<'a> ColumnRows<'a> {
         (values, definitions, repetitions): (usize, usize, usize),
         entries: usize,
     ) -> Result<(), RowsError> {
-        let Rows { values: all_values, levels, .. } = &self.waiting;
+        let Rows {
+            values: all_values,
+            levels,
+            ..
+        } = &self.waiting;
         let (definition_max, repetition_max) = (self.leaf.definition_max, self.leaf.repetition_max);
-        let (definitions, repetitions) = (&levels.definitions[definitions..], &levels.repetitions[repetitions..]);
+        let (definitions, repetitions) = (
+            &levels.definitions[definitions..],
+            &levels.repetitions[repetitions..],
+        );
         let values_of_levels = match definition_max {
             0 => entries,
             max => definitions.iter().filter(|level| **level == max).count(),
@@ -147,8 +169,12 @@ impl<'a> ColumnRows<'a> {
         let is_complete = (definition_max == 0 || definitions.len() == entries)
             && (repetition_max == 0 || repetitions.len() == entries);
         // The library decodes as many bits as the greatest level has, and its writer relies on levels in their range.
-        let is_in_range = definitions.iter().all(|level| (0..=definition_max).contains(level))
-            && repetitions.iter().all(|level| (0..=repetition_max).contains(level));
+        let is_in_range = definitions
+            .iter()
+            .all(|level| (0..=definition_max).contains(level))
+            && repetitions
+                .iter()
+                .all(|level| (0..=repetition_max).contains(level));
         // A chunk begins with a row.
         let begins = self.entries_read > 0 || repetitions.first().is_none_or(|level| *level == 0);
         if is_complete && is_in_range && begins && values_of_levels == all_values.len() - values {
@@ -176,10 +202,15 @@ impl<'a> ColumnRows<'a> {
                 entry += 1;
             }
             if row.0 + row.1 > self.limits.record_bytes_max {
-                return if fit > 0 { Ok(fit) } else { Err(RowsError::TooLong) };
+                return if fit > 0 {
+                    Ok(fit)
+                } else {
+                    Err(RowsError::TooLong)
+                };
             }
             bytes += row.0;
-            let is_full = bytes > self.limits.batch_bytes_max || entry - first > self.limits.batch_values_max;
+            let is_full =
+                bytes > self.limits.batch_bytes_max || entry - first > self.limits.batch_values_max;
             if fit > 0 && is_full {
                 break;
             }
@@ -216,7 +247,12 @@ impl<'a> ColumnRows<'a> {
             let levels = std::mem::take(&mut self.waiting.levels);
             self.waiting.records -= records;
             self.waiting.entries = 0;
-            return Rows { values, levels, records, entries };
+            return Rows {
+                values,
+                levels,
+                records,
+                entries,
+            };
         }
         let part = |levels: &[i16]| levels.get(first..entry).map_or(Vec::new(), <[i16]>::to_vec);
         let levels = Levels {
@@ -229,13 +265,27 @@ impl<'a> ColumnRows<'a> {
         self.taken = (value, entry);
         // Rows that were returned are dropped once they are more than half, so that each value is copied at most once.
         if entry * 2 > self.waiting.entries {
-            let Rows { values, levels, entries, .. } = &mut self.waiting;
+            let Rows {
+                values,
+                levels,
+                entries,
+                ..
+            } = &mut self.waiting;
             *values = values.range(value..values.len());
-            levels.definitions.drain(..entry.min(levels.definitions.len()));
-            levels.repetitions.drain(..entry.min(levels.repetitions.len()));
+            levels
+                .definitions
+                .drain(..entry.min(levels.definitions.len()));
+            levels
+                .repetitions
+                .drain(..entry.min(levels.repetitions.len()));
             *entries -= entry;
             self.taken = (0, 0);
         }
-        Rows { values, levels, records, entries }
+        Rows {
+            values,
+            levels,
+            records,
+            entries,
+        }
     }
 }

@@ -49,9 +49,15 @@ pub(super) fn longest_value(data: &[u8], values_max: usize) -> Option<usize> {
 }
 
 /// Calls `met` with each length of a stream. Returns their number, and the length of the stream.
-fn lengths(data: &[u8], values_max: usize, mut met: impl FnMut(usize) -> Option<()>) -> Option<(usize, usize)> {
+fn lengths(
+    data: &[u8],
+    values_max: usize,
+    mut met: impl FnMut(usize) -> Option<()>,
+) -> Option<(usize, usize)> {
     let mut stream = Stream::begin(data)?;
-    let count = usize::try_from(stream.values).ok().filter(|count| *count <= values_max.min(VALUES_MAX))?;
+    let count = usize::try_from(stream.values)
+        .ok()
+        .filter(|count| *count <= values_max.min(VALUES_MAX))?;
     let mut last = i32::try_from(stream.first).ok()?;
     let mut left = count;
     if left > 0 {
@@ -66,9 +72,12 @@ fn lengths(data: &[u8], values_max: usize, mut met: impl FnMut(usize) -> Option<
                 break;
             }
             let width = usize::from(*width);
-            let packed = stream.bytes((width <= 32).then_some(width)? * (stream.part_values / 8))?;
+            let packed =
+                stream.bytes((width <= 32).then_some(width)? * (stream.part_values / 8))?;
             for at in 0..left.min(stream.part_values) {
-                last = last.wrapping_add(delta_min).wrapping_add(unpacked(packed, at * width, width) as i32);
+                last = last
+                    .wrapping_add(delta_min)
+                    .wrapping_add(unpacked(packed, at * width, width) as i32);
                 met(usize::try_from(last).ok()?)?;
             }
             left -= left.min(stream.part_values);
@@ -98,7 +107,13 @@ struct Stream<'a> {
 
 impl<'a> Stream<'a> {
     fn begin(data: &'a [u8]) -> Option<Self> {
-        let mut stream = Self { data, parts: 0, part_values: 0, values: 0, first: 0 };
+        let mut stream = Self {
+            data,
+            parts: 0,
+            part_values: 0,
+            values: 0,
+            first: 0,
+        };
         let block_values = varint(&mut stream.data)?;
         let parts = varint(&mut stream.data)?;
         stream.values = varint(&mut stream.data)?;
@@ -136,7 +151,10 @@ mod tests {
         out.push(first as u8);
         if numbers.len() > 1 {
             out.extend([0, 32, 0, 0, 0]);
-            let mut packed: Vec<u8> = numbers.windows(2).flat_map(|pair| (pair[1] - pair[0]).to_le_bytes()).collect();
+            let mut packed: Vec<u8> = numbers
+                .windows(2)
+                .flat_map(|pair| (pair[1] - pair[0]).to_le_bytes())
+                .collect();
             packed.resize(128, 0);
             out.extend(packed);
         }
@@ -156,13 +174,21 @@ mod tests {
             (page(&[3, 0], 3), 1, false),
             (page(&[1; 33], 33), 40, true),
             // Announced: 2^34 values, blocks of 2^34, no parts, and parts of 16.
-            (vec![0x80, 0x01, 4, 0x80, 0x80, 0x80, 0x80, 0x40, 0], usize::MAX, false),
+            (
+                vec![0x80, 0x01, 4, 0x80, 0x80, 0x80, 0x80, 0x40, 0],
+                usize::MAX,
+                false,
+            ),
             (vec![0x80, 0x80, 0x80, 0x80, 0x40, 4, 1, 0], 9, false),
             (vec![0x80, 0x01, 0, 1, 0], 9, false),
             (vec![0x80, 0x01, 8, 1, 0], 9, false),
             (Vec::new(), 9, false),
         ] {
-            assert_eq!(check_lengths(&data, values_max).is_some(), expected, "{data:02x?}");
+            assert_eq!(
+                check_lengths(&data, values_max).is_some(),
+                expected,
+                "{data:02x?}"
+            );
         }
         let whole = page(&[3, 0, 5], 8);
         assert!((0..whole.len()).all(|end| check_lengths(&whole[..end], 3).is_none()));

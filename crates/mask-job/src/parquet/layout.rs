@@ -31,7 +31,9 @@ pub(super) const VALUES_OF_COLUMNS: [&str; 6] = [
 /// Returns a schema without what bounds values of columns in its metadata. Readers such as pyarrow take the metadata of the
 /// file from there.
 pub(super) fn without_bounds(mut schema: Schema) -> Schema {
-    schema.metadata.retain(|key, _| !VALUES_OF_COLUMNS.contains(&key.as_str()));
+    schema
+        .metadata
+        .retain(|key, _| !VALUES_OF_COLUMNS.contains(&key.as_str()));
     schema
 }
 
@@ -84,7 +86,10 @@ pub(super) struct LeafLayout {
 
 impl LeafLayout {
     pub(super) fn label(&self, rule: usize) -> Label {
-        self.labels.iter().find(|(of, _)| *of == rule).map_or(self.kept, |(_, label)| *label)
+        self.labels
+            .iter()
+            .find(|(of, _)| *of == rule)
+            .map_or(self.kept, |(_, label)| *label)
     }
 
     /// Returns the number of nulls. Empty lists and what is missing with its struct are none.
@@ -102,24 +107,40 @@ impl Layout {
         metadata: ParquetMetaData,
         is_changed: impl Fn(&LeafPlan) -> bool,
     ) -> Result<Self, JobError> {
-        let invalid = |what: String| JobError::Invalid { name: name.clone(), what };
+        let invalid = |what: String| JobError::Invalid {
+            name: name.clone(),
+            what,
+        };
         let schema = metadata.file_metadata().schema_descr_ptr();
         // Without the Arrow schema that the file may state: the types are those of Parquet.
-        let arrow = parquet_to_arrow_schema(&schema, None).map_err(|error| invalid(error.to_string()))?;
-        let plans = resolve(plan.rules(), &arrow).map_err(|error| JobError::Plan(format!("{name}: {error}")))?;
+        let arrow =
+            parquet_to_arrow_schema(&schema, None).map_err(|error| invalid(error.to_string()))?;
+        let plans = resolve(plan.rules(), &arrow)
+            .map_err(|error| JobError::Plan(format!("{name}: {error}")))?;
         if plans.len() != schema.num_columns() || plans.is_empty() {
-            return Err(invalid("it has columns of a kind that cannot be read".to_owned()));
+            return Err(invalid(
+                "it has columns of a kind that cannot be read".to_owned(),
+            ));
         }
         let ledger = RunningReport::default();
         let mut leaves = Vec::with_capacity(plans.len());
-        let texts = if plan.has_kinds() { with_texts(&plan, &arrow) } else { Vec::new() };
+        let texts = if plan.has_kinds() {
+            with_texts(&plan, &arrow)
+        } else {
+            Vec::new()
+        };
         for (at, (plan_of_leaf, column)) in plans.into_iter().zip(schema.columns()).enumerate() {
-            let is_unnamed_binary = plan_of_leaf.rule.is_none() && *plan_of_leaf.field.data_type() == DataType::Binary;
-            let as_text = texts.get(at).filter(|text| is_unnamed_binary && text.decision == LeafDecision::Kinds);
-            let (is_binary_text, plan_of_leaf) = (as_text.is_some(), as_text.cloned().unwrap_or(plan_of_leaf));
+            let is_unnamed_binary =
+                plan_of_leaf.rule.is_none() && *plan_of_leaf.field.data_type() == DataType::Binary;
+            let as_text = texts
+                .get(at)
+                .filter(|text| is_unnamed_binary && text.decision == LeafDecision::Kinds);
+            let (is_binary_text, plan_of_leaf) =
+                (as_text.is_some(), as_text.cloned().unwrap_or(plan_of_leaf));
             let leaf = LeafLayout {
                 // A column of type null has no value that could change.
-                is_changed: *plan_of_leaf.field.data_type() != DataType::Null && is_changed(&plan_of_leaf),
+                is_changed: *plan_of_leaf.field.data_type() != DataType::Null
+                    && is_changed(&plan_of_leaf),
                 is_binary_text,
                 definition_max: column.max_def_level(),
                 repetition_max: column.max_rep_level(),
@@ -138,7 +159,14 @@ impl Layout {
             key_values: file.key_value_metadata().cloned(),
             indexing: Indexing::Kept,
         };
-        let mut layout = Self { name, plan, metadata: Arc::new(metadata), leaves, ledger, output };
+        let mut layout = Self {
+            name,
+            plan,
+            metadata: Arc::new(metadata),
+            leaves,
+            ledger,
+            output,
+        };
         layout.drop_bounds();
         layout.check_changed()?;
         layout.count_copied();
@@ -166,14 +194,28 @@ impl Layout {
 
     pub(super) fn check_column(&self, column: usize) -> Result<(), JobError> {
         let plan = &self.leaves[column].plan;
-        let error = |what: String| Err(JobError::Plan(format!("{}: column {}: {what}", self.name, plan.path.text())));
+        let error = |what: String| {
+            Err(JobError::Plan(format!(
+                "{}: column {}: {what}",
+                self.name,
+                plan.path.text()
+            )))
+        };
         let descriptor = self.metadata.file_metadata().schema_descr().column(column);
-        if let Err((_, what)) = Values::empty(descriptor.physical_type()).to_arrow(plan.field.data_type()) {
+        if let Err((_, what)) =
+            Values::empty(descriptor.physical_type()).to_arrow(plan.field.data_type())
+        {
             return error(format!("{what} (as {})", plan.field.data_type()));
         }
-        let codecs = self.metadata.row_groups().iter().map(|group| group.column(column).compression());
+        let codecs = self
+            .metadata
+            .row_groups()
+            .iter()
+            .map(|group| group.column(column).compression());
         match codecs.filter_map(unknown_codec).next() {
-            Some(codec) => error(format!("it is compressed with {codec}, which this program lacks")),
+            Some(codec) => error(format!(
+                "it is compressed with {codec}, which this program lacks"
+            )),
             None => Ok(()),
         }
     }
@@ -183,18 +225,30 @@ impl Layout {
     fn drop_bounds(&mut self) {
         let is_changed = self.changed_columns().next().is_some();
         let file = self.metadata.file_metadata();
-        let Some(entries) = self.output.key_values.as_mut().filter(|_| is_changed) else { return };
+        let Some(entries) = self.output.key_values.as_mut().filter(|_| is_changed) else {
+            return;
+        };
         let before = entries.len();
         entries.retain(|entry| !VALUES_OF_COLUMNS.contains(&entry.key.as_str()));
         let had_bounds = entries.len() < before;
         let schema = parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata()).ok();
-        let has_bounds = |schema: &Schema| VALUES_OF_COLUMNS.iter().any(|key| schema.metadata().contains_key(key));
+        let has_bounds = |schema: &Schema| {
+            VALUES_OF_COLUMNS
+                .iter()
+                .any(|key| schema.metadata().contains_key(key))
+        };
         // A schema that does not fit the file's, as after a column was renamed, is left as it is where there is nothing to
         // repeat.
-        if schema.as_ref().map_or(!had_bounds, |schema| !has_bounds(schema)) {
+        if schema
+            .as_ref()
+            .map_or(!had_bounds, |schema| !has_bounds(schema))
+        {
             return;
         }
-        if let Some(at) = entries.iter().position(|entry| entry.key == ARROW_SCHEMA_META_KEY) {
+        if let Some(at) = entries
+            .iter()
+            .position(|entry| entry.key == ARROW_SCHEMA_META_KEY)
+        {
             match schema.map(without_bounds) {
                 Some(schema) => entries[at].value = Some(encode_arrow_schema(&schema)),
                 None => drop(entries.remove(at)),
@@ -203,7 +257,11 @@ impl Layout {
     }
 
     /// Returns values of a column as Arrow values. `Err` tells what is wrong with a value, and its index if that is known.
-    pub(super) fn to_arrow(&self, column: usize, values: &Values) -> Result<ArrayRef, (usize, &'static str)> {
+    pub(super) fn to_arrow(
+        &self,
+        column: usize,
+        values: &Values,
+    ) -> Result<ArrayRef, (usize, &'static str)> {
         let leaf = &self.leaves[column];
         match values.to_texts().filter(|_| leaf.is_binary_text) {
             Some(texts) => Ok(texts),
@@ -219,17 +277,32 @@ impl Layout {
 
     /// Returns true if the values of a column can be read as Arrow values of a type that masks know.
     pub(super) fn is_readable(&self, column: usize) -> bool {
-        let physical = self.metadata.file_metadata().schema_descr().column(column).physical_type();
-        Values::empty(physical).to_arrow(self.leaves[column].plan.field.data_type()).is_ok()
+        let physical = self
+            .metadata
+            .file_metadata()
+            .schema_descr()
+            .column(column)
+            .physical_type();
+        Values::empty(physical)
+            .to_arrow(self.leaves[column].plan.field.data_type())
+            .is_ok()
     }
 
     /// Counts the values of columns that are copied, as the metadata states them.
     pub(super) fn count_copied(&self) {
         let mut counts = Counts::default();
         for column in (0..self.leaves.len()).filter(|column| !self.is_changed(*column)) {
-            for chunk in self.metadata.row_groups().iter().map(|group| group.column(column)) {
+            for chunk in self
+                .metadata
+                .row_groups()
+                .iter()
+                .map(|group| group.column(column))
+            {
                 let values = u64::try_from(chunk.num_values()).unwrap_or(0);
-                let nulls = chunk.statistics().and_then(|statistics| statistics.null_count_opt()).unwrap_or(0);
+                let nulls = chunk
+                    .statistics()
+                    .and_then(|statistics| statistics.null_count_opt())
+                    .unwrap_or(0);
                 counts.kept(self.leaves[column].kept, values.saturating_sub(nulls));
                 counts.nulls(self.leaves[column].kept, nulls);
             }
@@ -238,22 +311,32 @@ impl Layout {
     }
 
     pub(super) fn invalid(&self, what: &str) -> JobError {
-        JobError::Invalid { name: self.name.clone(), what: what.to_owned() }
+        JobError::Invalid {
+            name: self.name.clone(),
+            what: what.to_owned(),
+        }
     }
 
     pub(super) fn column_invalid(&self, column: usize, what: &str) -> JobError {
-        self.invalid(&format!("column {}: {what}", self.leaves[column].plan.path.text()))
+        self.invalid(&format!(
+            "column {}: {what}",
+            self.leaves[column].plan.path.text()
+        ))
     }
 
     /// Creates the error for the value with this index in its batch.
     pub(super) fn value_error(&self, batch: &ReadBatch, at: usize, what: &str) -> JobError {
         let leaf = &self.leaves[batch.column];
-        let is_value =
-            |entry: &usize| leaf.definition_max == 0 || batch.levels.definitions[*entry] == leaf.definition_max;
+        let is_value = |entry: &usize| {
+            leaf.definition_max == 0 || batch.levels.definitions[*entry] == leaf.definition_max
+        };
         let entry = (0..batch.entries).filter(is_value).nth(at).unwrap_or(0);
         let row = match leaf.repetition_max {
             0 => entry as u64,
-            _ => batch.levels.repetitions[1..=entry].iter().filter(|level| **level == 0).count() as u64,
+            _ => batch.levels.repetitions[1..=entry]
+                .iter()
+                .filter(|level| **level == 0)
+                .count() as u64,
         };
         JobError::Row {
             table: self.name.clone(),
@@ -285,11 +368,19 @@ fn as_text(field: &FieldRef) -> FieldRef {
 fn labels(plan: &Plan, ledger: &RunningReport, leaf: &LeafPlan) -> Vec<(usize, Label)> {
     let name = leaf.path.text();
     match leaf.decision {
-        LeafDecision::Rule(rule) => vec![(rule, ledger.label(plan.field(name.to_owned(), Some(rule), None)))],
+        LeafDecision::Rule(rule) => vec![(
+            rule,
+            ledger.label(plan.field(name.to_owned(), Some(rule), None)),
+        )],
         LeafDecision::Keep => Vec::new(),
         LeafDecision::Kinds => {
-            let kinds = plan.rules().iter().enumerate().filter(|(_, rule)| matches!(rule.target, Target::Kind(_)));
-            let label = |rule| ledger.label(plan.field(name.to_owned(), Some(rule), plan.kind_name(rule)));
+            let kinds = plan
+                .rules()
+                .iter()
+                .enumerate()
+                .filter(|(_, rule)| matches!(rule.target, Target::Kind(_)));
+            let label =
+                |rule| ledger.label(plan.field(name.to_owned(), Some(rule), plan.kind_name(rule)));
             kinds.map(|(rule, _)| (rule, label(rule))).collect()
         }
     }

@@ -60,10 +60,13 @@ pub(crate) async fn mask_parquet<E: Engine>(
     let stop = progress.job_stop().clone();
     let opened = spawn_blocking(move || {
         let plan = Arc::new(Plan::new(rules));
-        open(&job.input, &job.output, &stop, |name, metadata| Layout::new(name, plan, metadata, is_masked))
+        open(&job.input, &job.output, &stop, |name, metadata| {
+            Layout::new(name, plan, metadata, is_masked)
+        })
     });
     let job = opened.await??;
-    job.run(limits, Arc::new(mask::MaskWork { engine }), progress, begun).await
+    job.run(limits, Arc::new(mask::MaskWork { engine }), progress, begun)
+        .await
 }
 
 /// Masks a file on this thread, and drops the output. `mask` returns one scalar per value of a column. Returns the number of
@@ -77,16 +80,32 @@ pub(crate) fn mask_here(
     let length = file.metadata().map_err(JobError::io("-"))?.len();
     let source = SourceFile::new(file, length);
     let metadata = source::read_metadata("-", &source)?;
-    let layout = Layout::new("-".to_owned(), Arc::new(Plan::new(rules)), metadata, is_masked)?;
+    let layout = Layout::new(
+        "-".to_owned(),
+        Arc::new(Plan::new(rules)),
+        metadata,
+        is_masked,
+    )?;
     // All batches wait, since one thread does all.
     let (to_write, changed) = mpsc::channel(Semaphore::MAX_PERMITS);
     let shared = Arc::new(source.clone());
     let mut first_row = 0;
     for group in layout.metadata.row_groups() {
         for column in layout.changed_columns() {
-            let chunk = read::ChunkRows { layout: &layout, source: &shared, group, column, first_row, limits };
+            let chunk = read::ChunkRows {
+                layout: &layout,
+                source: &shared,
+                group,
+                column,
+                first_row,
+                limits,
+            };
             let send = |part| to_write.try_send(part).map_err(|_| JobError::Stopped);
-            chunk.read_all(|batch| send(ColumnPart::Batch(mask::mask_batch(&layout, limits, batch, &mut mask)?)))?;
+            chunk.read_all(|batch| {
+                send(ColumnPart::Batch(mask::mask_batch(
+                    &layout, limits, batch, &mut mask,
+                )?))
+            })?;
             send(ColumnPart::End)?;
         }
         first_row += group.num_rows() as u64;
@@ -120,12 +139,18 @@ fn open(
     let layout = layout(input.name(), metadata)?;
     let unfinished = match (source.origin(), output) {
         (Origin::Object(reader, _), Output::Object { object, .. }) if reader.object() == object => {
-            return Err(JobError::SameFile { path: object.to_string().into() });
+            return Err(JobError::SameFile {
+                path: object.to_string().into(),
+            });
         }
         (Origin::File(file), _) => UnfinishedOutput::begin(output, file.metadata().ok(), stop)?,
         (Origin::Object(..), _) => UnfinishedOutput::begin(output, None, stop)?,
     };
-    Ok(OpenedJob { source, layout, unfinished })
+    Ok(OpenedJob {
+        source,
+        layout,
+        unfinished,
+    })
 }
 
 /// Data that all batches of a job share.
@@ -182,13 +207,21 @@ impl OpenedJob {
         progress: Arc<Progress>,
         begun: Instant,
     ) -> Result<Report, JobError> {
-        let Self { source, layout, unfinished } = self;
+        let Self {
+            source,
+            layout,
+            unfinished,
+        } = self;
         let bytes_in = source.len();
         let records = layout.metadata.file_metadata().num_rows().max(0) as u64;
         progress.expect(bytes_in, records);
         let stop = progress.job_stop().clone();
         let cpu = Arc::new(Semaphore::new(limits.workers.max(1)));
-        let job = Arc::new(JobState { layout, limits, cpu });
+        let job = Arc::new(JobState {
+            layout,
+            limits,
+            cpu,
+        });
 
         let (to_change, batches) = mpsc::channel(1);
         let (to_write, changed) = mpsc::channel(2);
@@ -205,7 +238,9 @@ impl OpenedJob {
             let (job, work) = (Arc::clone(&job), Arc::clone(&work));
             tokio::spawn(async move {
                 match part {
-                    ColumnPart::Batch(batch) => work.change(&job, batch).await.map(ColumnPart::Batch),
+                    ColumnPart::Batch(batch) => {
+                        work.change(&job, batch).await.map(ColumnPart::Batch)
+                    }
                     ColumnPart::End => Ok(ColumnPart::End),
                 }
             })
@@ -219,11 +254,17 @@ impl OpenedJob {
             outcome = changing => outcome,
             () = stop.asked() => Err(JobError::Stopped),
         };
-        let WrittenFile { unfinished, bytes: bytes_out, outcome: written } = writing.await?;
+        let WrittenFile {
+            unfinished,
+            bytes: bytes_out,
+            outcome: written,
+        } = writing.await?;
         let failed = match (written, outcome) {
             (Ok(()), Ok(())) => None,
             // The writer stops without an error of its own if the job failed elsewhere.
-            (Err(JobError::Stopped) | Ok(()), Err(error)) | (Err(error), _) => Some(source.cause(error)),
+            (Err(JobError::Stopped) | Ok(()), Err(error)) | (Err(error), _) => {
+                Some(source.cause(error))
+            }
         };
         // A thread that panicked ends the queues of the others, so its error comes before theirs. A stopped job does not
         // wait for its input.
@@ -232,7 +273,11 @@ impl OpenedJob {
             () = stop.asked() => None,
         };
         // A stopped thread has errors that follow from that.
-        let failed = if stop.is_asked() { Some(JobError::Stopped) } else { panicked.or(failed) };
+        let failed = if stop.is_asked() {
+            Some(JobError::Stopped)
+        } else {
+            panicked.or(failed)
+        };
         spawn_blocking(move || match failed {
             None => unfinished.finish(),
             Some(error) => Err(unfinished.abandon(error)),

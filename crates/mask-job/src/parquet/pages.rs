@@ -95,7 +95,11 @@ impl ChunkReader for PageSource {
 
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
         let header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
-        if header.0 == start { Ok(Cursor::new(header.1.clone())) } else { Err(invalid("a page has an invalid header")) }
+        if header.0 == start {
+            Ok(Cursor::new(header.1.clone()))
+        } else {
+            Err(invalid("a page has an invalid header"))
+        }
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
@@ -108,7 +112,11 @@ fn invalid(what: &str) -> ParquetError {
 }
 
 /// Reads the header of the page at a place, `left` bytes before the end of its chunk. Returns the header and its bytes.
-fn read_header(source: &SourceFile, at: u64, left: u64) -> Result<(PageHeader, Bytes), ParquetError> {
+fn read_header(
+    source: &SourceFile,
+    at: u64,
+    left: u64,
+) -> Result<(PageHeader, Bytes), ParquetError> {
     let mut size = HEADER_BYTES_FIRST;
     loop {
         let length = usize::try_from(left).unwrap_or(usize::MAX).min(size);
@@ -125,14 +133,19 @@ fn read_header(source: &SourceFile, at: u64, left: u64) -> Result<(PageHeader, B
 
 /// Checks that the pages of a chunk end where its metadata says, and have its number of values. A chunk is copied by its
 /// stated length, and old writers stated one that lacks the header of the dictionary (PARQUET-816).
-pub(super) fn check_pages(source: &SourceFile, chunk: &ColumnChunkMetaData) -> Result<(), ParquetError> {
+pub(super) fn check_pages(
+    source: &SourceFile,
+    chunk: &ColumnChunkMetaData,
+) -> Result<(), ParquetError> {
     let (mut at, mut left) = chunk.byte_range();
     let mut values = 0_i64;
     while left > 0 {
         let (header, bytes) = read_header(source, at, left)?;
         let page = u64::try_from(header.compressed_bytes).map(|length| length + bytes.len() as u64);
-        let page =
-            page.ok().filter(|page| *page <= left).ok_or_else(|| invalid("a page is longer than its column chunk"))?;
+        let page = page
+            .ok()
+            .filter(|page| *page <= left)
+            .ok_or_else(|| invalid("a page is longer than its column chunk"))?;
         if matches!(header.kind, 0 | 3) {
             values = values.saturating_add(header.values.into());
         }
@@ -142,7 +155,9 @@ pub(super) fn check_pages(source: &SourceFile, chunk: &ColumnChunkMetaData) -> R
     if values == chunk.num_values() {
         return Ok(());
     }
-    Err(invalid("its pages have another number of values than its metadata says: write the file anew"))
+    Err(invalid(
+        "its pages have another number of values than its metadata says: write the file anew",
+    ))
 }
 
 impl CheckedPages {
@@ -152,16 +167,43 @@ impl CheckedPages {
         rows: usize,
         state: &Arc<PageState>,
     ) -> Result<Self, ParquetError> {
-        let headers = Arc::new(PageSource { source: Arc::clone(source), header: Mutex::default() });
+        let headers = Arc::new(PageSource {
+            source: Arc::clone(source),
+            header: Mutex::default(),
+        });
         let (at, left) = chunk.byte_range();
-        let properties = ReaderProperties::builder().set_backward_compatible_lz4(false).build();
-        let compression = if decompresses(chunk) { Compression::UNCOMPRESSED } else { chunk.compression() };
-        let inner = chunk.clone().into_builder().set_compression(compression).build()?;
+        let properties = ReaderProperties::builder()
+            .set_backward_compatible_lz4(false)
+            .build();
+        let compression = if decompresses(chunk) {
+            Compression::UNCOMPRESSED
+        } else {
+            chunk.compression()
+        };
+        let inner = chunk
+            .clone()
+            .into_builder()
+            .set_compression(compression)
+            .build()?;
         // Without the locations of pages, which the file need not state truly.
-        let inner =
-            SerializedPageReader::new_with_properties(Arc::clone(&headers), &inner, rows, None, Arc::new(properties))?;
+        let inner = SerializedPageReader::new_with_properties(
+            Arc::clone(&headers),
+            &inner,
+            rows,
+            None,
+            Arc::new(properties),
+        )?;
         let (source, state) = (Arc::clone(source), Arc::clone(state));
-        Ok(Self { source, inner, headers, chunk: chunk.clone(), at, left, has_dictionary: false, state })
+        Ok(Self {
+            source,
+            inner,
+            headers,
+            chunk: chunk.clone(),
+            at,
+            left,
+            has_dictionary: false,
+            state,
+        })
     }
 
     /// Reads and checks the header of the next page. Returns the header and its bytes.
@@ -176,7 +218,10 @@ impl CheckedPages {
 
     fn check_header(&self, header: &PageHeader, left: u64) -> Result<(), ParquetError> {
         let size = |bytes: i32| usize::try_from(bytes).ok();
-        let (compressed, uncompressed) = (size(header.compressed_bytes), size(header.uncompressed_bytes));
+        let (compressed, uncompressed) = (
+            size(header.compressed_bytes),
+            size(header.uncompressed_bytes),
+        );
         let (Some(compressed), Some(uncompressed)) = (compressed, uncompressed) else {
             return Err(invalid("a page has an invalid header"));
         };
@@ -219,16 +264,27 @@ impl CheckedPages {
             Type::INT32 | Type::FLOAT | Type::BYTE_ARRAY => 4,
             Type::INT64 | Type::DOUBLE => 8,
             Type::INT96 => 12,
-            Type::FIXED_LEN_BYTE_ARRAY => usize::try_from(self.chunk.column_descr().type_length()).unwrap_or(0),
+            Type::FIXED_LEN_BYTE_ARRAY => {
+                usize::try_from(self.chunk.column_descr().type_length()).unwrap_or(0)
+            }
         };
-        values.checked_mul(width).is_some_and(|needed| needed <= bytes)
+        values
+            .checked_mul(width)
+            .is_some_and(|needed| needed <= bytes)
     }
 
     /// Decodes the page whose header was checked.
     fn page(&mut self, header: &PageHeader, bytes: Bytes) -> Result<Page, ParquetError> {
         let length = bytes.len() as u64 + header.compressed_bytes as u64;
-        *self.headers.header.lock().unwrap_or_else(PoisonError::into_inner) = (self.at, bytes);
-        let page = self.inner.get_next_page()?.ok_or_else(|| invalid("its pages end within"))?;
+        *self
+            .headers
+            .header
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = (self.at, bytes);
+        let page = self
+            .inner
+            .get_next_page()?
+            .ok_or_else(|| invalid("its pages end within"))?;
         self.at += length;
         self.left -= length;
         let kind = match page.page_type() {
@@ -240,16 +296,29 @@ impl CheckedPages {
         if kind != header.kind || u32::try_from(header.values) != Ok(page.num_values()) {
             return Err(invalid("a page has an invalid header"));
         }
-        if decompresses(&self.chunk) { self.decompressed(page, header.uncompressed_bytes as usize) } else { Ok(page) }
+        if decompresses(&self.chunk) {
+            self.decompressed(page, header.uncompressed_bytes as usize)
+        } else {
+            Ok(page)
+        }
     }
 
     /// Returns the page with its bytes decompressed.
     fn decompressed(&self, mut page: Page, length: usize) -> Result<Page, ParquetError> {
         let (bytes, levels) = match &mut page {
-            Page::DataPageV2 { is_compressed: false, .. } => return Ok(page),
-            Page::DataPageV2 { buf, def_levels_byte_len, rep_levels_byte_len, .. } => {
-                (buf, *def_levels_byte_len as usize + *rep_levels_byte_len as usize)
-            }
+            Page::DataPageV2 {
+                is_compressed: false,
+                ..
+            } => return Ok(page),
+            Page::DataPageV2 {
+                buf,
+                def_levels_byte_len,
+                rep_levels_byte_len,
+                ..
+            } => (
+                buf,
+                *def_levels_byte_len as usize + *rep_levels_byte_len as usize,
+            ),
             Page::DataPage { buf, .. } | Page::DictionaryPage { buf, .. } => (buf, 0),
         };
         let wrong = || invalid("the length of a page is not the announced one");
@@ -261,8 +330,12 @@ impl CheckedPages {
             // One more, to notice what is too long.
             let rest = (length - levels) as u64 + 1;
             match self.chunk.compression() {
-                Compression::GZIP(_) => flate2::read::MultiGzDecoder::new(packed).take(rest).read_to_end(&mut out)?,
-                _ => brotli_decompressor::Decompressor::new(packed, 4096).take(rest).read_to_end(&mut out)?,
+                Compression::GZIP(_) => flate2::read::MultiGzDecoder::new(packed)
+                    .take(rest)
+                    .read_to_end(&mut out)?,
+                _ => brotli_decompressor::Decompressor::new(packed, 4096)
+                    .take(rest)
+                    .read_to_end(&mut out)?,
             };
         }
         if out.len() != length {
@@ -276,23 +349,43 @@ impl CheckedPages {
     fn check_page(&self, page: &Page) -> Result<(), ParquetError> {
         let descriptor = self.chunk.column_descr();
         let (data, encoding) = match page {
-            Page::DictionaryPage { buf, num_values, .. } => {
+            Page::DictionaryPage {
+                buf, num_values, ..
+            } => {
                 let has_room = self.has_room(*num_values as usize, buf.len());
-                return has_room.then_some(()).ok_or_else(|| invalid("a dictionary announces more values than it has"));
+                return has_room
+                    .then_some(())
+                    .ok_or_else(|| invalid("a dictionary announces more values than it has"));
             }
-            Page::DataPage { buf, encoding, def_level_encoding, rep_level_encoding, num_values, .. } => {
+            Page::DataPage {
+                buf,
+                encoding,
+                def_level_encoding,
+                rep_level_encoding,
+                num_values,
+                ..
+            } => {
                 let mut at = 0_usize;
-                for (max, encoding) in
-                    [(descriptor.max_rep_level(), rep_level_encoding), (descriptor.max_def_level(), def_level_encoding)]
-                {
+                for (max, encoding) in [
+                    (descriptor.max_rep_level(), rep_level_encoding),
+                    (descriptor.max_def_level(), def_level_encoding),
+                ] {
                     if max > 0 {
                         let length = levels_len(&buf[at..], *encoding, max, *num_values);
-                        at += length.filter(|length| *length <= buf.len() - at).ok_or_else(|| invalid(LEVELS))?;
+                        at += length
+                            .filter(|length| *length <= buf.len() - at)
+                            .ok_or_else(|| invalid(LEVELS))?;
                     }
                 }
                 (&buf[at..], *encoding)
             }
-            Page::DataPageV2 { buf, encoding, def_levels_byte_len, rep_levels_byte_len, .. } => {
+            Page::DataPageV2 {
+                buf,
+                encoding,
+                def_levels_byte_len,
+                rep_levels_byte_len,
+                ..
+            } => {
                 let levels = *def_levels_byte_len as usize + *rep_levels_byte_len as usize;
                 (buf.get(levels..).ok_or_else(|| invalid(LEVELS))?, *encoding)
             }
@@ -313,7 +406,9 @@ impl CheckedPages {
             _ => true,
         };
         self.state.longest.store(longest, Ordering::Relaxed);
-        is_valid.then_some(()).ok_or_else(|| invalid("a page is invalid in its encoding"))
+        is_valid
+            .then_some(())
+            .ok_or_else(|| invalid("a page is invalid in its encoding"))
     }
 }
 
@@ -321,7 +416,10 @@ const LEVELS: &str = "a page ends within its levels";
 
 /// Returns true if pages are decompressed here, since the `parquet` crate has no limit for their codec.
 fn decompresses(chunk: &ColumnChunkMetaData) -> bool {
-    matches!(chunk.compression(), Compression::GZIP(_) | Compression::BROTLI(_))
+    matches!(
+        chunk.compression(),
+        Compression::GZIP(_) | Compression::BROTLI(_)
+    )
 }
 
 /// Returns the length of levels of a page of version 1.
@@ -351,7 +449,9 @@ impl Iterator for CheckedPages {
 impl PageReader for CheckedPages {
     fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
         while self.state.is_next_allowed.load(Ordering::Relaxed) {
-            let Some((header, bytes)) = self.header()? else { return Ok(None) };
+            let Some((header, bytes)) = self.header()? else {
+                return Ok(None);
+            };
             let page = self.page(&header, bytes)?;
             self.check_page(&page)?;
             if page.is_dictionary_page() {
@@ -361,7 +461,9 @@ impl PageReader for CheckedPages {
                 continue;
             } else {
                 self.state.is_next_allowed.store(false, Ordering::Relaxed);
-                self.state.entries.fetch_add(u64::from(page.num_values()), Ordering::Relaxed);
+                self.state
+                    .entries
+                    .fetch_add(u64::from(page.num_values()), Ordering::Relaxed);
             }
             return Ok(Some(page));
         }
@@ -369,7 +471,9 @@ impl PageReader for CheckedPages {
     }
 
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>, ParquetError> {
-        let Some((header, _)) = self.header()? else { return Ok(None) };
+        let Some((header, _)) = self.header()? else {
+            return Ok(None);
+        };
         let values = usize::try_from(header.values).ok();
         Ok(Some(PageMetadata {
             // A page of version 2 begins with a row.
@@ -384,6 +488,8 @@ impl PageReader for CheckedPages {
     }
 
     fn at_record_boundary(&mut self) -> Result<bool, ParquetError> {
-        Ok(self.peek_next_page()?.is_none_or(|page| page.num_rows.is_some()))
+        Ok(self
+            .peek_next_page()?
+            .is_none_or(|page| page.num_rows.is_some()))
     }
 }

@@ -41,7 +41,10 @@ pub(super) struct ReadBatch {
 impl ReadBatch {
     /// Returns the bytes that the batch takes in memory, with an estimate of what its values need beside their bytes.
     fn memory(&self) -> usize {
-        let subjects = self.subjects.iter().map(|subjects| subjects.values.bytes() + VALUE_BYTES * subjects.rows.len());
+        let subjects = self
+            .subjects
+            .iter()
+            .map(|subjects| subjects.values.bytes() + VALUE_BYTES * subjects.rows.len());
         self.values.bytes() + VALUE_BYTES * self.entries + subjects.sum::<usize>()
     }
 }
@@ -78,9 +81,18 @@ pub(super) fn read_columns(
         let mut first_row = 0;
         for group in layout.metadata.row_groups() {
             for column in layout.changed_columns() {
-                let chunk = ChunkRows { layout, source: &source, group, column, first_row, limits };
+                let chunk = ChunkRows {
+                    layout,
+                    source: &source,
+                    group,
+                    column,
+                    first_row,
+                    limits,
+                };
                 chunk.read(|mut batch| {
-                    batch.permit = budget.reserve_blocking(batch.memory(), parts).ok_or(Stop::Closed)?;
+                    batch.permit = budget
+                        .reserve_blocking(batch.memory(), parts)
+                        .ok_or(Stop::Closed)?;
                     send(Ok(ColumnPart::Batch(batch)))
                 })?;
                 send(Ok(ColumnPart::End))?;
@@ -123,12 +135,20 @@ impl ChunkRows<'_> {
     fn rows(&self, column: usize) -> Result<ColumnRows<'_>, JobError> {
         let rows = usize::try_from(self.group.num_rows()).unwrap_or(usize::MAX);
         let leaf = &self.layout.leaves[column];
-        let rows = ColumnRows::new(self.source, self.group.column(column), leaf, (rows, self.limits));
+        let rows = ColumnRows::new(
+            self.source,
+            self.group.column(column),
+            leaf,
+            (rows, self.limits),
+        );
         rows.map_err(|error| self.layout.column_invalid(column, &error.to_string()))
     }
 
     /// Calls `met` with all batches.
-    pub(super) fn read_all(&self, mut met: impl FnMut(ReadBatch) -> Result<(), JobError>) -> Result<(), JobError> {
+    pub(super) fn read_all(
+        &self,
+        mut met: impl FnMut(ReadBatch) -> Result<(), JobError>,
+    ) -> Result<(), JobError> {
         match self.read(|batch| met(batch).map_err(Stop::Failed)) {
             Ok(()) | Err(Stop::Closed) => Ok(()),
             Err(Stop::Failed(error)) => Err(error),
@@ -136,8 +156,17 @@ impl ChunkRows<'_> {
     }
 
     /// Calls `met` with batches until it returns false.
-    pub(super) fn read_while(&self, mut met: impl FnMut(ReadBatch) -> Result<bool, JobError>) -> Result<(), JobError> {
-        match self.read(|batch| if met(batch)? { Ok(()) } else { Err(Stop::Closed) }) {
+    pub(super) fn read_while(
+        &self,
+        mut met: impl FnMut(ReadBatch) -> Result<bool, JobError>,
+    ) -> Result<(), JobError> {
+        match self.read(|batch| {
+            if met(batch)? {
+                Ok(())
+            } else {
+                Err(Stop::Closed)
+            }
+        }) {
             Ok(()) | Err(Stop::Closed) => Ok(()),
             Err(Stop::Failed(error)) => Err(error),
         }
@@ -158,26 +187,53 @@ impl ChunkRows<'_> {
             for (_, column, subject) in &mut subjects {
                 records = self.fill(*column, subject, records, done)?;
             }
-            let Rows { values, levels, entries, .. } = own.take(records);
+            let Rows {
+                values,
+                levels,
+                entries,
+                ..
+            } = own.take(records);
             let subjects = subjects.iter_mut().map(|(rule, column, subject)| {
                 self.subjects((*rule, *column, subject.take(records)), (&levels, entries))
             });
             let subjects = subjects.collect::<Result<_, _>>()?;
-            take = next_rows(take, records, entries.max(values.len()), values.bytes(), self.limits);
+            take = next_rows(
+                take,
+                records,
+                entries.max(values.len()),
+                values.bytes(),
+                self.limits,
+            );
             let (column, first_row) = (self.column, self.first_row + done);
             done += records as u64;
             // A batch in flight must not keep a whole page in memory.
             let values = values.detached();
             let permit = BytePermit::default();
-            send(ReadBatch { column, first_row, values, levels, entries, subjects, permit })?;
+            send(ReadBatch {
+                column,
+                first_row,
+                values,
+                levels,
+                entries,
+                subjects,
+                permit,
+            })?;
         }
         Ok(())
     }
 
     /// Returns the number of rows that a column has for the next batch. `done` is the number of rows before it.
-    fn fill(&self, column: usize, rows: &mut ColumnRows<'_>, records: usize, done: u64) -> Result<usize, JobError> {
+    fn fill(
+        &self,
+        column: usize,
+        rows: &mut ColumnRows<'_>,
+        records: usize,
+        done: u64,
+    ) -> Result<usize, JobError> {
         match rows.fill(records) {
-            Ok(0) => Err(self.layout.column_invalid(column, "it has fewer rows than its row group")),
+            Ok(0) => Err(self
+                .layout
+                .column_invalid(column, "it has fewer rows than its row group")),
             Ok(records) => Ok(records),
             Err(RowsError::Invalid(what)) => Err(self.layout.column_invalid(column, &what)),
             Err(RowsError::TooLong) => Err(JobError::RowTooLong {
@@ -194,7 +250,9 @@ impl ChunkRows<'_> {
         let size = usize::try_from(self.group.column(self.column).uncompressed_size()).unwrap_or(0);
         let rows = usize::try_from(self.group.num_rows()).unwrap_or(1).max(1);
         let by_bytes = self.limits.batch_bytes_max / (size / rows).max(1);
-        by_bytes.min(self.limits.batch_values_max).clamp(1, FIRST_ROWS_MAX)
+        by_bytes
+            .min(self.limits.batch_values_max)
+            .clamp(1, FIRST_ROWS_MAX)
     }
 
     /// Returns the subjects of a batch. Values of a list below the struct share the subject of the struct.
@@ -203,15 +261,31 @@ impl ChunkRows<'_> {
         (rule, column, rows): (usize, usize, Rows),
         (levels, entries): (&Levels, usize),
     ) -> Result<ReadSubjects, JobError> {
-        let (leaf, own) = (&self.layout.leaves[column], &self.layout.leaves[self.column]);
-        let Rows { values, levels: theirs, entries: instances, .. } = rows;
-        let odd = || self.layout.column_invalid(column, "its rows do not fit those of its masked neighbour");
+        let (leaf, own) = (
+            &self.layout.leaves[column],
+            &self.layout.leaves[self.column],
+        );
+        let Rows {
+            values,
+            levels: theirs,
+            entries: instances,
+            ..
+        } = rows;
+        let odd = || {
+            self.layout
+                .column_invalid(column, "its rows do not fit those of its masked neighbour")
+        };
         let mut next_value = 0;
         let value_of_instance: Vec<usize> = (0..instances)
             .map(|instance| {
-                let is_there = leaf.definition_max == 0 || theirs.definitions[instance] == leaf.definition_max;
+                let is_there =
+                    leaf.definition_max == 0 || theirs.definitions[instance] == leaf.definition_max;
                 next_value += usize::from(is_there);
-                if is_there { next_value - 1 } else { values.len() }
+                if is_there {
+                    next_value - 1
+                } else {
+                    values.len()
+                }
             })
             .collect();
         let mut rows = Vec::new();
@@ -225,7 +299,16 @@ impl ChunkRows<'_> {
             }
         }
         let values = values.detached();
-        if begun == instances { Ok(ReadSubjects { rule, column, values, rows }) } else { Err(odd()) }
+        if begun == instances {
+            Ok(ReadSubjects {
+                rule,
+                column,
+                values,
+                rows,
+            })
+        } else {
+            Err(odd())
+        }
     }
 }
 
@@ -233,17 +316,32 @@ impl ChunkRows<'_> {
 fn next_rows(take: usize, records: usize, values: usize, bytes: usize, limits: Limits) -> usize {
     let by_bytes = records.saturating_mul(limits.batch_bytes_max) / bytes.max(1);
     let by_values = records.saturating_mul(limits.batch_values_max) / values.max(1);
-    by_bytes.min(by_values).clamp(1, take.saturating_mul(GROWTH_MAX))
+    by_bytes
+        .min(by_values)
+        .clamp(1, take.saturating_mul(GROWTH_MAX))
 }
 
 impl ReadSubjects {
     /// Returns the subjects as columns. `Err` names the column and what is wrong with it.
-    pub(super) fn values(mut self, layout: &Layout) -> Result<SubjectValues, (usize, &'static str)> {
+    pub(super) fn values(
+        mut self,
+        layout: &Layout,
+    ) -> Result<SubjectValues, (usize, &'static str)> {
         let count = self.values.len();
         self.values.push_empty();
         let data_type = layout.leaves[self.column].plan.field.data_type();
-        let array: ArrayRef = self.values.to_arrow(data_type).map_err(|(_, what)| (self.column, what))?;
-        let present: NullBuffer = (0..=count).map(|at| at < count).collect::<Vec<bool>>().into();
-        Ok(SubjectValues { rule: self.rule, leaf: Leaf::of(array, Some(present)), rows: Some(self.rows) })
+        let array: ArrayRef = self
+            .values
+            .to_arrow(data_type)
+            .map_err(|(_, what)| (self.column, what))?;
+        let present: NullBuffer = (0..=count)
+            .map(|at| at < count)
+            .collect::<Vec<bool>>()
+            .into();
+        Ok(SubjectValues {
+            rule: self.rule,
+            leaf: Leaf::of(array, Some(present)),
+            rows: Some(self.rows),
+        })
     }
 }

@@ -10,7 +10,9 @@ use std::time::Instant;
 use arrow_array::ArrayRef;
 use arrow_schema::{DataType, Field, FieldRef, Schema, TimeUnit};
 use bytes::Bytes;
-use parquet::arrow::{ARROW_SCHEMA_META_KEY, ArrowSchemaConverter, encode_arrow_schema, parquet_to_arrow_schema};
+use parquet::arrow::{
+    ARROW_SCHEMA_META_KEY, ArrowSchemaConverter, encode_arrow_schema, parquet_to_arrow_schema,
+};
 use parquet::basic::{Repetition, Type as PhysicalType};
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
@@ -85,7 +87,14 @@ pub async fn change_columns<E: DocumentEngine>(
         opened.map(|opened| (opened, columns))
     });
     let (opened, columns) = opened.await??;
-    opened.run(limits, Arc::new(SealWork { engine, columns }), progress, begun).await
+    opened
+        .run(
+            limits,
+            Arc::new(SealWork { engine, columns }),
+            progress,
+            begun,
+        )
+        .await
 }
 
 /// The type of a column in the output.
@@ -103,35 +112,64 @@ fn layout(
     metadata: ParquetMetaData,
 ) -> Result<(Layout, Vec<Option<NewColumn>>), JobError> {
     let all = ["$".to_owned()];
-    let select = if job.select.is_empty() { &all[..] } else { &job.select };
+    let select = if job.select.is_empty() {
+        &all[..]
+    } else {
+        &job.select
+    };
     // Rules that keep what they name tell which columns are selected.
-    let rule = |path: &String| RuleText { target: Target::Path(path.clone()), mask: "keep".to_owned() };
+    let rule = |path: &String| RuleText {
+        target: Target::Path(path.clone()),
+        mask: "keep".to_owned(),
+    };
     let rules = Rules::new(Unknown::Keep, select.iter().map(rule).collect(), Vec::new());
     let rules = rules.map_err(|error| JobError::Plan(error.to_string()))?;
     let plan = Arc::new(Plan::new(Arc::new(rules)));
     let file = metadata.file_metadata();
-    let mut schema = noted_schema(&metadata).map_err(|what| JobError::Invalid { name: name.clone(), what })?;
+    let mut schema = noted_schema(&metadata).map_err(|what| JobError::Invalid {
+        name: name.clone(),
+        what,
+    })?;
     let mut root = file.schema_descr().root_schema_ptr();
-    let mut layout = Layout::new(name.clone(), Arc::clone(&plan), metadata, |leaf| leaf.rule.is_some())?;
+    let mut layout = Layout::new(name.clone(), Arc::clone(&plan), metadata, |leaf| {
+        leaf.rule.is_some()
+    })?;
     check_names(&layout)?;
     // A rule names every column but the keys of maps.
-    let is_left = |leaf: &&LeafLayout| leaf.plan.rule.is_none() && *leaf.plan.field.data_type() != DataType::Null;
-    if let Some(keys) = layout.leaves.iter().find(is_left).filter(|_| job.select.is_empty()) {
+    let is_left = |leaf: &&LeafLayout| {
+        leaf.plan.rule.is_none() && *leaf.plan.field.data_type() != DataType::Null
+    };
+    if let Some(keys) = layout
+        .leaves
+        .iter()
+        .find(is_left)
+        .filter(|_| job.select.is_empty())
+    {
         return Err(JobError::Plan(format!(
             "{name}: the keys of a map ({}) cannot be encrypted or decrypted: select the columns to change",
             keys.plan.path.text()
         )));
     }
-    let leaves = resolve(plan.rules(), &schema).map_err(|error| JobError::Plan(format!("{name}: {error}")))?;
+    let leaves = resolve(plan.rules(), &schema)
+        .map_err(|error| JobError::Plan(format!("{name}: {error}")))?;
     let is_same = leaves.len() == layout.leaves.len();
     let mut columns = vec![None; layout.leaves.len()];
     let mut types = job.types.clone();
     for column in layout.changed_columns().collect::<Vec<_>>() {
         let plan = &layout.leaves[column].plan;
         let error = |error: ColumnError| JobError::Plan(format!("{name}: {error}"));
-        let path = if is_same { &leaves[column].path } else { &plan.path };
+        let path = if is_same {
+            &leaves[column].path
+        } else {
+            &plan.path
+        };
         let old = path.field(&schema).map_err(error)?;
-        let physical = layout.metadata.file_metadata().schema_descr().column(column).physical_type();
+        let physical = layout
+            .metadata
+            .file_metadata()
+            .schema_descr()
+            .column(column)
+            .physical_type();
         let old = known(&old, plan, physical);
         check(path.text(), old.data_type()).map_err(error)?;
         if job.direction == Direction::Open && !is_text(plan) {
@@ -143,26 +181,49 @@ fn layout(
                 ),
             }));
         }
-        let named = types.iter().position(|(named, _)| column_name(named) == column_name(path.text()));
+        let named = types
+            .iter()
+            .position(|(named, _)| column_name(named) == column_name(path.text()));
         let named = named.map(|at| types.swap_remove(at).1);
         let field = new_field(&old, named.as_ref(), job.direction, &[]).map_err(error)?;
         let (field, is_int96) = with_physical(&field, physical, job.direction);
         schema = Schema::clone(&path.replace_field(&schema, &field));
-        let (leaf, data_type) = parquet_type(&field, is_int96).map_err(|what| layout.column_invalid(column, &what))?;
-        let column_path = layout.metadata.file_metadata().schema_descr().column(column).path().clone();
-        root = replaced(&root, column_path.parts(), &leaf).map_err(|what| layout.column_invalid(column, &what))?;
-        columns[column] = Some(NewColumn { data_type, physical: leaf.get_physical_type(), width: width(&leaf) });
+        let (leaf, data_type) =
+            parquet_type(&field, is_int96).map_err(|what| layout.column_invalid(column, &what))?;
+        let column_path = layout
+            .metadata
+            .file_metadata()
+            .schema_descr()
+            .column(column)
+            .path()
+            .clone();
+        root = replaced(&root, column_path.parts(), &leaf)
+            .map_err(|what| layout.column_invalid(column, &what))?;
+        columns[column] = Some(NewColumn {
+            data_type,
+            physical: leaf.get_physical_type(),
+            width: width(&leaf),
+        });
     }
     if let Some((unused, _)) = types.first() {
-        return Err(JobError::Plan(format!("{name}: a type is given for {unused}, which is no column to decrypt")));
+        return Err(JobError::Plan(format!(
+            "{name}: a type is given for {unused}, which is no column to decrypt"
+        )));
     }
     layout.output.columns = Arc::new(SchemaDescriptor::new(root));
-    layout.output.indexing = if job.direction == Direction::Seal { Indexing::Off } else { Indexing::Usual };
+    layout.output.indexing = if job.direction == Direction::Seal {
+        Indexing::Off
+    } else {
+        Indexing::Usual
+    };
     let entries = layout.output.key_values.get_or_insert_default();
     entries.retain(|entry| entry.key != ARROW_SCHEMA_META_KEY && entry.key != SPARK);
     let mut schema = without_bounds(schema);
     schema.metadata.remove(SPARK);
-    entries.push(KeyValue::new(ARROW_SCHEMA_META_KEY.to_owned(), encode_arrow_schema(&schema)));
+    entries.push(KeyValue::new(
+        ARROW_SCHEMA_META_KEY.to_owned(),
+        encode_arrow_schema(&schema),
+    ));
     Ok((layout, columns))
 }
 
@@ -176,7 +237,13 @@ fn check_names(layout: &Layout) -> Result<(), JobError> {
     let schema = layout.metadata.file_metadata().schema_descr();
     for column in layout.changed_columns() {
         let path = schema.column(column).path().clone();
-        if schema.columns().iter().filter(|other| *other.path() == path).count() > 1 {
+        if schema
+            .columns()
+            .iter()
+            .filter(|other| *other.path() == path)
+            .count()
+            > 1
+        {
             return Err(JobError::Plan(format!(
                 "{}: two columns are named {}: rename one of them before",
                 layout.name,
@@ -196,15 +263,27 @@ fn noted_schema(metadata: &ParquetMetaData) -> Result<Schema, String> {
 
 /// Returns the field with a note of the physical type `INT96`, from which decryption restores it, or without the note. Returns
 /// true if values of the output are `INT96`.
-fn with_physical(field: &FieldRef, physical: PhysicalType, direction: Direction) -> (FieldRef, bool) {
+fn with_physical(
+    field: &FieldRef,
+    physical: PhysicalType,
+    direction: Direction,
+) -> (FieldRef, bool) {
     let mut metadata = field.metadata().clone();
-    let is_noted = metadata.remove(PHYSICAL_TYPE).is_some_and(|noted| noted == INT96);
+    let is_noted = metadata
+        .remove(PHYSICAL_TYPE)
+        .is_some_and(|noted| noted == INT96);
     if direction == Direction::Seal && physical == PhysicalType::INT96 {
         metadata.insert(PHYSICAL_TYPE.to_owned(), INT96.to_owned());
     }
-    let is_instant = matches!(field.data_type(), DataType::Timestamp(TimeUnit::Nanosecond, _));
+    let is_instant = matches!(
+        field.data_type(),
+        DataType::Timestamp(TimeUnit::Nanosecond, _)
+    );
     let is_int96 = is_noted && is_instant && direction == Direction::Open;
-    (Arc::new(Field::clone(field).with_metadata(metadata)), is_int96)
+    (
+        Arc::new(Field::clone(field).with_metadata(metadata)),
+        is_int96,
+    )
 }
 
 /// Returns the field with a type under which its values are sent. Arrow's dictionaries, for one, are text in Parquet.
@@ -213,8 +292,14 @@ fn known(field: &FieldRef, plan: &LeafPlan, physical: PhysicalType) -> FieldRef 
     let is_same_form = match own {
         // Its values have nanoseconds, and a coarser unit would not hold them after decryption.
         _ if physical == PhysicalType::INT96 => false,
-        DataType::Utf8 => matches!(noted, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View),
-        DataType::Binary => matches!(noted, DataType::Binary | DataType::LargeBinary | DataType::BinaryView),
+        DataType::Utf8 => matches!(
+            noted,
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View
+        ),
+        DataType::Binary => matches!(
+            noted,
+            DataType::Binary | DataType::LargeBinary | DataType::BinaryView
+        ),
         DataType::Timestamp(..) => matches!(noted, DataType::Timestamp(..)),
         own => noted == own,
     };
@@ -229,19 +314,31 @@ fn is_text(plan: &LeafPlan) -> bool {
 /// Returns the Parquet type of a field, and the Arrow type of its values without the help of a noted schema.
 fn parquet_type(field: &FieldRef, is_int96: bool) -> Result<(TypePtr, DataType), String> {
     if is_int96 {
-        let leaf = Type::primitive_type_builder("c", PhysicalType::INT96).with_repetition(Repetition::OPTIONAL).build();
+        let leaf = Type::primitive_type_builder("c", PhysicalType::INT96)
+            .with_repetition(Repetition::OPTIONAL)
+            .build();
         let leaf = leaf.map_err(|error| error.to_string())?;
-        return Ok((Arc::new(leaf), DataType::Timestamp(TimeUnit::Nanosecond, None)));
+        return Ok((
+            Arc::new(leaf),
+            DataType::Timestamp(TimeUnit::Nanosecond, None),
+        ));
     }
     let data_type = match field.data_type() {
         // Parquet has no seconds.
-        DataType::Timestamp(TimeUnit::Second, zone) => DataType::Timestamp(TimeUnit::Millisecond, zone.clone()),
+        DataType::Timestamp(TimeUnit::Second, zone) => {
+            DataType::Timestamp(TimeUnit::Millisecond, zone.clone())
+        }
         other => other.clone(),
     };
     let schema = Schema::new(vec![Field::new("c", data_type, true)]);
-    let converted = ArrowSchemaConverter::new().convert(&schema).map_err(|error| error.to_string())?;
+    let converted = ArrowSchemaConverter::new()
+        .convert(&schema)
+        .map_err(|error| error.to_string())?;
     let arrow = parquet_to_arrow_schema(&converted, None).map_err(|error| error.to_string())?;
-    Ok((converted.column(0).self_type_ptr(), arrow.field(0).data_type().clone()))
+    Ok((
+        converted.column(0).self_type_ptr(),
+        arrow.field(0).data_type().clone(),
+    ))
 }
 
 fn width(leaf: &Type) -> i32 {
@@ -256,7 +353,9 @@ fn replaced(node: &TypePtr, path: &[String], leaf: &Type) -> Result<TypePtr, Str
     let Some((first, rest)) = path.split_first() else {
         let (old, new) = (node.get_basic_info(), leaf.get_basic_info());
         let (precision, scale) = match leaf {
-            Type::PrimitiveType { precision, scale, .. } => (*precision, *scale),
+            Type::PrimitiveType {
+                precision, scale, ..
+            } => (*precision, *scale),
             Type::GroupType { .. } => (-1, -1),
         };
         let changed = Type::primitive_type_builder(old.name(), leaf.get_physical_type())
@@ -272,15 +371,25 @@ fn replaced(node: &TypePtr, path: &[String], leaf: &Type) -> Result<TypePtr, Str
     };
     let info = node.get_basic_info();
     let mut fields = node.get_fields().to_vec();
-    let child = fields.iter_mut().find(|child| child.name() == first).ok_or("it is not in the schema")?;
+    let child = fields
+        .iter_mut()
+        .find(|child| child.name() == first)
+        .ok_or("it is not in the schema")?;
     *child = replaced(child, rest, leaf)?;
     let builder = Type::group_type_builder(info.name())
         .with_fields(fields)
         .with_id(info.has_id().then(|| info.id()))
         .with_logical_type(info.logical_type_ref().cloned())
         .with_converted_type(info.converted_type());
-    let builder = if info.has_repetition() { builder.with_repetition(info.repetition()) } else { builder };
-    builder.build().map(Arc::new).map_err(|error| error.to_string())
+    let builder = if info.has_repetition() {
+        builder.with_repetition(info.repetition())
+    } else {
+        builder
+    };
+    builder
+        .build()
+        .map(Arc::new)
+        .map_err(|error| error.to_string())
 }
 
 /// Encrypts or decrypts batches.
@@ -290,35 +399,55 @@ struct SealWork<E> {
 }
 
 impl<E: DocumentEngine> BatchWork for SealWork<E> {
-    async fn change(&self, job: &Arc<JobState>, batch: ReadBatch) -> Result<ChangedBatch, JobError> {
+    async fn change(
+        &self,
+        job: &Arc<JobState>,
+        batch: ReadBatch,
+    ) -> Result<ChangedBatch, JobError> {
         let (batch, leaf, pieces) = job.on_thread(batch, cut).await??;
         let mut results = Vec::with_capacity(pieces.len());
         for mut piece in pieces {
-            let result =
-                self.engine.convert(std::mem::take(&mut piece.payload)).await.map_err(|error| match error {
+            let result = self
+                .engine
+                .convert(std::mem::take(&mut piece.payload))
+                .await
+                .map_err(|error| match error {
                     EngineError::Unfit { value, why, .. } => {
-                        let at = piece.part_of(value).and_then(|(part, number)| leaf.row(part.first_row, number));
+                        let at = piece
+                            .part_of(value)
+                            .and_then(|(part, number)| leaf.row(part.first_row, number));
                         job.layout.value_error(&batch, at.unwrap_or(0), &why)
                     }
                     EngineError::Failed(why) => JobError::Engine(why),
                 })?;
             let divided = piece.divide(&result);
-            let divided =
-                divided.ok_or_else(|| JobError::Engine("a result has not as many values as the request".into()))?;
+            let divided = divided.ok_or_else(|| {
+                JobError::Engine("a result has not as many values as the request".into())
+            })?;
             results.extend(divided.into_iter().map(|(_, values)| values));
         }
         let new = self.columns.get(batch.column).cloned().flatten();
-        let new = new.ok_or_else(|| job.layout.column_invalid(batch.column, "it has no type in the output"))?;
-        job.on_thread((batch, leaf, results), move |job, (batch, leaf, results)| {
-            put_back(job, &new, batch, &leaf, &results)
-        })
+        let new = new.ok_or_else(|| {
+            job.layout
+                .column_invalid(batch.column, "it has no type in the output")
+        })?;
+        job.on_thread(
+            (batch, leaf, results),
+            move |job, (batch, leaf, results)| put_back(job, &new, batch, &leaf, &results),
+        )
         .await?
     }
 }
 
-fn cut(job: &JobState, batch: ReadBatch) -> Result<(ReadBatch, Leaf, Vec<sealwire_columns::Piece>), JobError> {
+fn cut(
+    job: &JobState,
+    batch: ReadBatch,
+) -> Result<(ReadBatch, Leaf, Vec<sealwire_columns::Piece>), JobError> {
     let data_type = job.layout.leaves[batch.column].plan.field.data_type();
-    let array = batch.values.to_arrow(data_type).map_err(|(at, what)| job.layout.value_error(&batch, at, what))?;
+    let array = batch
+        .values
+        .to_arrow(data_type)
+        .map_err(|(at, what)| job.layout.value_error(&batch, at, what))?;
     let leaf = Leaf::new(array);
     let pieces = Pieces::new(std::slice::from_ref(&leaf), 1, job.limits.batch_values_max).collect();
     Ok((batch, leaf, pieces))
@@ -340,7 +469,10 @@ fn check_rows(job: &JobState, batch: &ReadBatch, values: &Values) -> Result<(), 
         }
         row_bytes += values.value_bytes(at);
         if row_bytes > job.limits.record_bytes_max {
-            let what = format!("the result has more than {} bytes, which no job reads", job.limits.record_bytes_max);
+            let what = format!(
+                "the result has more than {} bytes, which no job reads",
+                job.limits.record_bytes_max
+            );
             return Err(job.layout.value_error(batch, at, &what));
         }
         at += 1;
@@ -357,14 +489,24 @@ fn put_back(
 ) -> Result<ChangedBatch, JobError> {
     let layout = &job.layout;
     let own = &layout.leaves[batch.column];
-    let array: ArrayRef = build(own.plan.path.text(), &new.data_type, leaf, results).map_err(|error| match error {
-        ColumnError::Unfit { row, found, data_type, .. } => {
-            layout.value_error(&batch, row, &format!("the result is {found}, which type {data_type} does not hold"))
-        }
-        error => layout.column_invalid(batch.column, &error.to_string()),
-    })?;
+    let array: ArrayRef = build(own.plan.path.text(), &new.data_type, leaf, results).map_err(
+        |error| match error {
+            ColumnError::Unfit {
+                row,
+                found,
+                data_type,
+                ..
+            } => layout.value_error(
+                &batch,
+                row,
+                &format!("the result is {found}, which type {data_type} does not hold"),
+            ),
+            error => layout.column_invalid(batch.column, &error.to_string()),
+        },
+    )?;
     let values = Values::empty(new.physical).like(&array, new.width);
-    let values = values.ok_or_else(|| layout.value_error(&batch, 0, "a result does not fit the column"))?;
+    let values =
+        values.ok_or_else(|| layout.value_error(&batch, 0, "a result does not fit the column"))?;
     if values.len() != batch.values.len() {
         return Err(layout.column_invalid(batch.column, "a result is null"));
     }
@@ -373,5 +515,10 @@ fn put_back(
     (0..values.len()).for_each(|_| counts.masked(own.kept, false));
     counts.nulls(own.kept, own.nulls(&batch.levels));
     layout.ledger.add(&counts);
-    Ok(ChangedBatch { column: batch.column, values, levels: batch.levels, permit: batch.permit })
+    Ok(ChangedBatch {
+        column: batch.column,
+        values,
+        levels: batch.levels,
+        permit: batch.permit,
+    })
 }

@@ -44,7 +44,10 @@ pub(super) struct FooterSummary {
 
 /// Reads a footer. Returns `None` if it is no struct in Thrift's compact protocol, or nests too deep.
 pub(super) fn footer_summary(footer: &[u8]) -> Option<FooterSummary> {
-    let mut reader = Compact { bytes: footer, structs: 0 };
+    let mut reader = Compact {
+        bytes: footer,
+        structs: 0,
+    };
     let mut summary = FooterSummary::default();
     reader.fields(0, &mut |reader, field, kind| {
         summary.is_encrypted |= field == ENCRYPTION_ALGORITHM;
@@ -69,7 +72,10 @@ pub(super) fn with_column_orders(mut end: Vec<u8>, orders: &Option<Vec<u8>>) -> 
     let footer = &end[footer_at..tail_at];
     // Positions before and after the header of the last field.
     let mut last = (COLUMN_ORDERS, 0, 0);
-    let mut reader = Compact { bytes: footer, structs: 0 };
+    let mut reader = Compact {
+        bytes: footer,
+        structs: 0,
+    };
     let mut at = 0;
     reader.fields(0, &mut |reader, field, kind| {
         let behind_header = footer.len() - reader.bytes.len();
@@ -132,8 +138,13 @@ pub(super) struct PageHeader {
 /// Reads a page's header. Returns the header and its length; `None` if the bytes do not hold a valid one.
 pub(super) fn page_header(bytes: &[u8]) -> Option<(PageHeader, usize)> {
     let mut reader = Compact { bytes, structs: 0 };
-    let mut header =
-        PageHeader { kind: -1, uncompressed_bytes: -1, compressed_bytes: -1, values: -1, ..PageHeader::default() };
+    let mut header = PageHeader {
+        kind: -1,
+        uncompressed_bytes: -1,
+        compressed_bytes: -1,
+        values: -1,
+        ..PageHeader::default()
+    };
     reader.fields(0, &mut |reader, field, kind| {
         let of = match (field, header.kind) {
             (1, _) => &mut header.kind,
@@ -234,7 +245,11 @@ impl<'a> Compact<'a> {
     /// Reads the type of a list's elements and their number.
     fn list(&mut self) -> Option<(u8, u64)> {
         let header = self.byte()?;
-        let count = if header >> 4 == 0xf { self.varint()? } else { u64::from(header >> 4) };
+        let count = if header >> 4 == 0xf {
+            self.varint()?
+        } else {
+            u64::from(header >> 4)
+        };
         if header & 0xf == STRUCT {
             self.structs = self.structs.saturating_add(count);
         }
@@ -343,13 +358,37 @@ mod tests {
     fn footers_are_summed_up_before_memory_is_taken() {
         // A schema of a root "ab", a group "cde" and two leaves "f" and "gh", then a list of 70 empty row groups.
         let element = |name: &[u8], children: u8| {
-            let rest: &[u8] = if children > 0 { &[0x15, children << 1, 0] } else { &[0] };
+            let rest: &[u8] = if children > 0 {
+                &[0x15, children << 1, 0]
+            } else {
+                &[0]
+            };
             [&[0x48, name.len() as u8], name, rest].concat()
         };
-        let schema = [element(b"ab", 1), element(b"cde", 2), element(b"f", 0), element(b"gh", 0)].concat();
-        let footer = [&[0x29, 0x4c], &schema[..], &[0x29, 0xfc, 70], &[0; 70], &[0]].concat();
+        let schema = [
+            element(b"ab", 1),
+            element(b"cde", 2),
+            element(b"f", 0),
+            element(b"gh", 0),
+        ]
+        .concat();
+        let footer = [
+            &[0x29, 0x4c],
+            &schema[..],
+            &[0x29, 0xfc, 70],
+            &[0; 70],
+            &[0],
+        ]
+        .concat();
         let path_bytes = 2 + 5 + 6 + 7;
-        assert_eq!(footer_summary(&footer), Some(FooterSummary { is_encrypted: false, structs: 74, path_bytes }));
+        assert_eq!(
+            footer_summary(&footer),
+            Some(FooterSummary {
+                is_encrypted: false,
+                structs: 74,
+                path_bytes
+            })
+        );
         // A list announces more than there is.
         assert_eq!(footer_summary(&footer[..footer.len() - 2]), None);
     }
@@ -357,7 +396,10 @@ mod tests {
     #[test]
     fn the_field_is_found_among_others() {
         // i32 1, list of two structs (bool, binary), binary, and the field 8 as an empty struct in a union.
-        let before = [0x15, 0x04, 0x19, 0x2c, 0x11, 0x18, 0x01, b'x', 0x00, 0x12, 0x00, 0x48, 0x02, b'a', b'b'];
+        let before = [
+            0x15, 0x04, 0x19, 0x2c, 0x11, 0x18, 0x01, b'x', 0x00, 0x12, 0x00, 0x48, 0x02, b'a',
+            b'b',
+        ];
         for (after, expected) in [
             (&[0x2c, 0x1c, 0x00, 0x00, 0x00][..], Some(true)),
             (&[0x0c, 0x10, 0x1c, 0x00, 0x00, 0x00], Some(true)),
@@ -367,9 +409,17 @@ mod tests {
             (&[0x28, 0xff, 0xff, 0xff, 0xff, 0x7f], None),
             (&[0x29, 0xf9, 0xff, 0xff, 0xff, 0x7f], None),
         ] {
-            assert_eq!(is_encrypted_in(&[&before[..], after].concat()), expected, "{after:02x?}");
+            assert_eq!(
+                is_encrypted_in(&[&before[..], after].concat()),
+                expected,
+                "{after:02x?}"
+            );
         }
-        assert_eq!(is_encrypted_in(&[0x19, 0x19].repeat(99)), None, "nested without end");
+        assert_eq!(
+            is_encrypted_in(&[0x19, 0x19].repeat(99)),
+            None,
+            "nested without end"
+        );
     }
 
     #[test]
@@ -378,13 +428,29 @@ mod tests {
         let schema = |groups: u8| {
             let count = u16::from(groups) + 1;
             let list = [0x29, 0xfc, (count & 0x7f) as u8 | 0x80, (count >> 7) as u8];
-            [&list[..], &[0x55, 0x02, 0x00].repeat(usize::from(groups)), &[0x00, 0x00]].concat()
+            [
+                &list[..],
+                &[0x55, 0x02, 0x00].repeat(usize::from(groups)),
+                &[0x00, 0x00],
+            ]
+            .concat()
         };
-        for (groups, expected) in [(0, Some(false)), (1, Some(false)), (128, Some(false)), (129, None), (255, None)] {
+        for (groups, expected) in [
+            (0, Some(false)),
+            (1, Some(false)),
+            (128, Some(false)),
+            (129, None),
+            (255, None),
+        ] {
             assert_eq!(is_encrypted_in(&schema(groups)), expected, "{groups}");
         }
         // Many siblings are one level.
-        let siblings = [&[0x29, 0xfc, 0xc9, 0x01, 0x55, 0x90, 0x03, 0x00][..], &[0; 200], &[0x00]].concat();
+        let siblings = [
+            &[0x29, 0xfc, 0xc9, 0x01, 0x55, 0x90, 0x03, 0x00][..],
+            &[0; 200],
+            &[0x00],
+        ]
+        .concat();
         assert_eq!(is_encrypted_in(&siblings), Some(false));
     }
 
@@ -392,10 +458,17 @@ mod tests {
     fn bloom_filters_have_the_length_of_their_header_and_bits() {
         // The number of bytes, and the three unions with an empty struct each.
         let rest = [0x1c, 0x1c, 0, 0, 0x1c, 0x1c, 0, 0, 0x1c, 0x1c, 0, 0, 0];
-        for (number, expected) in
-            [(&[0x15, 0x40][..], Some(15 + 32)), (&[0x15, 0x3f], None), (&[0x16, 0x40], None), (&[0x25, 0x40], None)]
-        {
-            assert_eq!(bloom_filter_len(&[number, &rest[..], &[9; 40]].concat()), expected, "{number:02x?}");
+        for (number, expected) in [
+            (&[0x15, 0x40][..], Some(15 + 32)),
+            (&[0x15, 0x3f], None),
+            (&[0x16, 0x40], None),
+            (&[0x25, 0x40], None),
+        ] {
+            assert_eq!(
+                bloom_filter_len(&[number, &rest[..], &[9; 40]].concat()),
+                expected,
+                "{number:02x?}"
+            );
         }
         assert_eq!(bloom_filter_len(&[]), None);
     }
@@ -417,18 +490,37 @@ mod tests {
             (Some(vec![3; 16]), with(&sixteen)),
             (None, footer(&[&text[..], &[0x00]].concat())),
         ] {
-            assert_eq!(with_column_orders(before.clone(), &orders), Some(expected), "{orders:?}");
+            assert_eq!(
+                with_column_orders(before.clone(), &orders),
+                Some(expected),
+                "{orders:?}"
+            );
         }
-        let no_footer = [footer(&[0x68, 0x01, b'x', 0]), footer(&[0x78, 0x01]), b"\xff\0\0\0PAR1".to_vec(), vec![0; 3]];
+        let no_footer = [
+            footer(&[0x68, 0x01, b'x', 0]),
+            footer(&[0x78, 0x01]),
+            b"\xff\0\0\0PAR1".to_vec(),
+            vec![0; 3],
+        ];
         for end in no_footer {
-            assert_eq!(with_column_orders(end.clone(), &Some(vec![1])), None, "{end:02x?}");
+            assert_eq!(
+                with_column_orders(end.clone(), &Some(vec![1])),
+                None,
+                "{end:02x?}"
+            );
         }
     }
 
     #[test]
     fn page_headers_are_read() {
         let header = |kind, values, level_bytes| {
-            Some(PageHeader { kind, uncompressed_bytes: 100, compressed_bytes: 50, values, level_bytes })
+            Some(PageHeader {
+                kind,
+                uncompressed_bytes: 100,
+                compressed_bytes: 50,
+                values,
+                level_bytes,
+            })
         };
         // Type, uncompressed and compressed size.
         let sizes = |kind: u8| [0x15, kind << 1, 0x15, 0xc8, 0x01, 0x15, 0x64];
@@ -436,12 +528,25 @@ mod tests {
         for (bytes, expected) in [
             // Data with a number of values, encodings, and statistics with a text.
             (
-                with(0, &[0x2c, 0x15, 0x0e, 0x15, 0, 0x15, 0, 0x15, 0, 0x1c, 0x18, 1, b'x', 0, 0, 0]),
+                with(
+                    0,
+                    &[
+                        0x2c, 0x15, 0x0e, 0x15, 0, 0x15, 0, 0x15, 0, 0x1c, 0x18, 1, b'x', 0, 0, 0,
+                    ],
+                ),
                 header(0, 7, (0, 0)),
             ),
-            (with(2, &[0x4c, 0x15, 0x06, 0x15, 0, 0x11, 0, 0]), header(2, 3, (0, 0))),
             (
-                with(3, &[0x5c, 0x15, 0x08, 0x15, 0, 0x15, 8, 0x15, 0, 0x15, 4, 0x15, 2, 0x12, 0, 0]),
+                with(2, &[0x4c, 0x15, 0x06, 0x15, 0, 0x11, 0, 0]),
+                header(2, 3, (0, 0)),
+            ),
+            (
+                with(
+                    3,
+                    &[
+                        0x5c, 0x15, 0x08, 0x15, 0, 0x15, 8, 0x15, 0, 0x15, 4, 0x15, 2, 0x12, 0, 0,
+                    ],
+                ),
                 header(3, 4, (2, 1)),
             ),
             // Without the struct of its kind, and with that of another.

@@ -5,12 +5,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::builder::{BinaryBuilder, Decimal128Builder, FixedSizeBinaryBuilder, StringBuilder};
+use arrow_array::builder::{
+    BinaryBuilder, Decimal128Builder, FixedSizeBinaryBuilder, StringBuilder,
+};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    ArrowPrimitiveType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
-    Int64Type, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType, UInt8Type, UInt16Type,
-    UInt32Type, UInt64Type,
+    ArrowPrimitiveType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type,
+    Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{Array, ArrayRef, BooleanArray, PrimitiveArray};
 use arrow_schema::{DataType, TimeUnit};
@@ -55,7 +57,8 @@ pub(super) fn read(
     let (definitions, repetitions) = (Some(&mut levels.definitions), Some(&mut levels.repetitions));
     macro_rules! read {
         ($reader:expr, $values:expr) => {{
-            let (records, _, entries) = $reader.read_records(records, definitions, repetitions, $values)?;
+            let (records, _, entries) =
+                $reader.read_records(records, definitions, repetitions, $values)?;
             Ok((records, entries))
         }};
     }
@@ -66,14 +69,24 @@ pub(super) fn read(
         (ColumnReader::Int96ColumnReader(reader), Values::Int96(values)) => read!(reader, values),
         (ColumnReader::FloatColumnReader(reader), Values::Float(values)) => read!(reader, values),
         (ColumnReader::DoubleColumnReader(reader), Values::Double(values)) => read!(reader, values),
-        (ColumnReader::ByteArrayColumnReader(reader), Values::Bytes(values)) => read!(reader, values),
-        (ColumnReader::FixedLenByteArrayColumnReader(reader), Values::Fixed(values)) => read!(reader, values),
-        _ => Err(ParquetError::General("the values are of another type than the column".to_owned())),
+        (ColumnReader::ByteArrayColumnReader(reader), Values::Bytes(values)) => {
+            read!(reader, values)
+        }
+        (ColumnReader::FixedLenByteArrayColumnReader(reader), Values::Fixed(values)) => {
+            read!(reader, values)
+        }
+        _ => Err(ParquetError::General(
+            "the values are of another type than the column".to_owned(),
+        )),
     }
 }
 
 /// Writes entries.
-pub(super) fn write(writer: &mut ColumnWriter<'_>, values: &Values, levels: &Levels) -> Result<(), ParquetError> {
+pub(super) fn write(
+    writer: &mut ColumnWriter<'_>,
+    values: &Values,
+    levels: &Levels,
+) -> Result<(), ParquetError> {
     let definitions = Some(&levels.definitions[..]).filter(|levels| !levels.is_empty());
     let repetitions = Some(&levels.repetitions[..]).filter(|levels| !levels.is_empty());
     match (writer, values) {
@@ -101,12 +114,19 @@ pub(super) fn write(writer: &mut ColumnWriter<'_>, values: &Values, levels: &Lev
         (ColumnWriter::FixedLenByteArrayColumnWriter(writer), Values::Fixed(values)) => {
             writer.write_batch(values, definitions, repetitions)?;
         }
-        _ => return Err(ParquetError::General("the values are of another type than the column".to_owned())),
+        _ => {
+            return Err(ParquetError::General(
+                "the values are of another type than the column".to_owned(),
+            ));
+        }
     }
     Ok(())
 }
 
-fn primitives<T: ArrowPrimitiveType>(values: impl Iterator<Item = T::Native>, data_type: &DataType) -> ArrayRef {
+fn primitives<T: ArrowPrimitiveType>(
+    values: impl Iterator<Item = T::Native>,
+    data_type: &DataType,
+) -> ArrayRef {
     Arc::new(PrimitiveArray::<T>::from_iter_values(values).with_data_type(data_type.clone()))
 }
 
@@ -132,7 +152,8 @@ fn detached<'v>(values: impl Iterator<Item = &'v [u8]> + Clone) -> impl Iterator
 fn decimal(bytes: &[u8]) -> Option<i128> {
     let negative = bytes.first().is_some_and(|first| *first >= 0x80);
     let mut wide = if negative { [0xff; 16] } else { [0; 16] };
-    wide.get_mut(16_usize.checked_sub(bytes.len())?..)?.copy_from_slice(bytes);
+    wide.get_mut(16_usize.checked_sub(bytes.len())?..)?
+        .copy_from_slice(bytes);
     Some(i128::from_be_bytes(wide))
 }
 
@@ -215,10 +236,14 @@ impl Values {
     /// Returns the values with memory of their own, which they share with nothing else.
     pub(super) fn detached(self) -> Self {
         match self {
-            Self::Bytes(values) => Self::Bytes(detached(values.iter().map(ByteArray::data)).collect()),
-            Self::Fixed(values) => {
-                Self::Fixed(detached(values.iter().map(|value| value.data())).map(FixedLenByteArray::from).collect())
+            Self::Bytes(values) => {
+                Self::Bytes(detached(values.iter().map(ByteArray::data)).collect())
             }
+            Self::Fixed(values) => Self::Fixed(
+                detached(values.iter().map(|value| value.data()))
+                    .map(FixedLenByteArray::from)
+                    .collect(),
+            ),
             other => other,
         }
     }
@@ -228,19 +253,35 @@ impl Values {
         const TYPE: &str = "its Parquet type cannot be masked";
         Ok(match (self, data_type) {
             (Self::Bool(values), DataType::Boolean) => Arc::new(BooleanArray::from(values.clone())),
-            (Self::Float(values), DataType::Float32) => primitives::<Float32Type>(values.iter().copied(), data_type),
-            (Self::Double(values), DataType::Float64) => primitives::<Float64Type>(values.iter().copied(), data_type),
+            (Self::Float(values), DataType::Float32) => {
+                primitives::<Float32Type>(values.iter().copied(), data_type)
+            }
+            (Self::Double(values), DataType::Float64) => {
+                primitives::<Float64Type>(values.iter().copied(), data_type)
+            }
             (Self::Int32(values), _) => {
                 let values = values.iter().copied();
                 match data_type {
-                    DataType::Int8 => primitives::<Int8Type>(values.map(|value| value as i8), data_type),
-                    DataType::Int16 => primitives::<Int16Type>(values.map(|value| value as i16), data_type),
+                    DataType::Int8 => {
+                        primitives::<Int8Type>(values.map(|value| value as i8), data_type)
+                    }
+                    DataType::Int16 => {
+                        primitives::<Int16Type>(values.map(|value| value as i16), data_type)
+                    }
                     DataType::Int32 => primitives::<Int32Type>(values, data_type),
-                    DataType::UInt8 => primitives::<UInt8Type>(values.map(|value| value as u8), data_type),
-                    DataType::UInt16 => primitives::<UInt16Type>(values.map(|value| value as u16), data_type),
-                    DataType::UInt32 => primitives::<UInt32Type>(values.map(|value| value as u32), data_type),
+                    DataType::UInt8 => {
+                        primitives::<UInt8Type>(values.map(|value| value as u8), data_type)
+                    }
+                    DataType::UInt16 => {
+                        primitives::<UInt16Type>(values.map(|value| value as u16), data_type)
+                    }
+                    DataType::UInt32 => {
+                        primitives::<UInt32Type>(values.map(|value| value as u32), data_type)
+                    }
                     DataType::Date32 => primitives::<Date32Type>(values, data_type),
-                    DataType::Decimal128(..) => primitives::<Decimal128Type>(values.map(i128::from), data_type),
+                    DataType::Decimal128(..) => {
+                        primitives::<Decimal128Type>(values.map(i128::from), data_type)
+                    }
                     _ => return Err((0, TYPE)),
                 }
             }
@@ -248,8 +289,12 @@ impl Values {
                 let values = values.iter().copied();
                 match data_type {
                     DataType::Int64 => primitives::<Int64Type>(values, data_type),
-                    DataType::UInt64 => primitives::<UInt64Type>(values.map(|value| value as u64), data_type),
-                    DataType::Decimal128(..) => primitives::<Decimal128Type>(values.map(i128::from), data_type),
+                    DataType::UInt64 => {
+                        primitives::<UInt64Type>(values.map(|value| value as u64), data_type)
+                    }
+                    DataType::Decimal128(..) => {
+                        primitives::<Decimal128Type>(values.map(i128::from), data_type)
+                    }
                     DataType::Timestamp(TimeUnit::Millisecond, _) => {
                         primitives::<TimestampMillisecondType>(values, data_type)
                     }
@@ -263,30 +308,41 @@ impl Values {
                 }
             }
             (Self::Int96(values), DataType::Timestamp(TimeUnit::Nanosecond, _)) => {
-                let instants = values.iter().enumerate().map(|(at, value)| instant(value).ok_or((at, OUT_OF_RANGE)));
+                let instants = values
+                    .iter()
+                    .enumerate()
+                    .map(|(at, value)| instant(value).ok_or((at, OUT_OF_RANGE)));
                 let instants = instants.collect::<Result<Vec<_>, _>>()?;
                 primitives::<TimestampNanosecondType>(instants.into_iter(), data_type)
             }
             (Self::Bytes(values), DataType::Utf8) => {
                 let mut builder = StringBuilder::with_capacity(values.len(), self.bytes());
                 for (at, value) in values.iter().enumerate() {
-                    builder.append_value(std::str::from_utf8(value.data()).map_err(|_| (at, "it is not UTF-8"))?);
+                    builder.append_value(
+                        std::str::from_utf8(value.data()).map_err(|_| (at, "it is not UTF-8"))?,
+                    );
                 }
                 Arc::new(builder.finish())
             }
             (Self::Bytes(values), DataType::Binary) => {
                 let mut builder = BinaryBuilder::with_capacity(values.len(), self.bytes());
-                values.iter().for_each(|value| builder.append_value(value.data()));
+                values
+                    .iter()
+                    .for_each(|value| builder.append_value(value.data()));
                 Arc::new(builder.finish())
             }
             (Self::Fixed(values), DataType::FixedSizeBinary(width)) => {
                 let mut builder = FixedSizeBinaryBuilder::with_capacity(values.len(), *width);
                 for (at, value) in values.iter().enumerate() {
-                    builder.append_value(value.data()).map_err(|_| (at, "it has another length than its type"))?;
+                    builder
+                        .append_value(value.data())
+                        .map_err(|_| (at, "it has another length than its type"))?;
                 }
                 Arc::new(builder.finish())
             }
-            (Self::Bytes(values), DataType::Decimal128(..)) => decimals(values.iter().map(ByteArray::data), data_type)?,
+            (Self::Bytes(values), DataType::Decimal128(..)) => {
+                decimals(values.iter().map(ByteArray::data), data_type)?
+            }
             (Self::Fixed(values), DataType::Decimal128(..)) => {
                 decimals(values.iter().map(|value| value.data()), data_type)?
             }
@@ -296,16 +352,26 @@ impl Values {
 
     /// Returns texts; values that are no UTF-8 are empty texts.
     pub(super) fn to_texts(&self) -> Option<ArrayRef> {
-        let Self::Bytes(values) = self else { return None };
+        let Self::Bytes(values) = self else {
+            return None;
+        };
         let mut builder = StringBuilder::with_capacity(values.len(), self.bytes());
-        values.iter().for_each(|value| builder.append_value(std::str::from_utf8(value.data()).unwrap_or("")));
+        values.iter().for_each(|value| {
+            builder.append_value(std::str::from_utf8(value.data()).unwrap_or(""))
+        });
         Some(Arc::new(builder.finish()))
     }
 
     /// Puts the values that are no UTF-8 back among the texts made from the others. `present` tells which values are there.
     pub(super) fn restore_binary(&mut self, originals: &Self, present: impl Fn(usize) -> bool) {
-        let (Self::Bytes(values), Self::Bytes(originals)) = (self, originals) else { return };
-        let places = originals.iter().enumerate().filter(|(at, _)| present(*at)).map(|(_, original)| original);
+        let (Self::Bytes(values), Self::Bytes(originals)) = (self, originals) else {
+            return;
+        };
+        let places = originals
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| present(*at))
+            .map(|(_, original)| original);
         for (value, original) in values.iter_mut().zip(places) {
             if std::str::from_utf8(original.data()).is_err() {
                 *value = original.clone();
@@ -318,12 +384,19 @@ impl Values {
     pub(super) fn like(&self, array: &ArrayRef, width: i32) -> Option<Self> {
         macro_rules! numbers {
             ($type:ty, $as:ty) => {
-                array.as_primitive::<$type>().iter().flatten().map(|value| value as $as).collect()
+                array
+                    .as_primitive::<$type>()
+                    .iter()
+                    .flatten()
+                    .map(|value| value as $as)
+                    .collect()
             };
         }
         let decimals = || array.as_primitive::<Decimal128Type>().iter().flatten();
         Some(match (self, array.data_type()) {
-            (Self::Bool(_), DataType::Boolean) => Self::Bool(array.as_boolean().iter().flatten().collect()),
+            (Self::Bool(_), DataType::Boolean) => {
+                Self::Bool(array.as_boolean().iter().flatten().collect())
+            }
             (Self::Float(_), DataType::Float32) => Self::Float(numbers!(Float32Type, f32)),
             (Self::Double(_), DataType::Float64) => Self::Double(numbers!(Float64Type, f64)),
             (Self::Int32(_), data_type) => Self::Int32(match data_type {
@@ -334,21 +407,36 @@ impl Values {
                 DataType::UInt16 => numbers!(UInt16Type, i32),
                 DataType::UInt32 => numbers!(UInt32Type, i32),
                 DataType::Date32 => numbers!(Date32Type, i32),
-                DataType::Decimal128(..) => decimals().map(|value| value.try_into().ok()).collect::<Option<_>>()?,
+                DataType::Decimal128(..) => decimals()
+                    .map(|value| value.try_into().ok())
+                    .collect::<Option<_>>()?,
                 _ => return None,
             }),
             (Self::Int64(_), data_type) => Self::Int64(match data_type {
                 DataType::Int64 => numbers!(Int64Type, i64),
                 DataType::UInt64 => numbers!(UInt64Type, i64),
-                DataType::Timestamp(TimeUnit::Millisecond, _) => numbers!(TimestampMillisecondType, i64),
-                DataType::Timestamp(TimeUnit::Microsecond, _) => numbers!(TimestampMicrosecondType, i64),
-                DataType::Timestamp(TimeUnit::Nanosecond, _) => numbers!(TimestampNanosecondType, i64),
-                DataType::Decimal128(..) => decimals().map(|value| value.try_into().ok()).collect::<Option<_>>()?,
+                DataType::Timestamp(TimeUnit::Millisecond, _) => {
+                    numbers!(TimestampMillisecondType, i64)
+                }
+                DataType::Timestamp(TimeUnit::Microsecond, _) => {
+                    numbers!(TimestampMicrosecondType, i64)
+                }
+                DataType::Timestamp(TimeUnit::Nanosecond, _) => {
+                    numbers!(TimestampNanosecondType, i64)
+                }
+                DataType::Decimal128(..) => decimals()
+                    .map(|value| value.try_into().ok())
+                    .collect::<Option<_>>()?,
                 _ => return None,
             }),
-            (Self::Int96(_), DataType::Timestamp(TimeUnit::Nanosecond, _)) => {
-                Self::Int96(array.as_primitive::<TimestampNanosecondType>().iter().flatten().map(int96).collect())
-            }
+            (Self::Int96(_), DataType::Timestamp(TimeUnit::Nanosecond, _)) => Self::Int96(
+                array
+                    .as_primitive::<TimestampNanosecondType>()
+                    .iter()
+                    .flatten()
+                    .map(int96)
+                    .collect(),
+            ),
             (Self::Bytes(_), DataType::Utf8) => {
                 let array = array.as_string::<i32>();
                 Self::Bytes(shared(array.value_data(), array.value_offsets(), array))
@@ -357,12 +445,18 @@ impl Values {
                 let array = array.as_binary::<i32>();
                 Self::Bytes(shared(array.value_data(), array.value_offsets(), array))
             }
-            (Self::Bytes(_), DataType::Decimal128(..)) => {
-                Self::Bytes(decimals().map(|value| ByteArray::from(shortest(value).to_vec())).collect())
-            }
+            (Self::Bytes(_), DataType::Decimal128(..)) => Self::Bytes(
+                decimals()
+                    .map(|value| ByteArray::from(shortest(value).to_vec()))
+                    .collect(),
+            ),
             (Self::Fixed(_), DataType::FixedSizeBinary(_)) => {
                 let values = array.as_fixed_size_binary().iter().flatten();
-                Self::Fixed(values.map(|value| FixedLenByteArray::from(value.to_vec())).collect())
+                Self::Fixed(
+                    values
+                        .map(|value| FixedLenByteArray::from(value.to_vec()))
+                        .collect(),
+                )
             }
             (Self::Fixed(_), DataType::Decimal128(..)) => {
                 let wide = |value: i128| -> Option<FixedLenByteArray> {
@@ -404,11 +498,17 @@ fn shortest(value: i128) -> Vec<u8> {
 
 /// Returns the values of an array that are not null. They share one buffer.
 fn shared(data: &[u8], offsets: &[i32], array: &dyn Array) -> Vec<ByteArray> {
-    let (first, last) = (offsets.first().copied().unwrap_or(0), offsets.last().copied().unwrap_or(0));
+    let (first, last) = (
+        offsets.first().copied().unwrap_or(0),
+        offsets.last().copied().unwrap_or(0),
+    );
     let buffer = Bytes::copy_from_slice(&data[first as usize..last as usize]);
     let rows = (0..array.len()).filter(|row| array.is_valid(*row));
     rows.map(|row| {
-        let (start, end) = ((offsets[row] - first) as usize, (offsets[row + 1] - first) as usize);
+        let (start, end) = (
+            (offsets[row] - first) as usize,
+            (offsets[row + 1] - first) as usize,
+        );
         ByteArray::from(buffer.slice(start..end))
     })
     .collect()
@@ -416,7 +516,9 @@ fn shared(data: &[u8], offsets: &[i32], array: &dyn Array) -> Vec<ByteArray> {
 
 /// Returns an instant as nanoseconds since 1970. `None` if it is out of their range.
 fn instant(value: &Int96) -> Option<i64> {
-    let [low, high, day] = value.data() else { return None };
+    let [low, high, day] = value.data() else {
+        return None;
+    };
     let nanoseconds = i64::try_from(u64::from(*high) << 32 | u64::from(*low)).ok()?;
     let days = i64::from(*day) - JULIAN_1970;
     i64::try_from(i128::from(days) * i128::from(NANOSECONDS_PER_DAY) + i128::from(nanoseconds)).ok()
@@ -436,11 +538,27 @@ mod tests {
 
     #[test]
     fn decimals_keep_their_number_in_both_forms() {
-        for value in [0, 1, -1, 127, 128, -128, -129, 255, 256, i64::MAX.into(), i64::MIN.into(), i128::MAX, i128::MIN]
-        {
+        for value in [
+            0,
+            1,
+            -1,
+            127,
+            128,
+            -128,
+            -129,
+            255,
+            256,
+            i64::MAX.into(),
+            i64::MIN.into(),
+            i128::MAX,
+            i128::MIN,
+        ] {
             let short = shortest(value);
             assert_eq!(decimal(&short), Some(value));
-            assert!(short.len() == 1 || decimal(&short[1..]) != Some(value), "{value}");
+            assert!(
+                short.len() == 1 || decimal(&short[1..]) != Some(value),
+                "{value}"
+            );
         }
         assert_eq!(decimal(&[0; 17]), None);
         assert_eq!(decimal(&[]), Some(0));

@@ -26,7 +26,9 @@ pub(crate) fn verify(
     progress: &Progress,
 ) -> Result<LeakReport, JobError> {
     // All passes read what was opened.
-    let open = |input: &Input| source::open(input, progress.job_stop()).map(|opened| (input.name(), opened));
+    let open = |input: &Input| {
+        source::open(input, progress.job_stop()).map(|opened| (input.name(), opened))
+    };
     let (source, target) = (open(source)?, open(target)?);
     let bytes = source.1.len() + target.1.len();
     for pass in 1.. {
@@ -48,37 +50,59 @@ fn originals(
     progress: &Progress,
 ) -> Result<(), JobError> {
     let plan = Arc::clone(check.plan());
-    each_text(input, check, limits, progress, |layout, column, check, text| {
-        let (leaf, Some(text)) = (&layout.leaves[column].plan, text) else { return };
-        let rule = match leaf.decision {
-            LeafDecision::Rule(rule) => Some(rule),
-            LeafDecision::Kinds => plan.kind_rule(text).filter(|rule| !plan.keeps(*rule)),
-            LeafDecision::Keep => None,
-        };
-        if let Some(rule) = rule {
-            let field = check.field(leaf.path.text(), rule);
-            check.original(field, text);
-        }
-    })
+    each_text(
+        input,
+        check,
+        limits,
+        progress,
+        |layout, column, check, text| {
+            let (leaf, Some(text)) = (&layout.leaves[column].plan, text) else {
+                return;
+            };
+            let rule = match leaf.decision {
+                LeafDecision::Rule(rule) => Some(rule),
+                LeafDecision::Kinds => plan.kind_rule(text).filter(|rule| !plan.keeps(*rule)),
+                LeafDecision::Keep => None,
+            };
+            if let Some(rule) = rule {
+                let field = check.field(leaf.path.text(), rule);
+                check.original(field, text);
+            }
+        },
+    )
 }
 
 /// Checks the values of the target.
-fn seen(input: &(String, SourceFile), check: &mut Check, limits: Limits, progress: &Progress) -> Result<(), JobError> {
+fn seen(
+    input: &(String, SourceFile),
+    check: &mut Check,
+    limits: Limits,
+    progress: &Progress,
+) -> Result<(), JobError> {
     let mut numbers: Vec<Option<Vec<usize>>> = Vec::new();
-    each_text(input, check, limits, progress, |layout, column, check, text| {
-        let name = layout.leaves[column].plan.path.text();
-        let Some(text) = text else {
-            let why = match layout.is_readable(column) {
-                true => "some of its values are not UTF-8".to_owned(),
-                false => format!("its type {} cannot be read", layout.leaves[column].plan.field.data_type()),
+    each_text(
+        input,
+        check,
+        limits,
+        progress,
+        |layout, column, check, text| {
+            let name = layout.leaves[column].plan.path.text();
+            let Some(text) = text else {
+                let why = match layout.is_readable(column) {
+                    true => "some of its values are not UTF-8".to_owned(),
+                    false => format!(
+                        "its type {} cannot be read",
+                        layout.leaves[column].plan.field.data_type()
+                    ),
+                };
+                check.skip(name, &why);
+                return;
             };
-            check.skip(name, &why);
-            return;
-        };
-        numbers.resize(layout.leaves.len(), None);
-        let numbers = numbers[column].get_or_insert_with(|| check.fields_named(name));
-        check.seen(name, numbers, text);
-    })
+            numbers.resize(layout.leaves.len(), None);
+            let numbers = numbers[column].get_or_insert_with(|| check.fields_named(name));
+            check.seen(name, numbers, text);
+        },
+    )
 }
 
 /// Calls `met` with every value of a file, as text. `None` stands for binary values that are no UTF-8, and once for a column of
@@ -91,7 +115,12 @@ fn each_text(
     mut met: impl FnMut(&Layout, usize, &mut Check, Option<&str>),
 ) -> Result<(), JobError> {
     let metadata = source::read_metadata(name, file)?;
-    let layout = Layout::new(name.clone(), Arc::clone(check.plan()), metadata, super::is_masked)?;
+    let layout = Layout::new(
+        name.clone(),
+        Arc::clone(check.plan()),
+        metadata,
+        super::is_masked,
+    )?;
     let (length, file) = (file.len(), Arc::new(file.clone()));
     let mut text = Vec::new();
     for column in (0..layout.leaves.len()).filter(|column| !layout.is_readable(*column)) {
@@ -99,10 +128,21 @@ fn each_text(
     }
     for (at, group) in layout.metadata.row_groups().iter().enumerate() {
         for column in (0..layout.leaves.len()).filter(|column| layout.is_readable(*column)) {
-            let chunk = ChunkRows { layout: &layout, source: &file, group, column, first_row: 0, limits };
+            let chunk = ChunkRows {
+                layout: &layout,
+                source: &file,
+                group,
+                column,
+                first_row: 0,
+                limits,
+            };
             chunk.read_all(|batch| {
                 let leaf = &layout.leaves[column];
-                let data_type = if leaf.is_binary_text { &DataType::Binary } else { leaf.plan.field.data_type() };
+                let data_type = if leaf.is_binary_text {
+                    &DataType::Binary
+                } else {
+                    leaf.plan.field.data_type()
+                };
                 let array = batch.values.to_arrow(data_type);
                 let array = array.map_err(|(_, what)| layout.column_invalid(column, what))?;
                 each_value(&Leaf::new(array), |_, value| {

@@ -49,7 +49,11 @@ impl Write for Output<'_> {
             return Ok(bytes.len());
         }
         // A chunk that is copied can be large.
-        let written = self.progress.job_stop().check().and_then(|()| self.unfinished.write(bytes));
+        let written = self
+            .progress
+            .job_stop()
+            .check()
+            .and_then(|()| self.unfinished.write(bytes));
         match written {
             Ok(()) => {
                 self.bytes += bytes.len() as u64;
@@ -83,11 +87,31 @@ pub(super) fn write_file(
     mut parts: mpsc::Receiver<ColumnPart<ChangedBatch>>,
     progress: &Progress,
 ) -> WrittenFile {
-    let mut output = Output { unfinished, progress, error: None, bytes: 0, end: None };
-    let mut copy = Copy { source, layout, parts: &mut parts, progress };
+    let mut output = Output {
+        unfinished,
+        progress,
+        error: None,
+        bytes: 0,
+        end: None,
+    };
+    let mut copy = Copy {
+        source,
+        layout,
+        parts: &mut parts,
+        progress,
+    };
     let outcome = copy.file(&mut output);
-    let Output { unfinished, error: own, bytes, .. } = output;
-    WrittenFile { unfinished, bytes, outcome: outcome.map_err(|error| own.unwrap_or(error)) }
+    let Output {
+        unfinished,
+        error: own,
+        bytes,
+        ..
+    } = output;
+    WrittenFile {
+        unfinished,
+        bytes,
+        outcome: outcome.map_err(|error| own.unwrap_or(error)),
+    }
 }
 
 struct Copy<'a> {
@@ -104,7 +128,8 @@ impl Copy<'_> {
         let failed = |error: ParquetError| layout.invalid(&error.to_string());
         let schema = layout.output.columns.root_schema_ptr();
         let properties = Arc::new(properties(layout));
-        let mut writer = SerializedFileWriter::new(&mut *output, schema, properties).map_err(failed)?;
+        let mut writer =
+            SerializedFileWriter::new(&mut *output, schema, properties).map_err(failed)?;
         for (at, group) in metadata.row_groups().iter().enumerate() {
             let mut rows = writer.next_row_group().map_err(failed)?;
             for (column, chunk) in group.columns().iter().enumerate() {
@@ -115,10 +140,12 @@ impl Copy<'_> {
                 } else {
                     check_pages(self.source, chunk)
                         .map_err(|error| layout.column_invalid(column, &error.to_string()))?;
-                    let close = close_result(metadata, self.source, (at, column)).map_err(failed)?;
+                    let close =
+                        close_result(metadata, self.source, (at, column)).map_err(failed)?;
                     rows.append_column(self.source, close).map_err(failed)?;
                 }
-                self.progress.add(u64::try_from(chunk.compressed_size()).unwrap_or(0), 0);
+                self.progress
+                    .add(u64::try_from(chunk.compressed_size()).unwrap_or(0), 0);
             }
             rows.close().map_err(failed)?;
             self.progress.add(0, group.num_rows() as u64);
@@ -141,8 +168,15 @@ impl Copy<'_> {
         (group, column): (usize, usize),
     ) -> Result<(), JobError> {
         let failed = |error: ParquetError| self.layout.column_invalid(column, &error.to_string());
-        let Some(ColumnPart::End) = self.parts.blocking_recv() else { return Err(JobError::Stopped) };
-        let compression = self.layout.metadata.row_group(group).column(column).compression();
+        let Some(ColumnPart::End) = self.parts.blocking_recv() else {
+            return Err(JobError::Stopped);
+        };
+        let compression = self
+            .layout
+            .metadata
+            .row_group(group)
+            .column(column)
+            .compression();
         let chunk = ColumnChunkMetaData::builder(self.layout.output.columns.column(column));
         let chunk = chunk.set_compression(compression).build().map_err(failed)?;
         let close = ColumnCloseResult {
@@ -164,7 +198,10 @@ impl Copy<'_> {
     ) -> Result<(), JobError> {
         let failed = |error: ParquetError| self.layout.column_invalid(column, &error.to_string());
         let writer = rows.next_column().map_err(failed)?;
-        let mut writer = writer.ok_or_else(|| self.layout.column_invalid(column, "it has no place in the output"))?;
+        let mut writer = writer.ok_or_else(|| {
+            self.layout
+                .column_invalid(column, "it has no place in the output")
+        })?;
         loop {
             match self.parts.blocking_recv() {
                 Some(ColumnPart::Batch(batch)) if batch.column == column => {
@@ -189,7 +226,8 @@ fn close_result(
     let (start, length) = chunk.byte_range();
     // Some writers state no place of data pages if there are none. Moved with the chunk, it would be outside of the file.
     if u64::try_from(chunk.data_page_offset()).is_ok_and(|data| data < start) {
-        let end = i64::try_from(start + length).map_err(|error| ParquetError::General(error.to_string()))?;
+        let end = i64::try_from(start + length)
+            .map_err(|error| ParquetError::General(error.to_string()))?;
         chunk = chunk.into_builder().set_data_page_offset(end).build()?;
     }
     let index = metadata.page_index();
@@ -198,8 +236,12 @@ fn close_result(
         rows_written: rows.num_rows() as u64,
         bloom_filter: Sbbf::read_from_column_chunk(&chunk, source)?,
         metadata: chunk,
-        column_index: index.and_then(|index| index.column_index(group, column)).cloned(),
-        offset_index: index.and_then(|index| index.offset_index(group, column)).cloned(),
+        column_index: index
+            .and_then(|index| index.column_index(group, column))
+            .cloned(),
+        offset_index: index
+            .and_then(|index| index.offset_index(group, column))
+            .cloned(),
     })
 }
 
@@ -209,20 +251,24 @@ fn column_orders(layout: &Layout) -> Option<Vec<u8>> {
     let file = layout.metadata.file_metadata();
     let stated = file.column_orders()?;
     let columns = layout.output.columns.columns();
-    let orders = columns.iter().zip(stated).enumerate().map(|(at, (column, stated))| {
-        let own = ColumnOrder::column_order_for_type(
-            column.logical_type_ref(),
-            column.converted_type(),
-            column.physical_type(),
-        );
-        match if layout.is_changed(at) { own } else { *stated } {
-            ColumnOrder::TYPE_DEFINED_ORDER(_) => 1,
-            ColumnOrder::IEEE_754_TOTAL_ORDER => 2,
-            ColumnOrder::INT96_TIMESTAMP_ORDER => 3,
-            // Readers ignore the statistics of a column whose order they do not know.
-            ColumnOrder::UNDEFINED | ColumnOrder::UNKNOWN => UNKNOWN_ORDER,
-        }
-    });
+    let orders = columns
+        .iter()
+        .zip(stated)
+        .enumerate()
+        .map(|(at, (column, stated))| {
+            let own = ColumnOrder::column_order_for_type(
+                column.logical_type_ref(),
+                column.converted_type(),
+                column.physical_type(),
+            );
+            match if layout.is_changed(at) { own } else { *stated } {
+                ColumnOrder::TYPE_DEFINED_ORDER(_) => 1,
+                ColumnOrder::IEEE_754_TOTAL_ORDER => 2,
+                ColumnOrder::INT96_TIMESTAMP_ORDER => 3,
+                // Readers ignore the statistics of a column whose order they do not know.
+                ColumnOrder::UNDEFINED | ColumnOrder::UNKNOWN => UNKNOWN_ORDER,
+            }
+        });
     Some(orders.collect())
 }
 
@@ -230,7 +276,9 @@ fn column_orders(layout: &Layout) -> Option<Vec<u8>> {
 fn properties(layout: &Layout) -> WriterProperties {
     let metadata = &layout.metadata;
     let file = metadata.file_metadata();
-    let has_offset_index = metadata.page_index().is_some_and(|index| index.has_offset_indexes());
+    let has_offset_index = metadata
+        .page_index()
+        .is_some_and(|index| index.has_offset_indexes());
     let mut properties = WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
         .set_key_value_metadata(layout.output.key_values.clone())
@@ -241,24 +289,41 @@ fn properties(layout: &Layout) -> WriterProperties {
         properties = properties.set_created_by(created_by.to_owned());
     }
     for column in layout.changed_columns() {
-        let chunks = || metadata.row_groups().iter().map(move |group| group.column(column));
-        let Some(first) = chunks().next() else { continue };
+        let chunks = || {
+            metadata
+                .row_groups()
+                .iter()
+                .map(move |group| group.column(column))
+        };
+        let Some(first) = chunks().next() else {
+            continue;
+        };
         let path = first.column_path().clone();
         let any = |is: fn(&ColumnChunkMetaData) -> bool| chunks().any(is);
-        let has_column_index = (0..metadata.num_row_groups())
-            .any(|group| metadata.page_index().is_some_and(|index| index.column_index(group, column).is_some()));
+        let has_column_index = (0..metadata.num_row_groups()).any(|group| {
+            metadata
+                .page_index()
+                .is_some_and(|index| index.column_index(group, column).is_some())
+        });
         properties = properties
             .set_column_compression(path.clone(), first.compression())
             .set_column_encoding(path.clone(), Encoding::PLAIN);
         if layout.output.indexing != Indexing::Kept {
             let is_usual = layout.output.indexing == Indexing::Usual;
-            let statistics = if is_usual { EnabledStatistics::Chunk } else { EnabledStatistics::None };
+            let statistics = if is_usual {
+                EnabledStatistics::Chunk
+            } else {
+                EnabledStatistics::None
+            };
             properties = properties
                 .set_column_dictionary_enabled(path.clone(), is_usual)
                 .set_column_statistics_enabled(path, statistics);
             continue;
         }
-        let statistics = match (has_column_index && has_offset_index, any(|chunk| chunk.statistics().is_some())) {
+        let statistics = match (
+            has_column_index && has_offset_index,
+            any(|chunk| chunk.statistics().is_some()),
+        ) {
             (true, _) => EnabledStatistics::Page,
             (false, true) => EnabledStatistics::Chunk,
             (false, false) => EnabledStatistics::None,
@@ -267,18 +332,28 @@ fn properties(layout: &Layout) -> WriterProperties {
             .set_column_dictionary_enabled(path.clone(), any(has_dictionary))
             .set_column_statistics_enabled(path.clone(), statistics);
         if any(|chunk| chunk.bloom_filter_offset().is_some()) {
-            let values = chunks().map(|chunk| chunk.num_values().max(1) as u64).max().unwrap_or(1);
+            let values = chunks()
+                .map(|chunk| chunk.num_values().max(1) as u64)
+                .max()
+                .unwrap_or(1);
             properties = properties
                 .set_column_bloom_filter_enabled(path.clone(), true)
                 .set_column_bloom_filter_max_ndv(path, values.min(BLOOM_VALUES_MAX));
         }
     }
-    properties.set_bloom_filter_for_dictionary_encoded_chunks(true).build()
+    properties
+        .set_bloom_filter_for_dictionary_encoded_chunks(true)
+        .build()
 }
 
 fn has_dictionary(chunk: &ColumnChunkMetaData) -> bool {
     chunk.dictionary_page_offset().is_some()
-        || chunk.encodings().any(|encoding| matches!(encoding, Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY))
+        || chunk.encodings().any(|encoding| {
+            matches!(
+                encoding,
+                Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY
+            )
+        })
 }
 
 /// Returns the order of rows within row groups that still holds: up to the first masked column. Row groups of different
@@ -286,11 +361,15 @@ fn has_dictionary(chunk: &ColumnChunkMetaData) -> bool {
 fn sorting(layout: &Layout) -> Option<Vec<SortingColumn>> {
     let groups = layout.metadata.row_groups();
     let first = groups.first()?.sorting_columns()?;
-    if groups.iter().any(|group| group.sorting_columns() != Some(first)) {
+    if groups
+        .iter()
+        .any(|group| group.sorting_columns() != Some(first))
+    {
         return None;
     }
     let is_kept = |order: &&SortingColumn| {
-        usize::try_from(order.column_idx).is_ok_and(|column| column < layout.leaves.len() && !layout.is_changed(column))
+        usize::try_from(order.column_idx)
+            .is_ok_and(|column| column < layout.leaves.len() && !layout.is_changed(column))
     };
     let kept: Vec<SortingColumn> = first.iter().take_while(is_kept).cloned().collect();
     (!kept.is_empty()).then_some(kept)

@@ -84,7 +84,9 @@ impl KindScope {
             ("S" | "E" | "I", _) => Self::Values,
             // Booleans, dates, durations, bit strings, points, and the server's own types.
             ("B" | "D" | "T" | "V" | "G" | "Z", _)
-            | (_, "int2" | "float4" | "float8" | "uuid" | "macaddr" | "macaddr8") => Self::NoneNeeded,
+            | (_, "int2" | "float4" | "float8" | "uuid" | "macaddr" | "macaddr8") => {
+                Self::NoneNeeded
+            }
             _ => Self::Unseen,
         }
     }
@@ -133,7 +135,11 @@ impl Table {
     /// Returns the columns for COPY, in parentheses. Without columns to copy, a row is an empty line, and there is no list.
     pub(crate) fn column_list(&self) -> String {
         let names: Vec<String> = self.copied().map(|column| quoted(&column.name)).collect();
-        if names.is_empty() { String::new() } else { format!("({})", names.join(", ")) }
+        if names.is_empty() {
+            String::new()
+        } else {
+            format!("({})", names.join(", "))
+        }
     }
 }
 
@@ -176,20 +182,33 @@ impl Catalog {
         }
         Self::columns(&query(client, source, COLUMNS).await?, &by_oid, &mut tables);
         for row in &query(client, source, PARENTS).await? {
-            if let (Some(at), Some(parent)) = (by_oid.get(&row.get::<_, i64>(0)), by_oid.get(&row.get::<_, i64>(1))) {
+            if let (Some(at), Some(parent)) = (
+                by_oid.get(&row.get::<_, i64>(0)),
+                by_oid.get(&row.get::<_, i64>(1)),
+            ) {
                 tables[*at].parents.push(*parent);
             }
         }
         Self::uniques(&query(client, source, UNIQUES).await?, &by_oid, &mut tables);
-        Self::foreign_keys(&query(client, source, FOREIGN_KEYS).await?, &by_oid, &mut tables);
+        Self::foreign_keys(
+            &query(client, source, FOREIGN_KEYS).await?,
+            &by_oid,
+            &mut tables,
+        );
         let views = query(client, source, VIEWS).await?;
         let sequences = Self::sequences(client, source).await?;
-        Ok(Self { tables, sequences, views: views.iter().map(|row| row.get(0)).collect() })
+        Ok(Self {
+            tables,
+            sequences,
+            views: views.iter().map(|row| row.get(0)).collect(),
+        })
     }
 
     fn columns(rows: &[Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
         for row in rows {
-            let Some(at) = by_oid.get(&row.get::<_, i64>(0)) else { continue };
+            let Some(at) = by_oid.get(&row.get::<_, i64>(0)) else {
+                continue;
+            };
             let base: String = row.get(5);
             let modifier: i32 = row.get(6);
             let class = match base.as_str() {
@@ -217,25 +236,43 @@ impl Catalog {
 
     fn uniques(rows: &[Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
         for row in rows {
-            let Some(at) = by_oid.get(&row.get::<_, i64>(0)) else { continue };
-            tables[*at].uniques.push(Unique { name: row.get(1), columns: row.get(2) });
+            let Some(at) = by_oid.get(&row.get::<_, i64>(0)) else {
+                continue;
+            };
+            tables[*at].uniques.push(Unique {
+                name: row.get(1),
+                columns: row.get(2),
+            });
         }
     }
 
     fn foreign_keys(rows: &[Row], by_oid: &HashMap<i64, usize>, tables: &mut [Table]) {
         let name_of = |table: &Table, number: &i16| {
-            table.columns.iter().find(|column| column.number == *number).map(|column| column.name.clone())
+            table
+                .columns
+                .iter()
+                .find(|column| column.number == *number)
+                .map(|column| column.name.clone())
         };
         for row in rows {
-            let (Some(at), Some(to)) = (by_oid.get(&row.get::<_, i64>(0)), by_oid.get(&row.get::<_, i64>(2))) else {
+            let (Some(at), Some(to)) = (
+                by_oid.get(&row.get::<_, i64>(0)),
+                by_oid.get(&row.get::<_, i64>(2)),
+            ) else {
                 continue;
             };
             let (from_keys, to_keys): (Vec<i16>, Vec<i16>) = (row.get(3), row.get(4));
             let foreign_key = ForeignKey {
                 name: row.get(1),
-                columns: from_keys.iter().filter_map(|number| name_of(&tables[*at], number)).collect(),
+                columns: from_keys
+                    .iter()
+                    .filter_map(|number| name_of(&tables[*at], number))
+                    .collect(),
                 to: (tables[*to].schema.clone(), tables[*to].name.clone()),
-                to_columns: to_keys.iter().filter_map(|number| name_of(&tables[*to], number)).collect(),
+                to_columns: to_keys
+                    .iter()
+                    .filter_map(|number| name_of(&tables[*to], number))
+                    .collect(),
             };
             tables[*at].foreign_keys.push(foreign_key);
         }
@@ -248,18 +285,31 @@ impl Catalog {
              WHERE c.relkind = 'S' AND {OURS} AND {NO_EXTENSION} ORDER BY 1"
         );
         let mut sequences = Vec::new();
-        for row in client.query(&sql, &[]).await.map_err(|error| source.error(&error))? {
+        for row in client
+            .query(&sql, &[])
+            .await
+            .map_err(|error| source.error(&error))?
+        {
             let name: String = row.get(0);
-            let state = client.query_one(&format!("SELECT last_value, is_called FROM {name}"), &[]).await;
+            let state = client
+                .query_one(&format!("SELECT last_value, is_called FROM {name}"), &[])
+                .await;
             let state = state.map_err(|error| source.error(&error))?;
-            sequences.push(Sequence { name, last_value: state.get(0), is_called: state.get(1) });
+            sequences.push(Sequence {
+                name,
+                last_value: state.get(0),
+                is_called: state.get(1),
+            });
         }
         Ok(sequences)
     }
 }
 
 async fn query(client: &Client, source: &Endpoint, sql: &str) -> Result<Vec<Row>, JobError> {
-    client.query(sql, &[]).await.map_err(|error| source.error(&error))
+    client
+        .query(sql, &[])
+        .await
+        .map_err(|error| source.error(&error))
 }
 
 /// Columns of all tables. A domain is resolved to its base type; the modifier of the domain gives the limit.
@@ -276,8 +326,7 @@ const COLUMNS: &str = "\
     JOIN pg_catalog.pg_type t ON t.oid = b.base AND t.typtype <> 'd' \
     WHERE a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attrelid, a.attnum";
 
-const PARENTS: &str =
-    "SELECT inhrelid::bigint, inhparent::bigint FROM pg_catalog.pg_inherits ORDER BY inhrelid, inhseqno";
+const PARENTS: &str = "SELECT inhrelid::bigint, inhparent::bigint FROM pg_catalog.pg_inherits ORDER BY inhrelid, inhseqno";
 
 /// Unique and exclusion indexes, including columns that an index's expressions or conditions use.
 const UNIQUES: &str = "\

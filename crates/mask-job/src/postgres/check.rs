@@ -12,8 +12,7 @@ use crate::plan::Plan;
 const CARD_DIGITS: usize = 16;
 const CARD_DIGITS_FREE_MIN: usize = 6;
 
-const UNIQUE_FUNCTIONS: &str =
-    "fpe, email, phone, card, iban, mac, hash, or date_shift(days=...) keep values apart; or keep the column";
+const UNIQUE_FUNCTIONS: &str = "fpe, email, phone, card, iban, mac, hash, or date_shift(days=...) keep values apart; or keep the column";
 
 /// Returns an error with all findings at once, so that an operator can fix them together.
 pub(crate) fn check(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
@@ -28,21 +27,32 @@ pub(crate) fn check(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
             foreign_key(catalog, table, key, plan, &mut findings);
         }
     }
-    if findings.is_empty() { Ok(()) } else { Err(JobError::Plan(findings.join("\n"))) }
+    if findings.is_empty() {
+        Ok(())
+    } else {
+        Err(JobError::Plan(findings.join("\n")))
+    }
 }
 
 /// Returns an error if a rule names no column.
 pub(crate) fn reject_missing(catalog: &Catalog, plan: &Plan) -> Result<(), JobError> {
     let missing = missing(catalog, plan);
-    if missing.is_empty() { Ok(()) } else { Err(JobError::Plan(missing.join("\n"))) }
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(JobError::Plan(missing.join("\n")))
+    }
 }
 
 fn rule_of(table: &Table, column: &str, plan: &Plan) -> Option<usize> {
-    plan.column_rule(&[&table.schema, &table.name, column]).filter(|rule| !plan.keeps(*rule))
+    plan.column_rule(&[&table.schema, &table.name, column])
+        .filter(|rule| !plan.keeps(*rule))
 }
 
 fn function_of<'p>(table: &Table, column: &str, plan: &'p Plan) -> Option<&'p Function> {
-    rule_of(table, column, plan).and_then(|rule| plan.rules().get(rule)).map(|rule| &rule.function)
+    rule_of(table, column, plan)
+        .and_then(|rule| plan.rules().get(rule))
+        .map(|rule| &rule.function)
 }
 
 /// Returns messages for rules that name no column. Each rule is checked alone, since an earlier rule can apply to all
@@ -71,8 +81,10 @@ fn unnamed(catalog: &Catalog, plan: &Plan, findings: &mut Vec<String>) {
         return;
     }
     let columns = catalog.tables.iter().flat_map(|table| {
-        let unnamed =
-            table.copied().filter(|column| plan.column_rule(&[&table.schema, &table.name, &column.name]).is_none());
+        let unnamed = table.copied().filter(|column| {
+            plan.column_rule(&[&table.schema, &table.name, &column.name])
+                .is_none()
+        });
         unnamed.map(|column| format!("{}.{}", table.title(), column.name))
     });
     let columns: Vec<String> = columns.collect();
@@ -81,7 +93,11 @@ fn unnamed(catalog: &Catalog, plan: &Plan, findings: &mut Vec<String>) {
     }
     let shown = columns[..columns.len().min(UNKNOWN_LISTED_MAX)].join(", ");
     let more = columns.len().saturating_sub(UNKNOWN_LISTED_MAX);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
     findings.push(format!(
         "no rule names {shown}{more}; name each in a rule (mask = \"keep\" keeps it) or say unknown = \"keep\""
     ));
@@ -89,13 +105,19 @@ fn unnamed(catalog: &Catalog, plan: &Plan, findings: &mut Vec<String>) {
 
 fn columns(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
     for column in &table.columns {
-        let Some(rule) = rule_of(table, &column.name, plan) else { continue };
+        let Some(rule) = rule_of(table, &column.name, plan) else {
+            continue;
+        };
         let field = format!("{}.{}", table.title(), column.name);
         if column.is_generated {
-            findings.push(format!("{field} is computed from other columns: mask those, and name no rule for it"));
+            findings.push(format!(
+                "{field} is computed from other columns: mask those, and name no rule for it"
+            ));
         }
         if column.is_not_null && plan.name(rule) == "null" {
-            findings.push(format!("{field} is NOT NULL, and null would empty it: use redact or fixed(...)"));
+            findings.push(format!(
+                "{field} is NOT NULL, and null would empty it: use redact or fixed(...)"
+            ));
         }
     }
 }
@@ -103,9 +125,15 @@ fn columns(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
 /// Finds columns that a table inherits from one where they are masked, and that no rule names: rows of the heir would stay
 /// as they are, though a query of the parent shows them.
 fn inherited(catalog: &Catalog, table: &Table, plan: &Plan, findings: &mut Vec<String>) {
-    for parent in table.parents.iter().filter_map(|at| catalog.tables.get(*at)) {
+    for parent in table
+        .parents
+        .iter()
+        .filter_map(|at| catalog.tables.get(*at))
+    {
         for column in &table.columns {
-            let is_unnamed = plan.column_rule(&[&table.schema, &table.name, &column.name]).is_none();
+            let is_unnamed = plan
+                .column_rule(&[&table.schema, &table.name, &column.name])
+                .is_none();
             if is_unnamed && rule_of(parent, &column.name, plan).is_some() {
                 findings.push(format!(
                     "{}.{name} is inherited from {}, where {name} is masked, and no rule names it: name it, too (mask = \"keep\" \
@@ -123,7 +151,9 @@ fn uniques(table: &Table, plan: &Plan, findings: &mut Vec<String>) {
     let mut told = BTreeSet::new();
     for unique in &table.uniques {
         for column in &unique.columns {
-            let Some(function) = function_of(table, column, plan) else { continue };
+            let Some(function) = function_of(table, column, plan) else {
+                continue;
+            };
             if !keeps_apart(function) && told.insert(column.clone()) {
                 findings.push(format!(
                     "{}.{column} must stay unique ({}), and {function} may give two values the same mask: \
@@ -157,19 +187,36 @@ pub(crate) fn keeps_apart(function: &Function) -> bool {
 /// Returns the value of argument `name` in a function's text.
 fn setting<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let (_, arguments) = text.split_once('(')?;
-    arguments.trim_end_matches(')').split(',').find_map(|it| it.trim().strip_prefix(name)?.strip_prefix('='))
+    arguments
+        .trim_end_matches(')')
+        .split(',')
+        .find_map(|it| it.trim().strip_prefix(name)?.strip_prefix('='))
 }
 
-fn foreign_key(catalog: &Catalog, table: &Table, key: &ForeignKey, plan: &Plan, findings: &mut Vec<String>) {
+fn foreign_key(
+    catalog: &Catalog,
+    table: &Table,
+    key: &ForeignKey,
+    plan: &Plan,
+    findings: &mut Vec<String>,
+) {
     let (schema, name) = &key.to;
-    let Some(to) = catalog.tables.iter().find(|other| (&other.schema, &other.name) == (schema, name)) else { return };
+    let Some(to) = catalog
+        .tables
+        .iter()
+        .find(|other| (&other.schema, &other.name) == (schema, name))
+    else {
+        return;
+    };
     for (from_column, to_column) in key.columns.iter().zip(&key.to_columns) {
         let from = function_of(table, from_column, plan);
         let referenced = function_of(to, to_column, plan);
         if from == referenced && from.is_none_or(|function| function.subject().is_none()) {
             continue;
         }
-        let said = |function: Option<&Function>| function.map_or("kept".to_owned(), |it| format!("masked by {it}"));
+        let said = |function: Option<&Function>| {
+            function.map_or("kept".to_owned(), |it| format!("masked by {it}"))
+        };
         findings.push(format!(
             "{}.{from_column} refers to {}.{to_column} ({}), but the one is {} and the other {}: \
              give both the same function and domain, without a subject",

@@ -47,7 +47,9 @@ pub struct Database {
 
 impl fmt::Debug for Database {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Database").field("url", &self.url).finish_non_exhaustive()
+        f.debug_struct("Database")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
     }
 }
 
@@ -77,19 +79,29 @@ impl Endpoint {
         let bad = |what: &str| JobError::Plan(format!("{whence}: {what}"));
         // The parser's own message can contain parts of the URL, and so a password that should not be in the URL.
         let config = options.url.parse::<Config>();
-        let mut config = config.map_err(|_| bad("the URL is none such as postgres://user@host:5432/database"))?;
+        let mut config = config
+            .map_err(|_| bad("the URL is none such as postgres://user@host:5432/database"))?;
         if config.get_password().is_some() {
-            return Err(bad("the URL must not hold the password: name a password file"));
+            return Err(bad(
+                "the URL must not hold the password: name a password file",
+            ));
         }
-        if config.get_user().is_none() || config.get_dbname().is_none() || config.get_hosts().len() != 1 {
-            return Err(bad("the URL must name a user, a database and one host or socket folder"));
+        if config.get_user().is_none()
+            || config.get_dbname().is_none()
+            || config.get_hosts().len() != 1
+        {
+            return Err(bad(
+                "the URL must name a user, a database and one host or socket folder",
+            ));
         }
         let is_tcp = matches!(config.get_hosts()[0], Host::Tcp(_));
         if is_tcp && options.plain && !is_loopback(&config.get_hosts()[0]) {
             return Err(bad("a connection without TLS is for this machine only"));
         }
         if is_tcp && !options.plain && options.ca.is_none() {
-            return Err(bad("TLS needs the authority's certificates (ca) to check the server's"));
+            return Err(bad(
+                "TLS needs the authority's certificates (ca) to check the server's",
+            ));
         }
         let password = match &options.password_file {
             None => options.password.clone(),
@@ -101,10 +113,22 @@ impl Endpoint {
         if let Some(password) = &password {
             config.password(password);
         }
-        config.ssl_mode(if is_tcp && !options.plain { SslMode::Require } else { SslMode::Disable });
-        config.application_name("sealwire mask").connect_timeout(CONNECT_MAX);
+        config.ssl_mode(if is_tcp && !options.plain {
+            SslMode::Require
+        } else {
+            SslMode::Disable
+        });
+        config
+            .application_name("sealwire mask")
+            .connect_timeout(CONNECT_MAX);
         let connector = connector(&options, whence)?;
-        Ok(Self { whence, options, config, password, connector })
+        Ok(Self {
+            whence,
+            options,
+            config,
+            password,
+            connector,
+        })
     }
 
     /// Connects. Names in statements are resolved in `pg_catalog` only.
@@ -130,7 +154,10 @@ impl Endpoint {
                    SET bytea_output = 'hex'; SET extra_float_digits = 1; SET row_security = off; \
                    SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; \
                    SET synchronize_seqscans = off; SET search_path = ''; SET standard_conforming_strings = on";
-        client.batch_execute(set).await.map_err(|error| self.error(&error))?;
+        client
+            .batch_execute(set)
+            .await
+            .map_err(|error| self.error(&error))?;
         Ok(Connection { client, link })
     }
 
@@ -139,7 +166,9 @@ impl Endpoint {
     /// # Errors
     /// [`JobError::Plan`] says what to do.
     pub async fn reject_unknown_encoding(&self, client: &Client) -> Result<(), JobError> {
-        let row = client.query_one("SELECT pg_catalog.current_setting('server_encoding')", &[]).await;
+        let row = client
+            .query_one("SELECT pg_catalog.current_setting('server_encoding')", &[])
+            .await;
         if row.map_err(|error| self.error(&error))?.get::<_, &str>(0) != "SQL_ASCII" {
             return Ok(());
         }
@@ -150,7 +179,10 @@ impl Endpoint {
     /// Converts an error of this database, without the values that it can contain.
     #[must_use]
     pub fn error(&self, error: &tokio_postgres::Error) -> JobError {
-        JobError::Postgres { whence: self.whence, said: described(error) }
+        JobError::Postgres {
+            whence: self.whence,
+            said: described(error),
+        }
     }
 
     /// Sets the environment for a PostgreSQL program that connects to this database.
@@ -159,14 +191,30 @@ impl Endpoint {
             Host::Tcp(name) => PathBuf::from(name),
             Host::Unix(folder) => folder.clone(),
         };
-        for name in ["PGHOSTADDR", "PGSERVICE", "PGOPTIONS", "PGTARGETSESSIONATTRS"] {
+        for name in [
+            "PGHOSTADDR",
+            "PGSERVICE",
+            "PGOPTIONS",
+            "PGTARGETSESSIONATTRS",
+        ] {
             command.env_remove(name);
         }
-        command.env("PGHOST", host).env("PGUSER", self.config.get_user().unwrap_or_default());
-        command.env("PGPORT", self.config.get_ports().first().unwrap_or(&5432).to_string());
-        command.env("PGDATABASE", self.config.get_dbname().unwrap_or_default());
         command
-            .env("PGSSLMODE", if self.options.ca.is_some() && !self.options.plain { "verify-full" } else { "disable" });
+            .env("PGHOST", host)
+            .env("PGUSER", self.config.get_user().unwrap_or_default());
+        command.env(
+            "PGPORT",
+            self.config.get_ports().first().unwrap_or(&5432).to_string(),
+        );
+        command.env("PGDATABASE", self.config.get_dbname().unwrap_or_default());
+        command.env(
+            "PGSSLMODE",
+            if self.options.ca.is_some() && !self.options.plain {
+                "verify-full"
+            } else {
+                "disable"
+            },
+        );
         if matches!(self.config.get_hosts()[0], Host::Unix(_)) {
             command.env("PGSSLMODE", "disable");
         }
@@ -219,39 +267,57 @@ fn raising_function(error: &DbError) -> Option<String> {
     let context = error.where_().unwrap_or_default();
     // The first line is about the innermost code, such as `PL/pgSQL function touch() line 1 at RAISE`. The lines of a COPY
     // quote values.
-    if let Some((name, _)) = context.strip_prefix("PL/pgSQL function ").and_then(|rest| rest.split_once(')')) {
+    if let Some((name, _)) = context
+        .strip_prefix("PL/pgSQL function ")
+        .and_then(|rest| rest.split_once(')'))
+    {
         return Some(format!("function {name})"));
     }
-    let is_code = |line: &str| ["PL/", "SQL function", "SQL statement"].iter().any(|start| line.starts_with(start));
-    let is_raised = error.code().code().starts_with("P0") || error.routine() == Some("exec_stmt_raise");
+    let is_code = |line: &str| {
+        ["PL/", "SQL function", "SQL statement"]
+            .iter()
+            .any(|start| line.starts_with(start))
+    };
+    let is_raised =
+        error.code().code().starts_with("P0") || error.routine() == Some("exec_stmt_raise");
     (is_raised || context.lines().any(is_code)).then(|| "a function of the database".to_owned())
 }
 
 fn is_loopback(host: &Host) -> bool {
     match host {
         Host::Tcp(name) => {
-            name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+            name == "localhost"
+                || name
+                    .parse::<std::net::IpAddr>()
+                    .is_ok_and(|address| address.is_loopback())
         }
         Host::Unix(_) => true,
     }
 }
 
 fn connector(options: &Database, whence: &'static str) -> Result<MakeRustlsConnect, JobError> {
-    let bad = |path: &Path, what: &str| JobError::Plan(format!("{whence}: {}: {what}", path.display()));
+    let bad =
+        |path: &Path, what: &str| JobError::Plan(format!("{whence}: {}: {what}", path.display()));
     let mut roots = RootCertStore::empty();
     if let Some(path) = &options.ca {
         for certificate in certificates(path, &bad)? {
-            roots.add(certificate).map_err(|_| bad(path, "holds what is no certificate"))?;
+            roots
+                .add(certificate)
+                .map_err(|_| bad(path, "holds what is no certificate"))?;
         }
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| JobError::Plan(format!("{whence}: {error}")))?.with_root_certificates(roots);
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder
+        .map_err(|error| JobError::Plan(format!("{whence}: {error}")))?
+        .with_root_certificates(roots);
     let config = match (&options.client_certificate, &options.client_key) {
         (Some(certificate), Some(key)) => {
             let chain = certificates(certificate, &bad)?;
             let pem = std::fs::read(key).map_err(JobError::io(key))?;
-            let private = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| bad(key, "is no unencrypted PEM key"))?;
+            let private = PrivateKeyDer::from_pem_slice(&pem)
+                .map_err(|_| bad(key, "is no unencrypted PEM key"))?;
             let config = builder.with_client_auth_cert(chain, private);
             config.map_err(|_| bad(key, "does not belong to the client certificate"))?
         }
@@ -260,8 +326,14 @@ fn connector(options: &Database, whence: &'static str) -> Result<MakeRustlsConne
     Ok(MakeRustlsConnect::new(config))
 }
 
-fn certificates(path: &Path, bad: &impl Fn(&Path, &str) -> JobError) -> Result<Vec<CertificateDer<'static>>, JobError> {
+fn certificates(
+    path: &Path,
+    bad: &impl Fn(&Path, &str) -> JobError,
+) -> Result<Vec<CertificateDer<'static>>, JobError> {
     let pem = std::fs::read(path).map_err(JobError::io(path))?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    found.ok().filter(|found| !found.is_empty()).ok_or_else(|| bad(path, "holds no PEM certificate"))
+    found
+        .ok()
+        .filter(|found| !found.is_empty())
+        .ok_or_else(|| bad(path, "holds no PEM certificate"))
 }

@@ -52,13 +52,20 @@ pub(crate) struct CopiedTable {
 }
 
 /// Copies one table.
-pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows) -> Result<CopiedTable, JobError> {
+pub(crate) async fn table<E: Engine>(
+    run: Arc<Run<E>>,
+    table: Table,
+    rows: Rows,
+) -> Result<CopiedTable, JobError> {
     // Closed when the copy ends early, so that the rest of the table is not read.
     let connection = run.source.connect_scoped().await?;
     let reader = &connection.client;
     begin(reader, &run.source, &run.snapshot).await?;
     let writer = target::connect_writer(&run.target).await?;
-    writer.batch_execute("BEGIN").await.map_err(|error| run.target.error(&error))?;
+    writer
+        .batch_execute("BEGIN")
+        .await
+        .map_err(|error| run.target.error(&error))?;
 
     let columns = table.column_list();
     // COPY of a table's name gives no rows of inheriting tables, and calls no function of its owner.
@@ -98,23 +105,49 @@ pub(crate) async fn table<E: Engine>(run: Arc<Run<E>>, table: Table, rows: Rows)
     let (read, ()) = tokio::try_join!(reading, writing)?;
     let (rows, bytes_in, bytes_out) = (target.rows, target.bytes_in, target.bytes_out);
     if read != rows {
-        let said = format!("{}: {read} rows were read, and {rows} arrived", table.title());
-        return Err(JobError::Postgres { whence: "target", said });
+        let said = format!(
+            "{}: {read} rows were read, and {rows} arrived",
+            table.title()
+        );
+        return Err(JobError::Postgres {
+            whence: "target",
+            said,
+        });
     }
-    writer.batch_execute("COMMIT").await.map_err(|error| run.target.error(&error))?;
+    writer
+        .batch_execute("COMMIT")
+        .await
+        .map_err(|error| run.target.error(&error))?;
     let (title, sql, is_partitioned) = (table.title(), table.sql(), table.is_partitioned);
-    Ok(CopiedTable { title, sql, is_partitioned, rows, bytes_in, bytes_out })
+    Ok(CopiedTable {
+        title,
+        sql,
+        is_partitioned,
+        rows,
+        bytes_in,
+        bytes_out,
+    })
 }
 
 /// Starts a transaction that uses the shared snapshot.
-pub(crate) async fn begin(client: &Client, source: &Endpoint, snapshot: &str) -> Result<(), JobError> {
-    client.batch_execute(ONLY_TABLES).await.map_err(|error| source.error(&error))?;
+pub(crate) async fn begin(
+    client: &Client,
+    source: &Endpoint,
+    snapshot: &str,
+) -> Result<(), JobError> {
+    client
+        .batch_execute(ONLY_TABLES)
+        .await
+        .map_err(|error| source.error(&error))?;
     let sql = format!(
         "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{}'; SET LOCAL lock_timeout = '{}'",
         snapshot.replace('\'', ""),
         super::source::LOCK_TIMEOUT
     );
-    client.batch_execute(&sql).await.map_err(|error| source.error(&error))
+    client
+        .batch_execute(&sql)
+        .await
+        .map_err(|error| source.error(&error))
 }
 
 /// Returns the next row of consecutive COPYs.
@@ -130,8 +163,15 @@ async fn next_row(
         {
             return row.map(Some).map_err(|error| source.error(&error));
         }
-        let Some(sql) = statements.next() else { return Ok(None) };
-        *stream = Some(Box::pin(client.copy_out(&sql).await.map_err(|error| source.error(&error))?));
+        let Some(sql) = statements.next() else {
+            return Ok(None);
+        };
+        *stream = Some(Box::pin(
+            client
+                .copy_out(&sql)
+                .await
+                .map_err(|error| source.error(&error))?,
+        ));
     }
 }
 
@@ -153,7 +193,10 @@ async fn read(
         // Each message should be one row, but the code checks for the newline nevertheless.
         buffer.extend_from_slice(&message.unwrap_or_default());
         if buffer.len() > limits.record_bytes_max.max(limits.chunk_bytes * 2) {
-            return Err(JobError::Plan(format!("a row is longer than {} bytes", limits.record_bytes_max)));
+            return Err(JobError::Plan(format!(
+                "a row is longer than {} bytes",
+                limits.record_bytes_max
+            )));
         }
         if !is_last && (buffer.len() < limits.chunk_bytes || buffer.last() != Some(&b'\n')) {
             continue;
@@ -210,23 +253,42 @@ impl CopyTarget<'_> {
         let (mut sink, rows) = match self.sink.take() {
             Some(open) => open,
             None => {
-                let sink = self.client.copy_in(&self.into).await.map_err(|error| self.error(&error))?;
+                let sink = self
+                    .client
+                    .copy_in(&self.into)
+                    .await
+                    .map_err(|error| self.error(&error))?;
                 (Box::pin(sink), 0)
             }
         };
         self.bytes += bytes.len() as u64;
-        sink.send(Bytes::from(bytes)).await.map_err(|error| self.error(&error))?;
+        sink.send(Bytes::from(bytes))
+            .await
+            .map_err(|error| self.error(&error))?;
         self.sink = Some((sink, rows + records));
-        if self.bytes >= COPY_BYTES { self.end().await } else { Ok(()) }
+        if self.bytes >= COPY_BYTES {
+            self.end().await
+        } else {
+            Ok(())
+        }
     }
 
     async fn end(&mut self) -> Result<(), JobError> {
-        let Some((mut sink, rows)) = self.sink.take() else { return Ok(()) };
+        let Some((mut sink, rows)) = self.sink.take() else {
+            return Ok(());
+        };
         self.bytes = 0;
-        let copied = sink.as_mut().finish().await.map_err(|error| self.error(&error))?;
+        let copied = sink
+            .as_mut()
+            .finish()
+            .await
+            .map_err(|error| self.error(&error))?;
         if copied != rows {
             let said = format!("{}: {copied} of {rows} rows arrived", self.table.title());
-            return Err(JobError::Postgres { whence: "target", said });
+            return Err(JobError::Postgres {
+                whence: "target",
+                said,
+            });
         }
         self.rows += rows;
         Ok(())
@@ -235,7 +297,11 @@ impl CopyTarget<'_> {
     /// Converts an error and adds the row number. The server's text about the row is omitted, since it can contain
     /// values.
     fn error(&self, error: &Error) -> JobError {
-        let Some((line, column)) = error.as_db_error().and_then(|said| said.where_()).and_then(place) else {
+        let Some((line, column)) = error
+            .as_db_error()
+            .and_then(|said| said.where_())
+            .and_then(place)
+        else {
             return self.endpoint.error(error);
         };
         let code = error.code().map_or("", |code| code.code());
@@ -244,7 +310,12 @@ impl CopyTarget<'_> {
         } else {
             format!("the target: {}", described(error))
         };
-        JobError::Row { table: self.table.title(), column, row: self.rows + line, what }
+        JobError::Row {
+            table: self.table.title(),
+            column,
+            row: self.rows + line,
+            what,
+        }
     }
 }
 
@@ -253,7 +324,10 @@ fn place(context: &str) -> Option<(u64, String)> {
     let (_, rest) = context.split_once(", line ")?;
     let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
     let rest = &rest[digits.len()..];
-    let column = rest.strip_prefix(", column ").and_then(|rest| rest.split(": ").next()).unwrap_or("(any)");
+    let column = rest
+        .strip_prefix(", column ")
+        .and_then(|rest| rest.split(": ").next())
+        .unwrap_or("(any)");
     Some((digits.parse().ok()?, column.to_owned()))
 }
 
@@ -264,10 +338,16 @@ mod tests {
     #[test]
     fn places_are_read_without_values() {
         for (context, expected) in [
-            ("COPY orders, line 17, column total: \"secret\"", Some((17, "total"))),
+            (
+                "COPY orders, line 17, column total: \"secret\"",
+                Some((17, "total")),
+            ),
             ("COPY orders, line 3: \"1\tsecret\"", Some((3, "(any)"))),
             ("COPY orders, line 4", Some((4, "(any)"))),
-            ("COPY o, line 4, column x, null input", Some((4, "x, null input"))),
+            (
+                "COPY o, line 4, column x, null input",
+                Some((4, "x, null input")),
+            ),
             ("SQL function", None),
         ] {
             let expected = expected.map(|(line, column)| (line, column.to_owned()));

@@ -68,9 +68,17 @@ pub async fn mask_database<E: Engine>(
     stop: impl Future<Output = ()>,
 ) -> Result<Report, JobError> {
     let begun = Instant::now();
-    let DatabaseJob { source, target, replace, limits } = job;
+    let DatabaseJob {
+        source,
+        target,
+        replace,
+        limits,
+    } = job;
     let endpoints = tokio::task::spawn_blocking(move || {
-        Ok::<_, JobError>((Endpoint::new(source, "source")?, Endpoint::new(target, "target")?))
+        Ok::<_, JobError>((
+            Endpoint::new(source, "source")?,
+            Endpoint::new(target, "target")?,
+        ))
     });
     let (source, target) = endpoints.await??;
     let writer = target.connect().await?;
@@ -90,10 +98,21 @@ pub async fn mask_database<E: Engine>(
         behind: dump.section(&source, &snapshot, Section::PostData).await?,
     };
     // Progress counts rows, since the size on disk differs from the number of bytes that COPY sends.
-    progress.expect(0, catalog.tables.iter().map(|table| table.rows_estimated).sum());
+    progress.expect(
+        0,
+        catalog
+            .tables
+            .iter()
+            .map(|table| table.rows_estimated)
+            .sum(),
+    );
 
     let extension_rows = extension_rows(reader, &source).await?;
-    let not_judged = if plan.has_kinds() { not_judged(&catalog, &plan) } else { Vec::new() };
+    let not_judged = if plan.has_kinds() {
+        not_judged(&catalog, &plan)
+    } else {
+        Vec::new()
+    };
 
     target::prepare(&writer, &target, replace).await?;
     let run = Arc::new(Run {
@@ -125,7 +144,12 @@ pub async fn mask_database<E: Engine>(
         peak_memory_bytes: crate::report::peak_memory(),
         fields: run.ledger.rows(),
         not_judged,
-        not_copied: [schema.before.left_out, schema.behind.left_out, extension_rows].concat(),
+        not_copied: [
+            schema.before.left_out,
+            schema.behind.left_out,
+            extension_rows,
+        ]
+        .concat(),
     })
 }
 
@@ -147,7 +171,10 @@ async fn extension_rows(reader: &Client, source: &Endpoint) -> Result<Vec<String
     let sql = "SELECT pg_catalog.format('rows of %I.%I, a table of extension %I', n.nspname, c.relname, e.extname) \
         FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_class c ON c.oid = ANY (e.extconfig) AND c.relkind IN ('r', 'p') \
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace ORDER BY 1";
-    let rows = reader.query(sql, &[]).await.map_err(|error| source.error(&error))?;
+    let rows = reader
+        .query(sql, &[])
+        .await
+        .map_err(|error| source.error(&error))?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
@@ -155,9 +182,20 @@ async fn extension_rows(reader: &Client, source: &Endpoint) -> Result<Vec<String
 fn not_judged(catalog: &Catalog, plan: &Plan) -> Vec<String> {
     let mut columns = Vec::new();
     for table in &catalog.tables {
-        for column in table.copied().filter(|column| column.kinds == KindScope::Unseen) {
-            if plan.column_rule(&[&table.schema, &table.name, &column.name]).is_none() {
-                columns.push(format!("{}.{} ({})", table.title(), column.name, column.type_text));
+        for column in table
+            .copied()
+            .filter(|column| column.kinds == KindScope::Unseen)
+        {
+            if plan
+                .column_rule(&[&table.schema, &table.name, &column.name])
+                .is_none()
+            {
+                columns.push(format!(
+                    "{}.{} ({})",
+                    table.title(),
+                    column.name,
+                    column.type_text
+                ));
             }
         }
     }
@@ -165,8 +203,13 @@ fn not_judged(catalog: &Catalog, plan: &Plan) -> Vec<String> {
 }
 
 /// Exports the snapshot that all readers share.
-pub(crate) async fn export_snapshot(reader: &Client, source: &Endpoint) -> Result<String, JobError> {
-    let row = reader.query_one("SELECT pg_catalog.pg_export_snapshot()", &[]).await;
+pub(crate) async fn export_snapshot(
+    reader: &Client,
+    source: &Endpoint,
+) -> Result<String, JobError> {
+    let row = reader
+        .query_one("SELECT pg_catalog.pg_export_snapshot()", &[])
+        .await;
     Ok(row.map_err(|error| source.error(&error))?.get(0))
 }
 
@@ -179,7 +222,10 @@ async fn emptied(target: &Endpoint, error: JobError) -> JobError {
     };
     match cleaned.await {
         Ok(()) => error,
-        Err(left) => JobError::Left { error: Box::new(error), left: left.to_string() },
+        Err(left) => JobError::Left {
+            error: Box::new(error),
+            left: left.to_string(),
+        },
     }
 }
 
@@ -190,7 +236,8 @@ async fn fill<E: Engine>(
     catalog: &Catalog,
     schema: &Schema,
 ) -> Result<(u64, u64), JobError> {
-    let existing = target::extension_schemas(&target::connect_writer(&run.target).await?, &run.target).await?;
+    let existing =
+        target::extension_schemas(&target::connect_writer(&run.target).await?, &run.target).await?;
     execute(&run.target, &schema.before.without_schemas(&existing)).await?;
     let tables = planned(run, catalog).await?;
     let copied = copy_tables(run, tables).await?;
@@ -208,39 +255,69 @@ async fn fill<E: Engine>(
     }
     execute(&run.target, &schema.behind.sql).await?;
     for view in &catalog.views {
-        writer.batch_execute(&format!("REFRESH MATERIALIZED VIEW {view}")).await.map_err(failed)?;
+        writer
+            .batch_execute(&format!("REFRESH MATERIALIZED VIEW {view}"))
+            .await
+            .map_err(failed)?;
     }
     Ok((copied.bytes_in, copied.bytes_out))
 }
 
 /// Compares the rows that were read and sent with those that are in the target.
-async fn compare_rows(writer: &Client, target: &Endpoint, table: &CopiedTable) -> Result<(), JobError> {
+async fn compare_rows(
+    writer: &Client,
+    target: &Endpoint,
+    table: &CopiedTable,
+) -> Result<(), JobError> {
     // Rows of tables that inherit from this one are counted there.
     let only = if table.is_partitioned { "" } else { "ONLY " };
     let sql = format!("SELECT pg_catalog.count(*) FROM {only}{}", table.sql);
-    let row = writer.query_one(&sql, &[]).await.map_err(|error| target.error(&error))?;
+    let row = writer
+        .query_one(&sql, &[])
+        .await
+        .map_err(|error| target.error(&error))?;
     let arrived: i64 = row.get(0);
     if u64::try_from(arrived) == Ok(table.rows) {
         return Ok(());
     }
-    let said = format!("{}: {} rows were read, and the target has {arrived}", table.title, table.rows);
-    Err(JobError::Postgres { whence: "target", said })
+    let said = format!(
+        "{}: {} rows were read, and the target has {arrived}",
+        table.title, table.rows
+    );
+    Err(JobError::Postgres {
+        whence: "target",
+        said,
+    })
 }
 
 /// Runs a dump's SQL in one transaction, on a connection that is closed afterwards.
 async fn execute(target: &Endpoint, sql: &str) -> Result<(), JobError> {
     let client = target::connect_writer(target).await?;
-    client.batch_execute(sql).await.map_err(|error| target.error(&error))
+    client
+        .batch_execute(sql)
+        .await
+        .map_err(|error| target.error(&error))
 }
 
 /// Prepares the copy of each table and tests the masks of a few rows.
-async fn planned<E: Engine>(run: &Arc<Run<E>>, catalog: &Catalog) -> Result<Vec<(Table, Rows)>, JobError> {
+async fn planned<E: Engine>(
+    run: &Arc<Run<E>>,
+    catalog: &Catalog,
+) -> Result<Vec<(Table, Rows)>, JobError> {
     let writer = target::connect_writer(&run.target).await?;
     let mut reader = SampleReader::new(&run.source, &run.snapshot, NO_TIMEOUT);
     let mut tables = Vec::with_capacity(catalog.tables.len());
     for table in &catalog.tables {
         let rows = Rows::new(table, &run.plan, &run.ledger)?;
-        dry_run::rehearse(&mut reader, (&writer, &run.target), table, &rows, &run.plan, &*run.engine).await?;
+        dry_run::rehearse(
+            &mut reader,
+            (&writer, &run.target),
+            table,
+            &rows,
+            &run.plan,
+            &*run.engine,
+        )
+        .await?;
         tables.push((table.clone(), rows));
     }
     // The largest tables come first, so that no long copy starts last.
@@ -248,7 +325,10 @@ async fn planned<E: Engine>(run: &Arc<Run<E>>, catalog: &Catalog) -> Result<Vec<
     Ok(tables)
 }
 
-async fn copy_tables<E: Engine>(run: &Arc<Run<E>>, tables: Vec<(Table, Rows)>) -> Result<Copied, JobError> {
+async fn copy_tables<E: Engine>(
+    run: &Arc<Run<E>>,
+    tables: Vec<(Table, Rows)>,
+) -> Result<Copied, JobError> {
     let mut under_way = JoinSet::new();
     let mut waiting = tables.into_iter();
     let mut copied = Copied::default();
@@ -258,7 +338,9 @@ async fn copy_tables<E: Engine>(run: &Arc<Run<E>>, tables: Vec<(Table, Rows)>) -
         {
             under_way.spawn(copy::table(Arc::clone(run), table, rows));
         }
-        let Some(done) = under_way.join_next().await else { return Ok(copied) };
+        let Some(done) = under_way.join_next().await else {
+            return Ok(copied);
+        };
         let table = done??;
         copied.bytes_in += table.bytes_in;
         copied.bytes_out += table.bytes_out;

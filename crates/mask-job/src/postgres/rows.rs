@@ -39,7 +39,11 @@ pub(crate) struct RowColumn {
 }
 
 impl Rows {
-    pub(crate) fn new(table: &Table, plan: &Arc<Plan>, ledger: &Arc<RunningReport>) -> Result<Self, JobError> {
+    pub(crate) fn new(
+        table: &Table,
+        plan: &Arc<Plan>,
+        ledger: &Arc<RunningReport>,
+    ) -> Result<Self, JobError> {
         let mut columns = Vec::new();
         for column in table.copied() {
             let rule = plan.column_rule(&[&table.schema, &table.name, &column.name]);
@@ -73,18 +77,43 @@ impl Rows {
             });
         }
         let by_kind = plan.has_kinds();
-        Ok(Self { table: table.title(), plan: Arc::clone(plan), ledger: Arc::clone(ledger), columns, by_kind })
+        Ok(Self {
+            table: table.title(),
+            plan: Arc::clone(plan),
+            ledger: Arc::clone(ledger),
+            columns,
+            by_kind,
+        })
     }
 
     fn error(&self, chunk: &Chunk, at: usize, column: &str, what: String) -> JobError {
-        let before = memchr::memchr_iter(b'\n', &chunk.bytes[..at.min(chunk.bytes.len())]).count() as u64;
-        JobError::Row { table: self.table.clone(), column: column.to_owned(), row: chunk.first_line + before, what }
+        let before =
+            memchr::memchr_iter(b'\n', &chunk.bytes[..at.min(chunk.bytes.len())]).count() as u64;
+        JobError::Row {
+            table: self.table.clone(),
+            column: column.to_owned(),
+            row: chunk.first_line + before,
+            what,
+        }
     }
 
-    fn value(&self, chunk: &Chunk, at: usize, fields: &[Range<usize>], batch: &mut Batch) -> Result<(), JobError> {
+    fn value(
+        &self,
+        chunk: &Chunk,
+        at: usize,
+        fields: &[Range<usize>],
+        batch: &mut Batch,
+    ) -> Result<(), JobError> {
         let (column, span) = (&self.columns[at], &fields[at]);
         let raw = &chunk.bytes[span.clone()];
-        let not_text = || self.error(chunk, span.start, &column.name, "the value is not UTF-8".to_owned());
+        let not_text = || {
+            self.error(
+                chunk,
+                span.start,
+                &column.name,
+                "the value is not UTF-8".to_owned(),
+            )
+        };
         if copy::is_null(raw) {
             batch.counts.nulls(column.kept, 1);
             return Ok(());
@@ -97,7 +126,10 @@ impl Rows {
                     Some(rule) if !self.plan.keeps(rule) => {
                         let field = format!("{}.{}", self.table, column.name);
                         let kind = self.plan.kind_name(rule);
-                        (rule, self.ledger.label(self.plan.field(field, Some(rule), kind)))
+                        (
+                            rule,
+                            self.ledger.label(self.plan.field(field, Some(rule), kind)),
+                        )
                     }
                     _ => {
                         batch.counts.kept(column.kept, 1);
@@ -119,12 +151,22 @@ impl Rows {
                 let mut out = absent();
                 if !copy::is_null(raw) {
                     out.clear();
-                    copy::value(&copy::text(raw, class).ok_or_else(not_text)?, class, false, &mut out);
+                    copy::value(
+                        &copy::text(raw, class).ok_or_else(not_text)?,
+                        class,
+                        false,
+                        &mut out,
+                    );
                 }
                 Some(out)
             }
         };
-        let found = FoundValue { span: span.clone(), rule, label, form: Form::Copy { column: at } };
+        let found = FoundValue {
+            span: span.clone(),
+            rule,
+            label,
+            form: Form::Copy { column: at },
+        };
         batch.push(found, subject.as_deref(), |out| {
             copy::value(&text, column.class, self.plan.keeps_decimals(rule), out);
             Ok(())
@@ -148,7 +190,12 @@ impl Format for Rows {
             let start = at;
             at = copy::row(&chunk.bytes, at, &mut fields);
             if fields.len() != self.columns.len() {
-                return Err(self.error(chunk, start, "(all)", "the server sent another number of columns".to_owned()));
+                return Err(self.error(
+                    chunk,
+                    start,
+                    "(all)",
+                    "the server sent another number of columns".to_owned(),
+                ));
             }
             batch.records += 1;
             for column in 0..fields.len() {
@@ -158,13 +205,22 @@ impl Format for Rows {
         Ok(())
     }
 
-    fn encode(&self, found: &FoundValue, answer: Token<'_>, out: &mut Vec<u8>) -> Result<(), String> {
-        let Form::Copy { column } = found.form else { return Err("is no field of a row".to_owned()) };
+    fn encode(
+        &self,
+        found: &FoundValue,
+        answer: Token<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let Form::Copy { column } = found.form else {
+            return Err("is no field of a row".to_owned());
+        };
         copy::write_field(answer, self.columns[column].class, out)
     }
 
     fn unfit(&self, chunk: &Chunk, found: &FoundValue, why: String) -> JobError {
-        let Form::Copy { column } = found.form else { return JobError::Engine(why) };
+        let Form::Copy { column } = found.form else {
+            return JobError::Engine(why);
+        };
         let what = format!("{} does not fit: {why}", self.plan.function(found.rule));
         self.error(chunk, found.span.start, &self.columns[column].name, what)
     }

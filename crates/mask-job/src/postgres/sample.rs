@@ -36,7 +36,12 @@ pub(crate) struct SampleReader<'e> {
 
 impl<'e> SampleReader<'e> {
     pub(crate) fn new(of: &'e Endpoint, snapshot: &'e str, timeout: &'static str) -> Self {
-        Self { of, snapshot, timeout, connection: None }
+        Self {
+            of,
+            snapshot,
+            timeout,
+            connection: None,
+        }
     }
 
     /// Calls `show` with the column's index and the text, or `None` for null, of each value in the first rows of a
@@ -53,16 +58,24 @@ impl<'e> SampleReader<'e> {
             None => self.connect().await?,
         };
         let client = &connection.client;
-        let list = columns.iter().map(|(name, _)| quoted(name)).collect::<Vec<_>>().join(", ");
+        let list = columns
+            .iter()
+            .map(|(name, _)| quoted(name))
+            .collect::<Vec<_>>()
+            .join(", ");
         let mut read = 0;
         let mut fields = Vec::new();
         for leaf in leaves(client, of, table).await? {
-            let rows = client.copy_out(&format!("COPY {leaf} ({list}) TO STDOUT")).await;
+            let rows = client
+                .copy_out(&format!("COPY {leaf} ({list}) TO STDOUT"))
+                .await;
             let mut rows = pin!(rows.map_err(|error| of.error(&error))?);
             while let Some(row) = rows.next().await {
                 let row = match row {
                     Ok(row) => row,
-                    Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => return Ok(false),
+                    Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => {
+                        return Ok(false);
+                    }
                     Err(error) => return Err(of.error(&error)),
                 };
                 read += row.len();
@@ -70,7 +83,11 @@ impl<'e> SampleReader<'e> {
                 let mut is_wanted = read < BYTES_MAX;
                 for (at, (span, (_, class))) in fields.iter().zip(columns).enumerate() {
                     let raw = &row[span.clone()];
-                    let text = if copy::is_null(raw) { None } else { copy::text(raw, *class) };
+                    let text = if copy::is_null(raw) {
+                        None
+                    } else {
+                        copy::text(raw, *class)
+                    };
                     is_wanted &= show(at, text.as_deref()).is_continue();
                 }
                 if !is_wanted {
@@ -86,14 +103,22 @@ impl<'e> SampleReader<'e> {
         let connection = self.of.connect_scoped().await?;
         begin(&connection.client, self.of, self.snapshot).await?;
         let limit = format!("SET LOCAL statement_timeout = '{}'", self.timeout);
-        connection.client.batch_execute(&limit).await.map_err(|error| self.of.error(&error))?;
+        connection
+            .client
+            .batch_execute(&limit)
+            .await
+            .map_err(|error| self.of.error(&error))?;
         Ok(connection)
     }
 }
 
 /// Returns the tables that hold the rows, as SQL text. COPY of a partitioned table's name would give no
 /// rows. A partition that is a foreign table is among them, so that COPY rejects it instead of leaving its rows out.
-pub(crate) async fn leaves(client: &Client, of: &Endpoint, table: &Table) -> Result<Vec<String>, JobError> {
+pub(crate) async fn leaves(
+    client: &Client,
+    of: &Endpoint,
+    table: &Table,
+) -> Result<Vec<String>, JobError> {
     if !table.is_partitioned {
         return Ok(vec![table.sql()]);
     }
@@ -102,6 +127,9 @@ pub(crate) async fn leaves(client: &Client, of: &Endpoint, table: &Table) -> Res
             UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN tree ON i.inhparent = tree.oid) \
         SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid \
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'f') ORDER BY 1";
-    let rows = client.query(sql, &[&table.schema, &table.name]).await.map_err(|error| of.error(&error))?;
+    let rows = client
+        .query(sql, &[&table.schema, &table.name])
+        .await
+        .map_err(|error| of.error(&error))?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }

@@ -24,9 +24,15 @@ impl Snapshot {
     /// Locks all tables in ACCESS SHARE mode, and begins a read-only snapshot.
     pub(crate) async fn open(of: &Endpoint) -> Result<Self, JobError> {
         let client = of.connect().await?;
-        client.batch_execute(ONLY_TABLES).await.map_err(|error| of.error(&error))?;
+        client
+            .batch_execute(ONLY_TABLES)
+            .await
+            .map_err(|error| of.error(&error))?;
         for _ in 0..ATTEMPTS {
-            let names = client.query(&names(), &[]).await.map_err(|error| of.error(&error))?;
+            let names = client
+                .query(&names(), &[])
+                .await
+                .map_err(|error| of.error(&error))?;
             let names: Vec<String> = names.iter().map(|row| row.get(1)).collect();
             // LOCK TABLE takes no snapshot. The first query after it does.
             let lock = if names.is_empty() {
@@ -42,13 +48,28 @@ impl Snapshot {
                 if error.code() != Some(&tokio_postgres::error::SqlState::UNDEFINED_TABLE) {
                     return Err(of.error(&error));
                 }
-            } else if client.query_one(&all_locked(), &[]).await.map_err(|error| of.error(&error))?.get(0) {
-                let tables = client.query(&self::names(), &[]).await.map_err(|error| of.error(&error))?;
+            } else if client
+                .query_one(&all_locked(), &[])
+                .await
+                .map_err(|error| of.error(&error))?
+                .get(0)
+            {
+                let tables = client
+                    .query(&self::names(), &[])
+                    .await
+                    .map_err(|error| of.error(&error))?;
                 let tables: Vec<i64> = tables.iter().map(|row| row.get(0)).collect();
                 let shape = shape(&client, of, &tables).await?;
-                return Ok(Self { client, tables, shape });
+                return Ok(Self {
+                    client,
+                    tables,
+                    shape,
+                });
             }
-            client.batch_execute("ROLLBACK").await.map_err(|error| of.error(&error))?;
+            client
+                .batch_execute("ROLLBACK")
+                .await
+                .map_err(|error| of.error(&error))?;
         }
         let what = "other sessions create or drop tables all the time, so that they cannot be locked: try later";
         Err(JobError::Plan(format!("{}: {what}", of.whence)))
@@ -62,7 +83,9 @@ impl Snapshot {
             .iter()
             .find(|table| !is_in(table, &self.shape))
             .or_else(|| self.shape.iter().find(|table| !is_in(table, &now)));
-        let Some((name, _)) = changed else { return Ok(()) };
+        let Some((name, _)) = changed else {
+            return Ok(());
+        };
         Err(JobError::Plan(format!(
             "table {name} was changed while the job read the {}: run the job again, when nobody changes tables",
             of.whence
@@ -97,7 +120,11 @@ fn all_locked() -> String {
 }
 
 /// Returns names and descriptions of tables and their partitions: kind, file, parents and columns.
-async fn shape(client: &Client, of: &Endpoint, tables: &[i64]) -> Result<Vec<(String, String)>, JobError> {
+async fn shape(
+    client: &Client,
+    of: &Endpoint,
+    tables: &[i64],
+) -> Result<Vec<(String, String)>, JobError> {
     let sql = "WITH RECURSIVE tree AS (SELECT t AS oid FROM pg_catalog.unnest($1::bigint[]) AS t \
             UNION SELECT i.inhrelid::bigint FROM pg_catalog.pg_inherits i JOIN tree ON i.inhparent::bigint = tree.oid) \
         SELECT n.nspname || '.' || c.relname, pg_catalog.concat_ws(' ', c.oid, c.relfilenode, c.relkind, \
@@ -105,6 +132,9 @@ async fn shape(client: &Client, of: &Endpoint, tables: &[i64]) -> Result<Vec<(St
             (SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attgenerated), ',' ORDER BY a.attnum) \
              FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)) \
         FROM tree JOIN pg_catalog.pg_class c ON c.oid::bigint = tree.oid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace";
-    let rows = client.query(sql, &[&tables]).await.map_err(|error| of.error(&error))?;
+    let rows = client
+        .query(sql, &[&tables])
+        .await
+        .map_err(|error| of.error(&error))?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }

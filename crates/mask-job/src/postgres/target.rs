@@ -41,7 +41,9 @@ pub(crate) async fn reject_same(
         // A standby has the identifier of its primary, and writes to the primary reach the standby.
         (Some(one), Some(other)) if one == other && same_database => Err(refused()),
         (Some(_), Some(_)) => Ok(()),
-        _ if same_database && started(source, from).await? == started(target, to).await? => Err(refused()),
+        _ if same_database && started(source, from).await? == started(target, to).await? => {
+            Err(refused())
+        }
         _ => Ok(()),
     }
 }
@@ -49,19 +51,32 @@ pub(crate) async fn reject_same(
 /// Returns the id of the database within its cluster.
 async fn identity(client: &Client, of: &Endpoint) -> Result<i64, JobError> {
     let sql = "SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()";
-    Ok(client.query_one(sql, &[]).await.map_err(|error| of.error(&error))?.get(0))
+    Ok(client
+        .query_one(sql, &[])
+        .await
+        .map_err(|error| of.error(&error))?
+        .get(0))
 }
 
 /// Returns the identifier of the cluster, or `None` if the role may not read it.
 async fn cluster(client: &Client) -> Option<i64> {
-    let row = client.query_one("SELECT system_identifier FROM pg_catalog.pg_control_system()", &[]).await;
+    let row = client
+        .query_one(
+            "SELECT system_identifier FROM pg_catalog.pg_control_system()",
+            &[],
+        )
+        .await;
     row.ok().map(|row| row.get(0))
 }
 
 /// Identifies the server process by start time and port, which every role may read.
 async fn started(client: &Client, of: &Endpoint) -> Result<String, JobError> {
     let sql = "SELECT pg_catalog.pg_postmaster_start_time()::text || ' ' || pg_catalog.current_setting('port')";
-    Ok(client.query_one(sql, &[]).await.map_err(|error| of.error(&error))?.get(0))
+    Ok(client
+        .query_one(sql, &[])
+        .await
+        .map_err(|error| of.error(&error))?
+        .get(0))
 }
 
 /// Rejects a role with more privileges than filling its database requires. Also rejects a role whose session user has
@@ -69,7 +84,14 @@ async fn started(client: &Client, of: &Endpoint) -> Result<String, JobError> {
 /// runs with the role's rights: constraints, defaults, triggers and views call functions.
 pub(crate) async fn reject_privileged(client: &Client, to: &Endpoint) -> Result<(), JobError> {
     let excess = "r.rolbypassrls OR r.rolname ~ '^pg_' AND r.rolname <> 'pg_database_owner'";
-    let Some(role) = privileged_role(client, to, excess, "make roles, replicate or pass row security").await? else {
+    let Some(role) = privileged_role(
+        client,
+        to,
+        excess,
+        "make roles, replicate or pass row security",
+    )
+    .await?
+    else {
         return Ok(());
     };
     Err(JobError::Plan(format!(
@@ -84,7 +106,9 @@ pub(crate) async fn reject_privileged_reader(of: &Endpoint) -> Result<(), JobErr
     let client = of.connect().await?;
     let excess = "r.rolname ~ '^pg_' AND r.rolname <> ALL (ARRAY['pg_database_owner', 'pg_read_all_data', \
         'pg_monitor', 'pg_read_all_settings', 'pg_read_all_stats', 'pg_stat_scan_tables'])";
-    let Some(role) = privileged_role(&client, of, excess, "make roles or replicate").await? else { return Ok(()) };
+    let Some(role) = privileged_role(&client, of, excess, "make roles or replicate").await? else {
+        return Ok(());
+    };
     Err(JobError::Plan(format!(
         "the {}'s role {role}, and functions of table owners could run with its rights: connect as a role that may \
          only read, such as a member of pg_read_all_data",
@@ -100,7 +124,9 @@ pub(crate) async fn reject_privileged_reader(of: &Endpoint) -> Result<(), JobErr
 /// [`JobError::Plan`] names the role and the privilege.
 pub async fn reject_privileged_writer(client: &Client, of: &Endpoint) -> Result<(), JobError> {
     let excess = "r.rolname ~ '^pg_' AND r.rolname <> 'pg_database_owner'";
-    let Some(role) = privileged_role(client, of, excess, "make roles or replicate").await? else { return Ok(()) };
+    let Some(role) = privileged_role(client, of, excess, "make roles or replicate").await? else {
+        return Ok(());
+    };
     Err(JobError::Plan(format!(
         "the {}'s role {role}, and triggers and functions of table owners run with its rights: connect as a role that \
          may only read and update the columns of the rules",
@@ -122,7 +148,13 @@ async fn privileged_role(
          AND (r.rolsuper OR r.rolcreaterole OR r.rolreplication OR {excess}) \
          ORDER BY r.rolname <> session_user, NOT r.rolsuper, r.rolname LIMIT 1"
     );
-    let Some(row) = client.query_opt(&sql, &[]).await.map_err(|error| of.error(&error))? else { return Ok(None) };
+    let Some(row) = client
+        .query_opt(&sql, &[])
+        .await
+        .map_err(|error| of.error(&error))?
+    else {
+        return Ok(None);
+    };
     let (held, is_superuser, role): (String, bool, String) = (row.get(0), row.get(1), row.get(2));
     let why = match (is_superuser, held == role) {
         (true, true) => "is a superuser".to_owned(),
@@ -142,7 +174,12 @@ pub(crate) async fn prepare(client: &Client, to: &Endpoint, replace: bool) -> Re
     }
     let tables = tables(client, to).await?;
     if !tables.is_empty() && !replace {
-        let shown = tables.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
+        let shown = tables
+            .iter()
+            .take(5)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(", ");
         return Err(JobError::Plan(format!(
             "the target is not empty: it has {} tables or views ({shown}{}); name an empty database, or say that \
              what is there is to be replaced",
@@ -159,37 +196,67 @@ pub(crate) async fn prepare(client: &Client, to: &Endpoint, replace: bool) -> Re
         let mut kept: Vec<String> = inventory(client, to).await?;
         kept.retain(|statement| statement.starts_with("DROP EXTENSION"));
         let schemas = extension_schemas(client, to).await?;
-        kept.extend(schemas.iter().map(|name| format!("DROP SCHEMA IF EXISTS {name} CASCADE")));
+        kept.extend(
+            schemas
+                .iter()
+                .map(|name| format!("DROP SCHEMA IF EXISTS {name} CASCADE")),
+        );
         drop_all(client, to, &kept).await?;
     }
-    execute(client, to, &format!("CREATE SCHEMA {MARK}; CREATE TABLE {MARK}.before AS {INVENTORY}; COMMIT")).await
+    execute(
+        client,
+        to,
+        &format!("CREATE SCHEMA {MARK}; CREATE TABLE {MARK}.before AS {INVENTORY}; COMMIT"),
+    )
+    .await
 }
 
 /// Returns the schemas of the target's extensions, quoted where SQL needs it.
-pub(crate) async fn extension_schemas(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError> {
+pub(crate) async fn extension_schemas(
+    client: &Client,
+    to: &Endpoint,
+) -> Result<Vec<String>, JobError> {
     let sql = "SELECT DISTINCT pg_catalog.quote_ident(n.nspname) FROM pg_catalog.pg_extension e \
         JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace";
-    let rows = client.query(sql, &[]).await.map_err(|error| to.error(&error))?;
+    let rows = client
+        .query(sql, &[])
+        .await
+        .map_err(|error| to.error(&error))?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// Rejects a source with a schema of the mark's name: its objects would go with the mark.
 pub(crate) async fn reject_mark(client: &Client, of: &Endpoint) -> Result<(), JobError> {
-    let row = client.query_opt("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1", &[&MARK]).await;
+    let row = client
+        .query_opt(
+            "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1",
+            &[&MARK],
+        )
+        .await;
     if row.map_err(|error| of.error(&error))?.is_none() {
         return Ok(());
     }
-    Err(JobError::Plan(format!("the source has a schema {MARK}, whose name jobs use in targets: drop or rename it")))
+    Err(JobError::Plan(format!(
+        "the source has a schema {MARK}, whose name jobs use in targets: drop or rename it"
+    )))
 }
 
 async fn execute(client: &Client, to: &Endpoint, sql: &str) -> Result<(), JobError> {
-    client.batch_execute(sql).await.map_err(|error| to.error(&error))
+    client
+        .batch_execute(sql)
+        .await
+        .map_err(|error| to.error(&error))
 }
 
 /// Opens a connection by which a job writes to its marked target.
 pub(crate) async fn connect_writer(to: &Endpoint) -> Result<Client, JobError> {
     let client = to.connect().await?;
-    execute(&client, to, &format!("SELECT pg_catalog.pg_advisory_lock_shared({WRITERS})")).await?;
+    execute(
+        &client,
+        to,
+        &format!("SELECT pg_catalog.pg_advisory_lock_shared({WRITERS})"),
+    )
+    .await?;
     Ok(client)
 }
 
@@ -209,13 +276,19 @@ async fn end_writers(client: &Client, to: &Endpoint) -> Result<(), JobError> {
 
 /// Takes the lock. Waits up to 10 seconds, since the connection of a killed job can still hold the lock.
 async fn lock(client: &Client, to: &Endpoint) -> Result<(), JobError> {
-    let sql = format!("SET lock_timeout = '10s'; SELECT pg_catalog.pg_advisory_lock({LOCK}); SET lock_timeout = 0");
-    client.batch_execute(&sql).await.map_err(|error| match error.code() {
-        Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => {
-            JobError::Plan("another job is filling this target: wait for its end, or name another database".to_owned())
-        }
-        _ => to.error(&error),
-    })
+    let sql = format!(
+        "SET lock_timeout = '10s'; SELECT pg_catalog.pg_advisory_lock({LOCK}); SET lock_timeout = 0"
+    );
+    client
+        .batch_execute(&sql)
+        .await
+        .map_err(|error| match error.code() {
+            Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => JobError::Plan(
+                "another job is filling this target: wait for its end, or name another database"
+                    .to_owned(),
+            ),
+            _ => to.error(&error),
+        })
 }
 
 /// Removes the mark of a complete target.
@@ -232,15 +305,28 @@ async fn marked(client: &Client, to: &Endpoint) -> Result<Option<Vec<String>>, J
     let sql = "SELECT pg_catalog.pg_get_userbyid(n.nspowner) = current_user AND pg_catalog.pg_get_userbyid(c.relowner) = current_user \
          FROM pg_catalog.pg_namespace n LEFT JOIN pg_catalog.pg_class c \
          ON c.relnamespace = n.oid AND c.relname = 'before' AND c.relkind = 'r' WHERE n.nspname = $1";
-    let Some(row) = client.query_opt(sql, &[&MARK]).await.map_err(|error| to.error(&error))? else { return Ok(None) };
+    let Some(row) = client
+        .query_opt(sql, &[&MARK])
+        .await
+        .map_err(|error| to.error(&error))?
+    else {
+        return Ok(None);
+    };
     if row.get::<_, Option<bool>>(0) != Some(true) {
         return Err(JobError::Plan(format!(
             "the target has a schema {MARK} that no job of this role made: nothing was dropped; name another database, or \
              look what it is and drop or rename it"
         )));
     }
-    let rows = client.query(&format!("SELECT statement FROM {MARK}.before"), &[]).await;
-    Ok(Some(rows.map_err(|error| to.error(&error))?.iter().map(|row| row.get(0)).collect()))
+    let rows = client
+        .query(&format!("SELECT statement FROM {MARK}.before"), &[])
+        .await;
+    Ok(Some(
+        rows.map_err(|error| to.error(&error))?
+            .iter()
+            .map(|row| row.get(0))
+            .collect(),
+    ))
 }
 
 /// Drops the objects that a job created in a marked target, and the mark, in one transaction.
@@ -251,7 +337,9 @@ pub(crate) async fn empty(client: &Client, to: &Endpoint) -> Result<(), JobError
     execute(client, to, "BEGIN").await?;
     end_writers(client, to).await?;
     let Some(before) = marked(client, to).await? else {
-        return Err(left(&format!("the mark {MARK} is gone, so nothing was dropped")));
+        return Err(left(&format!(
+            "the mark {MARK} is gone, so nothing was dropped"
+        )));
     };
     drop_all(client, to, &before).await?;
     unmark(client, to).await?;
@@ -260,17 +348,30 @@ pub(crate) async fn empty(client: &Client, to: &Endpoint) -> Result<(), JobError
 
 fn left(what: &str) -> JobError {
     let said = format!("could not be emptied: {what}; drop the database and make it anew");
-    JobError::Postgres { whence: "target", said }
+    JobError::Postgres {
+        whence: "target",
+        said,
+    }
 }
 
 /// Drops all objects whose statements are not in `before`. Must run in a transaction.
 async fn drop_all(client: &Client, to: &Endpoint, before: &[String]) -> Result<(), JobError> {
     let statements = added(client, to, before).await?;
     // A schema or table takes its objects with it, and the server would report each of the later statements.
-    execute(client, to, &format!("SET LOCAL client_min_messages = 'error'; {}", statements.join(";\n"))).await?;
+    execute(
+        client,
+        to,
+        &format!(
+            "SET LOCAL client_min_messages = 'error'; {}",
+            statements.join(";\n")
+        ),
+    )
+    .await?;
     match added(client, to, before).await?.first() {
         None => Ok(()),
-        Some(statement) => Err(left(&format!("after all objects were dropped, there is still one for {statement}"))),
+        Some(statement) => Err(left(&format!(
+            "after all objects were dropped, there is still one for {statement}"
+        ))),
     }
 }
 
@@ -284,7 +385,10 @@ async fn added(client: &Client, to: &Endpoint, before: &[String]) -> Result<Vec<
 }
 
 async fn inventory(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError> {
-    let rows = client.query(INVENTORY, &[]).await.map_err(|error| to.error(&error))?;
+    let rows = client
+        .query(INVENTORY, &[])
+        .await
+        .map_err(|error| to.error(&error))?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
@@ -295,7 +399,10 @@ async fn tables(client: &Client, to: &Endpoint) -> Result<Vec<String>, JobError>
          WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND {OURS} AND n.nspname <> '{MARK}' \
          AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e') ORDER BY 1"
     );
-    let rows = client.query(&sql, &[]).await.map_err(|error| to.error(&error))?;
+    let rows = client
+        .query(&sql, &[])
+        .await
+        .map_err(|error| to.error(&error))?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 

@@ -29,7 +29,10 @@ pub(super) struct Completion {
 impl Completion {
     /// Begins an attempt, whose request is about to be sent.
     pub(super) fn attempt(self: &Arc<Self>) -> Attempt {
-        Attempt { completion: Arc::clone(self), is_settled: false }
+        Attempt {
+            completion: Arc::clone(self),
+            is_settled: false,
+        }
     }
 
     pub(super) fn is_unsure(&self) -> bool {
@@ -52,7 +55,9 @@ impl Attempt {
             }
             self.is_settled = true;
             // `object_store` takes a body for an error if it has the name of one, also in the name of the object.
-            return Bytes::from_static(b"<CompleteMultipartUploadResult><ETag></ETag></CompleteMultipartUploadResult>");
+            return Bytes::from_static(
+                b"<CompleteMultipartUploadResult><ETag></ETag></CompleteMultipartUploadResult>",
+            );
         }
         // A store that lacks conditions does nothing. Other errors of a server can come from a gateway before it.
         self.is_settled = !status.is_server_error() || status == StatusCode::NOT_IMPLEMENTED;
@@ -83,8 +88,12 @@ impl Marker {
     pub(super) fn new() -> Result<Self, JobError> {
         let mut bytes = [0; 16];
         let random = rustls::crypto::aws_lc_rs::default_provider().secure_random;
-        random.fill(&mut bytes).map_err(|_| JobError::Plan("the system gives no random bytes".to_owned()))?;
-        Ok(Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
+        random
+            .fill(&mut bytes)
+            .map_err(|_| JobError::Plan("the system gives no random bytes".to_owned()))?;
+        Ok(Self(
+            bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+        ))
     }
 
     /// Returns the attributes of the upload's object.
@@ -139,7 +148,9 @@ pub(super) fn outcome(
         Found::Nothing | Found::Unknown => !is_unsure && status == Some(412),
     };
     if exists && create_only {
-        return Err(JobError::Exists { path: object.to_string().into() });
+        return Err(JobError::Exists {
+            path: object.to_string().into(),
+        });
     }
     Err(job_error(object, Purpose::Complete { is_unsure }, error))
 }

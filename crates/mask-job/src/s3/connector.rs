@@ -18,8 +18,8 @@ use hyper::{Method, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse, HttpResponseBody,
-    HttpService,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody,
+    HttpResponse, HttpResponseBody, HttpService,
 };
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -70,7 +70,11 @@ impl RequestTimeouts {
             return self.completion;
         }
         // Only windows are long responses.
-        let received = if request.method() == Method::GET { WINDOW_BYTES } else { 0 };
+        let received = if request.method() == Method::GET {
+            WINDOW_BYTES
+        } else {
+            0
+        };
         let bytes = request.body().content_length() as u64 + received;
         self.response + Duration::from_secs(bytes / self.rate_min)
     }
@@ -78,13 +82,20 @@ impl RequestTimeouts {
 
 /// Returns true if a request completes an upload.
 fn is_completion(request: &HttpRequest) -> bool {
-    request.method() == Method::POST && request.uri().query().is_some_and(|query| query.starts_with("uploadId="))
+    request.method() == Method::POST
+        && request
+            .uri()
+            .query()
+            .is_some_and(|query| query.starts_with("uploadId="))
 }
 
 /// Returns true if a host is this machine.
 pub(super) fn is_loopback(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    host == "localhost"
+        || host
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 /// A connection that waits for a request, and the time of its last response.
@@ -109,13 +120,26 @@ impl std::fmt::Debug for S3Connector {
 }
 
 impl S3Connector {
-    pub(super) fn new(tls: Option<Arc<ClientConfig>>, plain: bool, timeouts: RequestTimeouts) -> Self {
-        Self { tls, plain, timeouts, idle: Arc::default(), completion: None }
+    pub(super) fn new(
+        tls: Option<Arc<ClientConfig>>,
+        plain: bool,
+        timeouts: RequestTimeouts,
+    ) -> Self {
+        Self {
+            tls,
+            plain,
+            timeouts,
+            idle: Arc::default(),
+            completion: None,
+        }
     }
 
     /// Returns a connector with the same connections for an upload.
     pub(super) fn for_upload(&self, completion: Option<Arc<Completion>>) -> Self {
-        Self { completion, ..self.clone() }
+        Self {
+            completion,
+            ..self.clone()
+        }
     }
 
     async fn send(&self, mut request: HttpRequest) -> Result<Response<Bytes>, StoreFailure> {
@@ -132,7 +156,10 @@ impl S3Connector {
             }
         };
         let attempt = completion.map(Completion::attempt);
-        let response = sender.send_request(request).await.map_err(|error| StoreFailure::of_exchange(&error))?;
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|error| StoreFailure::of_exchange(&error))?;
         let (parts, body) = response.into_parts();
         let body = read_body(body).await?;
         let body = match attempt {
@@ -149,7 +176,10 @@ impl S3Connector {
     /// Returns a connection that waits for a request.
     async fn waiting(&self) -> Option<SendRequest<HttpRequestBody>> {
         loop {
-            let mut sender = pop_fresh(&mut self.idle.lock().unwrap_or_else(PoisonError::into_inner), Instant::now())?;
+            let mut sender = pop_fresh(
+                &mut self.idle.lock().unwrap_or_else(PoisonError::into_inner),
+                Instant::now(),
+            )?;
             // An error: the store closed the connection.
             if sender.ready().await.is_ok() {
                 return Some(sender);
@@ -158,14 +188,25 @@ impl S3Connector {
     }
 
     async fn connect(&self, uri: &Uri) -> Result<SendRequest<HttpRequestBody>, StoreFailure> {
-        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let port = uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
-        let socket = TcpStream::connect((host.as_str(), port)).await.map_err(StoreFailure::connect)?;
+        let host = uri
+            .host()
+            .unwrap_or_default()
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
+        let port = uri
+            .port_u16()
+            .unwrap_or(if self.tls.is_some() { 443 } else { 80 });
+        let socket = TcpStream::connect((host.as_str(), port))
+            .await
+            .map_err(StoreFailure::connect)?;
         socket.set_nodelay(true).map_err(StoreFailure::connect)?;
         match &self.tls {
             Some(config) => {
                 let name = ServerName::try_from(host).map_err(|_| StoreFailure::NotHttp)?;
-                let stream = TlsConnector::from(Arc::clone(config)).connect(name, socket).await;
+                let stream = TlsConnector::from(Arc::clone(config))
+                    .connect(name, socket)
+                    .await;
                 begin(stream.map_err(StoreFailure::connect)?).await
             }
             None => {
@@ -191,8 +232,15 @@ fn pop_fresh<T>(idle: &mut Vec<(T, Instant)>, now: Instant) -> Option<T> {
 }
 
 /// Adds what is not signed, and keeps credentials out of logs.
-fn complete_headers(request: &mut HttpRequest, completion: Option<&Arc<Completion>>) -> Result<(), StoreFailure> {
-    let authority = request.uri().authority().ok_or(StoreFailure::NotHttp)?.as_str();
+fn complete_headers(
+    request: &mut HttpRequest,
+    completion: Option<&Arc<Completion>>,
+) -> Result<(), StoreFailure> {
+    let authority = request
+        .uri()
+        .authority()
+        .ok_or(StoreFailure::NotHttp)?
+        .as_str();
     let host = HeaderValue::from_str(authority).map_err(|_| StoreFailure::NotHttp)?;
     let headers = request.headers_mut();
     headers.entry(HOST).or_insert(host);
@@ -228,7 +276,10 @@ async fn read_body(mut body: Incoming) -> Result<Bytes, StoreFailure> {
     let expected = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     let mut bytes = Vec::with_capacity(expected.min(BODY_BYTES_MAX));
     while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.map_err(|error| StoreFailure::of_exchange(&error))?.into_data() {
+        if let Ok(data) = frame
+            .map_err(|error| StoreFailure::of_exchange(&error))?
+            .into_data()
+        {
             if bytes.len() + data.len() > BODY_BYTES_MAX {
                 return Err(StoreFailure::TooLong);
             }
@@ -249,14 +300,22 @@ impl HttpService for S3Connector {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let longest = self.timeouts.of(&request);
         let sent = timeout(longest, self.send(request)).await;
-        let response = sent.unwrap_or(Err(StoreFailure::Timeout(longest))).map_err(http_error)?;
+        let response = sent
+            .unwrap_or(Err(StoreFailure::Timeout(longest)))
+            .map_err(http_error)?;
         let status = response.status();
         if status.is_success() {
             let (parts, body) = response.into_parts();
-            return Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body)));
+            return Ok(HttpResponse::from_parts(
+                parts,
+                HttpResponseBody::from(body),
+            ));
         }
         // As an error of this crate, which is found again among the causes of the error that a job gets.
-        Err(http_error(StoreFailure::Status { status: status.as_u16(), code: known_code(response.body()) }))
+        Err(http_error(StoreFailure::Status {
+            status: status.as_u16(),
+            code: known_code(response.body()),
+        }))
     }
 }
 
@@ -265,7 +324,9 @@ fn http_error(failure: StoreFailure) -> HttpError {
     let kind = match &failure {
         StoreFailure::Connect(_) | StoreFailure::ConnectTimeout(_) => HttpErrorKind::Connect,
         StoreFailure::Status { status, .. } => match StatusCode::from_u16(*status) {
-            Ok(StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT) => HttpErrorKind::Request,
+            Ok(StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT) => {
+                HttpErrorKind::Request
+            }
             // `Not Implemented` stays so.
             Ok(StatusCode::NOT_IMPLEMENTED) => HttpErrorKind::Unknown,
             Ok(status) if status.is_server_error() => HttpErrorKind::Request,
@@ -282,7 +343,10 @@ fn http_error(failure: StoreFailure) -> HttpError {
 impl StoreFailure {
     /// Finds the cause of an error while a connection is established.
     fn connect(error: io::Error) -> Self {
-        match error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>()) {
+        match error
+            .get_ref()
+            .and_then(|error| error.downcast_ref::<rustls::Error>())
+        {
             Some(tls) => Self::Tls(tls.clone()),
             None => Self::Connect(error.to_string()),
         }
@@ -292,13 +356,19 @@ impl StoreFailure {
     fn of_exchange(error: &hyper::Error) -> Self {
         let mut source = std::error::Error::source(error);
         while let Some(cause) = source {
-            let tls = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+            let tls = cause
+                .downcast_ref::<io::Error>()
+                .and_then(io::Error::get_ref);
             if let Some(tls) = tls.and_then(|error| error.downcast_ref::<rustls::Error>()) {
                 return Self::Tls(tls.clone());
             }
             source = cause.source();
         }
-        if error.is_parse() { Self::NotHttp } else { Self::Broken }
+        if error.is_parse() {
+            Self::NotHttp
+        } else {
+            Self::Broken
+        }
     }
 }
 
@@ -318,12 +388,19 @@ mod tests {
             (Method::GET, "/lake/a", 0, 60 + 64),
             (Method::POST, "/lake/a?uploads=", 0, 60),
             (Method::PUT, "/lake/a?partNumber=1&uploadId=u", 1, 60),
-            (Method::PUT, "/lake/a?partNumber=1&uploadId=u", PART_BYTES, 60 + 256),
+            (
+                Method::PUT,
+                "/lake/a?partNumber=1&uploadId=u",
+                PART_BYTES,
+                60 + 256,
+            ),
             (Method::DELETE, "/lake/a?uploadId=u", 0, 60),
             (Method::POST, "/lake/a?uploadId=u", 1 << 20, 300),
         ] {
             let request = hyper::Request::builder().method(method.clone()).uri(uri);
-            let request = request.body(HttpRequestBody::from(payload(bytes))).expect("a request");
+            let request = request
+                .body(HttpRequestBody::from(payload(bytes)))
+                .expect("a request");
             let longest = timeouts.of(&request);
             assert_eq!(longest, Duration::from_secs(seconds), "{method} {uri}");
             assert!(longest < timeouts.retry, "{method} {uri}");

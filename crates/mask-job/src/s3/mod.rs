@@ -74,9 +74,18 @@ impl S3Store {
     fn with_timeouts(settings: S3Settings, timeouts: RequestTimeouts) -> Result<Self, JobError> {
         let account = settings.checked()?;
         let connector = S3Connector::new(account.tls.clone(), settings.plain, timeouts);
-        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("s3").enable_all().build();
-        let runtime = runtime.map_err(|error| JobError::Plan(format!("no thread for connections: {error}")))?;
-        Ok(Self(Arc::new(StoreState { account, connector, runtime: Some(runtime) })))
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("s3")
+            .enable_all()
+            .build();
+        let runtime = runtime
+            .map_err(|error| JobError::Plan(format!("no thread for connections: {error}")))?;
+        Ok(Self(Arc::new(StoreState {
+            account,
+            connector,
+            runtime: Some(runtime),
+        })))
     }
 
     /// Returns true if a name is one of an object: `s3://bucket/key`.
@@ -91,23 +100,40 @@ impl S3Store {
     /// [`JobError::Plan`] if the name is invalid.
     pub fn object(&self, name: &str) -> Result<S3Object, JobError> {
         let bad = |what: &str| JobError::Plan(format!("{name}: {what}"));
-        let rest = name.strip_prefix(SCHEME).ok_or_else(|| bad("the name of an object is s3://bucket/key"))?;
-        let (bucket, key) = rest.split_once('/').ok_or_else(|| bad("name the bucket and the key: s3://bucket/key"))?;
+        let rest = name
+            .strip_prefix(SCHEME)
+            .ok_or_else(|| bad("the name of an object is s3://bucket/key"))?;
+        let (bucket, key) = rest
+            .split_once('/')
+            .ok_or_else(|| bad("name the bucket and the key: s3://bucket/key"))?;
         let is_in_bucket_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-        if !(3..=255).contains(&bucket.len()) || !bucket.bytes().all(is_in_bucket_name) || bucket.starts_with('.') {
-            return Err(bad("the bucket must have 3 to 255 letters, digits, dots, underscores and hyphens"));
+        if !(3..=255).contains(&bucket.len())
+            || !bucket.bytes().all(is_in_bucket_name)
+            || bucket.starts_with('.')
+        {
+            return Err(bad(
+                "the bucket must have 3 to 255 letters, digits, dots, underscores and hyphens",
+            ));
         }
-        let parsed = Key::parse(key)
-            .ok()
-            .filter(|parsed| parsed.as_ref() == key && !key.is_empty() && key.len() <= KEY_BYTES_MAX);
+        let parsed = Key::parse(key).ok().filter(|parsed| {
+            parsed.as_ref() == key && !key.is_empty() && key.len() <= KEY_BYTES_MAX
+        });
         let key = parsed.ok_or_else(|| {
             bad("the key must have at most 1024 bytes, no empty part, no part . or .. and no control character")
         })?;
-        Ok(S3Object { store: self.clone(), bucket: bucket.to_owned(), key })
+        Ok(S3Object {
+            store: self.clone(),
+            bucket: bucket.to_owned(),
+            key,
+        })
     }
 
     /// Runs a future of the store until it ends, or until `stopped` does, which is an error. Blocks.
-    fn run<T>(&self, stopped: impl Future<Output = ()>, future: impl Future<Output = T>) -> Result<T, JobError> {
+    fn run<T>(
+        &self,
+        stopped: impl Future<Output = ()>,
+        future: impl Future<Output = T>,
+    ) -> Result<T, JobError> {
         self.runtime().block_on(async {
             tokio::select! {
                 biased;
@@ -127,7 +153,9 @@ impl S3Store {
 
 impl fmt::Debug for S3Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("S3Store").field(&self.0.account.endpoint).finish()
+        f.debug_tuple("S3Store")
+            .field(&self.0.account.endpoint)
+            .finish()
     }
 }
 
@@ -154,14 +182,20 @@ impl S3Object {
             .with_retry(RetryConfig {
                 max_retries: RETRIES_MAX,
                 retry_timeout: self.store.0.connector.timeouts.retry,
-                backoff: BackoffConfig { init_backoff: PAUSE_MIN, max_backoff: PAUSE_MAX, base: 2.0 },
+                backoff: BackoffConfig {
+                    init_backoff: PAUSE_MIN,
+                    max_backoff: PAUSE_MAX,
+                    base: 2.0,
+                },
             })
             .with_http_connector(self.store.0.connector.for_upload(completion));
         if let Some(token) = &account.session_token {
             builder = builder.with_token(token);
         }
         // The text of this error could hold a setting.
-        builder.build().map_err(|_| JobError::Plan(format!("{self}: the settings of the store do not fit")))
+        builder
+            .build()
+            .map_err(|_| JobError::Plan(format!("{self}: the settings of the store do not fit")))
     }
 }
 

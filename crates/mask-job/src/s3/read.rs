@@ -48,14 +48,20 @@ impl S3Reader {
     /// Opens an object by reading its end, for a job that `stop` stops.
     pub(crate) fn open(object: &S3Object, stop: &JobStop) -> Result<Self, JobError> {
         let client = object.client(None)?;
-        let options = GetOptions { range: Some(GetRange::Suffix(WINDOW_BYTES_MIN)), ..GetOptions::default() };
+        let options = GetOptions {
+            range: Some(GetRange::Suffix(WINDOW_BYTES_MIN)),
+            ..GetOptions::default()
+        };
         let opened = object.store.run(stop.asked(), async {
             let opened = client.get_opts(&object.key, options).await?;
             let (meta, start) = (opened.meta.clone(), opened.range.start);
             Ok((meta, start, opened.bytes().await?))
         })?;
         let (meta, start, bytes) = opened.map_err(|error| match status_of(&error) {
-            Some(416) => JobError::Invalid { name: object.to_string(), what: "it is empty".to_owned() },
+            Some(416) => JobError::Invalid {
+                name: object.to_string(),
+                what: "it is empty".to_owned(),
+            },
             _ => job_error(object, Purpose::Read, &error),
         })?;
         let etag = meta.e_tag.ok_or_else(|| JobError::Store {
@@ -65,7 +71,15 @@ impl S3Reader {
         })?;
         let windows = Mutex::new(vec![(start, bytes)]);
         let stop = stop.clone();
-        Ok(Self { object: object.clone(), client, stop, etag, length: meta.size, chunks: OnceLock::new(), windows })
+        Ok(Self {
+            object: object.clone(),
+            client,
+            stop,
+            etag,
+            length: meta.size,
+            chunks: OnceLock::new(),
+            windows,
+        })
     }
 
     pub(crate) fn object(&self) -> &S3Object {
@@ -106,11 +120,16 @@ impl S3Reader {
         }
         if length as u64 <= WINDOW_BYTES {
             // A copy, since the values of a page would keep the whole window.
-            return Ok(Bytes::copy_from_slice(&self.window(start, length as u64)?[..length]));
+            return Ok(Bytes::copy_from_slice(
+                &self.window(start, length as u64)?[..length],
+            ));
         }
         if length > READ_BYTES_MAX {
             let what = format!("a range of {length} bytes exceeds the limit of {READ_BYTES_MAX}");
-            return Err(JobError::Invalid { name: self.object.to_string(), what });
+            return Err(JobError::Invalid {
+                name: self.object.to_string(),
+                what,
+            });
         }
         let mut bytes = Vec::with_capacity(length);
         while bytes.len() < length {
@@ -124,7 +143,8 @@ impl S3Reader {
     /// Returns the kept bytes from a position.
     fn kept(&self, start: u64) -> Option<Bytes> {
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_within = |(at, bytes): &(u64, Bytes)| *at <= start && start - at < bytes.len() as u64;
+        let is_within =
+            |(at, bytes): &(u64, Bytes)| *at <= start && start - at < bytes.len() as u64;
         let window = windows.iter().rposition(is_within)?;
         let window = windows.remove(window);
         let bytes = window.1.slice((start - window.0) as usize..);
@@ -155,8 +175,14 @@ impl S3Reader {
             let etag = fetched.meta.e_tag.clone();
             Ok((etag, fetched.bytes().await?))
         })?;
-        let (etag, bytes) = fetched.map_err(|error| job_error(&self.object, Purpose::Read, &error))?;
-        let bad = |what: &str| Err(JobError::Store { name: self.object.to_string(), what: what.to_owned() });
+        let (etag, bytes) =
+            fetched.map_err(|error| job_error(&self.object, Purpose::Read, &error))?;
+        let bad = |what: &str| {
+            Err(JobError::Store {
+                name: self.object.to_string(),
+                what: what.to_owned(),
+            })
+        };
         // Not every store heeds the condition.
         if etag.as_ref() != Some(&self.etag) {
             return bad("the object changed while it was read: start the job again");
@@ -170,9 +196,13 @@ impl S3Reader {
 
 /// Returns the end of the window from a position: the end of the column chunk, within the limits of a window.
 fn window_end(start: u64, length: u64, object: u64, chunks: Option<&Vec<Range<u64>>>) -> u64 {
-    let chunk = chunks.and_then(|chunks| chunks[..chunks.partition_point(|chunk| chunk.start <= start)].last());
+    let chunk = chunks
+        .and_then(|chunks| chunks[..chunks.partition_point(|chunk| chunk.start <= start)].last());
     let chunk_end = chunk.map_or(start, |chunk| chunk.end);
-    let length = chunk_end.saturating_sub(start).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES).max(length);
+    let length = chunk_end
+        .saturating_sub(start)
+        .clamp(WINDOW_BYTES_MIN, WINDOW_BYTES)
+        .max(length);
     start.saturating_add(length).min(object)
 }
 
@@ -195,7 +225,11 @@ mod tests {
             (11 * MIB, 1, 11 * MIB + WINDOW_BYTES_MIN),
             (14 * MIB - 1, 1, 14 * MIB),
         ] {
-            assert_eq!(window_end(start, length, 14 * MIB, Some(&chunks)), end, "{start}, {length}");
+            assert_eq!(
+                window_end(start, length, 14 * MIB, Some(&chunks)),
+                end,
+                "{start}, {length}"
+            );
         }
         assert_eq!(window_end(5, 1, 14 * MIB, None), 5 + WINDOW_BYTES_MIN);
         assert_eq!(window_end(0, 1, 14 * MIB, Some(&chunks)), WINDOW_BYTES_MIN);

@@ -36,7 +36,11 @@ impl S3Settings {
     /// Reads the standard variables of AWS by `variable`. Empty variables count as missing.
     #[must_use]
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Self {
-        let first = |names: &[&str]| names.iter().find_map(|name| variable(name).filter(|value| !value.is_empty()));
+        let first = |names: &[&str]| {
+            names
+                .iter()
+                .find_map(|name| variable(name).filter(|value| !value.is_empty()))
+        };
         Self {
             endpoint: first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]),
             region: first(&["AWS_REGION", "AWS_DEFAULT_REGION"]),
@@ -64,16 +68,30 @@ impl S3Settings {
         };
         let is_in_region = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         if region.len() > 64 || !region.bytes().all(is_in_region) {
-            return Err(bad("AWS_REGION must be the name of a region, such as eu-central-1"));
+            return Err(bad(
+                "AWS_REGION must be the name of a region, such as eu-central-1",
+            ));
         }
-        let endpoint = self.endpoint.clone().unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
+        let endpoint = self
+            .endpoint
+            .clone()
+            .unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
         let is_encrypted = self.check_endpoint(&endpoint)?;
-        let access_key_id = self.access_key_id.clone().ok_or_else(|| missing("AWS_ACCESS_KEY_ID"))?;
-        let secret_access_key = self.secret_access_key.clone().ok_or_else(|| missing("AWS_SECRET_ACCESS_KEY"))?;
+        let access_key_id = self
+            .access_key_id
+            .clone()
+            .ok_or_else(|| missing("AWS_ACCESS_KEY_ID"))?;
+        let secret_access_key = self
+            .secret_access_key
+            .clone()
+            .ok_or_else(|| missing("AWS_SECRET_ACCESS_KEY"))?;
         // They are sent as headers, in whose errors they could appear.
         let is_graphic = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
         let token = self.session_token.as_deref().unwrap_or_default();
-        if ![&access_key_id, &secret_access_key, token].into_iter().all(is_graphic) {
+        if ![&access_key_id, &secret_access_key, token]
+            .into_iter()
+            .all(is_graphic)
+        {
             return Err(bad(
                 "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or AWS_SESSION_TOKEN holds blanks or other characters",
             ));
@@ -82,19 +100,30 @@ impl S3Settings {
             (Some(ca), true) => Some(tls_config(ca)?),
             (None, true) => {
                 let hint = "name the file with --s3-ca, or in AWS_CA_BUNDLE (the system's authorities are not trusted)";
-                return Err(bad(&format!("the authority of the object store's certificate is not known: {hint}")));
+                return Err(bad(&format!(
+                    "the authority of the object store's certificate is not known: {hint}"
+                )));
             }
             (_, false) => None,
         };
         let session_token = self.session_token.clone();
         let endpoint = endpoint.trim_end_matches('/').to_owned();
-        Ok(S3Account { endpoint, region, access_key_id, secret_access_key, session_token, tls })
+        Ok(S3Account {
+            endpoint,
+            region,
+            access_key_id,
+            secret_access_key,
+            session_token,
+            tls,
+        })
     }
 
     /// Checks the endpoint. Returns true if connections to it are encrypted.
     fn check_endpoint(&self, endpoint: &str) -> Result<bool, JobError> {
         let bad = |what: &str| JobError::Plan(format!("AWS_ENDPOINT_URL {what}"));
-        let uri: Uri = endpoint.parse().map_err(|_| bad("is no URL such as https://host:9000"))?;
+        let uri: Uri = endpoint
+            .parse()
+            .map_err(|_| bad("is no URL such as https://host:9000"))?;
         let is_encrypted = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,
@@ -102,9 +131,14 @@ impl S3Settings {
         };
         let authority = uri.authority().ok_or_else(|| bad("names no host"))?;
         if authority.as_str().contains('@') {
-            return Err(bad("must not hold credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"));
+            return Err(bad(
+                "must not hold credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            ));
         }
-        let port = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
+        let port = authority
+            .as_str()
+            .strip_prefix(authority.host())
+            .unwrap_or_default();
         if !port.is_empty() && authority.port_u16().is_none_or(|port| port == 0) {
             return Err(bad("has a port that is none"));
         }
@@ -155,10 +189,13 @@ fn tls_config(ca: &Path) -> Result<Arc<ClientConfig>, JobError> {
     let certificates = certificates.ok().filter(|found| !found.is_empty());
     let mut roots = RootCertStore::empty();
     for certificate in certificates.ok_or_else(|| bad("holds no PEM certificate"))? {
-        roots.add(certificate).map_err(|_| bad("holds what is no certificate"))?;
+        roots
+            .add(certificate)
+            .map_err(|_| bad("holds what is no certificate"))?;
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder = builder.map_err(|_| bad("TLS has no protocol version"))?;
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];

@@ -44,7 +44,11 @@ pub(crate) struct S3Upload {
 impl S3Upload {
     /// Begins an upload for a job that `stop` stops, which checks the credentials. An existing object is an error unless
     /// `replace` is true.
-    pub(crate) fn begin(object: &S3Object, replace: bool, stop: &JobStop) -> Result<Self, JobError> {
+    pub(crate) fn begin(
+        object: &S3Object,
+        replace: bool,
+        stop: &JobStop,
+    ) -> Result<Self, JobError> {
         stop.check()?;
         let completion = Arc::new(Completion::default());
         completion.create_only.store(!replace, Ordering::Relaxed);
@@ -53,17 +57,30 @@ impl S3Upload {
             reject_existing(object, &client, stop)?;
         }
         let marker = Marker::new()?;
-        let options = PutMultipartOptions { attributes: marker.attributes(), ..PutMultipartOptions::default() };
+        let options = PutMultipartOptions {
+            attributes: marker.attributes(),
+            ..PutMultipartOptions::default()
+        };
         // A stop waits for the response, since without a name the upload could not be aborted.
-        let begun = object.store.run(stop.overdue(), client.create_multipart_opts(&object.key, options));
+        let begun = object.store.run(
+            stop.overdue(),
+            client.create_multipart_opts(&object.key, options),
+        );
         let begun = begun.map_err(|error| {
-            let left = format!("an upload of {object} without parts, if the object store began one");
-            JobError::Left { error: Box::new(error), left }
+            let left =
+                format!("an upload of {object} without parts, if the object store began one");
+            JobError::Left {
+                error: Box::new(error),
+                left,
+            }
         })?;
         let id = begun.map_err(|error| job_error(object, Purpose::Write, &error))?;
         if !is_upload_id(&id) {
             let what = "the object store named the upload by what is no name".to_owned();
-            return Err(JobError::Store { name: object.to_string(), what });
+            return Err(JobError::Store {
+                name: object.to_string(),
+                what,
+            });
         }
         Ok(Self {
             object: object.clone(),
@@ -103,12 +120,20 @@ impl S3Upload {
         let number = self.parts.len();
         if number == PARTS_MAX {
             let gib = (PART_BYTES as u64 * PARTS_MAX as u64) >> 30;
-            let what =
-                format!("an object has at most {PARTS_MAX} parts, which hold {gib} GiB: write a file, and copy it");
-            return Err(JobError::Store { name: self.object.to_string(), what });
+            let what = format!(
+                "an object has at most {PARTS_MAX} parts, which hold {gib} GiB: write a file, and copy it"
+            );
+            return Err(JobError::Store {
+                name: self.object.to_string(),
+                what,
+            });
         }
         let payload = PutPayload::from(std::mem::take(&mut self.filling));
-        let (client, key, id) = (self.client.clone(), self.object.key.clone(), self.id.clone());
+        let (client, key, id) = (
+            self.client.clone(),
+            self.object.key.clone(),
+            self.id.clone(),
+        );
         let sending = async move { client.put_part(&key, &id, number, payload).await };
         self.sending = Some(self.object.store.runtime().spawn(sending));
         Ok(())
@@ -116,11 +141,14 @@ impl S3Upload {
 
     /// Waits for the part that is sent.
     fn await_part(&mut self) -> Result<(), JobError> {
-        let Some(sending) = &mut self.sending else { return Ok(()) };
+        let Some(sending) = &mut self.sending else {
+            return Ok(());
+        };
         // It stays here if the job is stopped, since the abort must wait for its end.
         let sent = self.object.store.run(self.stop.asked(), sending)?;
         self.sending = None;
-        self.parts.push(sent?.map_err(|error| job_error(&self.object, Purpose::Write, &error))?);
+        self.parts
+            .push(sent?.map_err(|error| job_error(&self.object, Purpose::Write, &error))?);
         Ok(())
     }
 
@@ -144,11 +172,18 @@ impl S3Upload {
         self.stop.check()?;
         let completed = match self.try_complete()? {
             // The store lacks conditions. The check above is all that there is, so it must have had an answer.
-            Err(error) if status_of(&error) == Some(501) && !self.replace && !self.completion.is_unsure() => {
+            Err(error)
+                if status_of(&error) == Some(501)
+                    && !self.replace
+                    && !self.completion.is_unsure() =>
+            {
                 if !is_absent {
                     let what = "the object store does not tell whether the object exists: permit s3:GetObject and \
                         s3:ListBucket, or use --replace";
-                    return Err(JobError::Store { name: self.object.to_string(), what: what.to_owned() });
+                    return Err(JobError::Store {
+                        name: self.object.to_string(),
+                        what: what.to_owned(),
+                    });
                 }
                 self.completion.create_only.store(false, Ordering::Relaxed);
                 self.try_complete()?
@@ -157,14 +192,24 @@ impl S3Upload {
         };
         let Err(error) = completed else { return Ok(()) };
         let is_unsure = self.completion.is_unsure();
-        let found = if needs_look(status_of(&error), is_unsure) { self.look() } else { Found::Unknown };
+        let found = if needs_look(status_of(&error), is_unsure) {
+            self.look()
+        } else {
+            Found::Unknown
+        };
         outcome(&self.object, &error, found, is_unsure, !self.replace)
     }
 
     /// Looks for the object.
     fn look(&self) -> Found {
-        let options = GetOptions { head: true, ..GetOptions::default() };
-        match self.object.store.run(self.stop.overdue(), self.client.get_opts(&self.object.key, options)) {
+        let options = GetOptions {
+            head: true,
+            ..GetOptions::default()
+        };
+        match self.object.store.run(
+            self.stop.overdue(),
+            self.client.get_opts(&self.object.key, options),
+        ) {
             Ok(Ok(found)) => self.marker.owner_of(&found, self.length),
             Ok(Err(error)) if status_of(&error) == Some(404) => Found::Nothing,
             _ => Found::Unknown,
@@ -173,11 +218,18 @@ impl S3Upload {
 
     /// Completes the upload. Once the request is under way, a stop waits for its end, since only that tells what became of it.
     fn try_complete(&self) -> Result<object_store::Result<()>, JobError> {
-        let completing = self.client.complete_multipart(&self.object.key, &self.id, self.parts.clone());
+        let completing =
+            self.client
+                .complete_multipart(&self.object.key, &self.id, self.parts.clone());
         let completed = self.object.store.run(self.stop.overdue(), completing);
         completed.map(|completed| completed.map(drop)).map_err(|_| {
-            let what = format!("the job was stopped while the object store completed the upload{NOT_KNOWN}");
-            JobError::Store { name: self.object.to_string(), what }
+            let what = format!(
+                "the job was stopped while the object store completed the upload{NOT_KNOWN}"
+            );
+            JobError::Store {
+                name: self.object.to_string(),
+                what,
+            }
         })
     }
 
@@ -190,7 +242,10 @@ impl S3Upload {
                     "the parts of the upload {} ({left}); abort it, or let a rule of the bucket do so",
                     self.id
                 );
-                JobError::Left { error: Box::new(error), left }
+                JobError::Left {
+                    error: Box::new(error),
+                    left,
+                }
             }
         }
     }
@@ -206,14 +261,21 @@ impl S3Upload {
                 sending.abort();
                 let _ = sending.await;
             }
-            self.client.abort_multipart(&self.object.key, &self.id).await
+            self.client
+                .abort_multipart(&self.object.key, &self.id)
+                .await
         });
         match aborted {
             Err(_) => {
                 let what = "the object store did not respond after the job was stopped".to_owned();
-                Err(JobError::Store { name: self.object.to_string(), what })
+                Err(JobError::Store {
+                    name: self.object.to_string(),
+                    what,
+                })
             }
-            Ok(Err(error)) if status_of(&error) != Some(404) => Err(job_error(&self.object, Purpose::Write, &error)),
+            Ok(Err(error)) if status_of(&error) != Some(404) => {
+                Err(job_error(&self.object, Purpose::Write, &error))
+            }
             // Without the upload nothing remains.
             _ => Ok(()),
         }
@@ -243,9 +305,17 @@ fn is_upload_id(id: &str) -> bool {
 /// Rejects an object that is there already. Returns true if it is known not to be there: a client without the right to list
 /// gets 403 for a missing object, so only the completion shows then that there is one.
 fn reject_existing(object: &S3Object, client: &AmazonS3, stop: &JobStop) -> Result<bool, JobError> {
-    let options = GetOptions { head: true, ..GetOptions::default() };
-    match object.store.run(stop.asked(), client.get_opts(&object.key, options))? {
-        Ok(_) => Err(JobError::Exists { path: object.to_string().into() }),
+    let options = GetOptions {
+        head: true,
+        ..GetOptions::default()
+    };
+    match object
+        .store
+        .run(stop.asked(), client.get_opts(&object.key, options))?
+    {
+        Ok(_) => Err(JobError::Exists {
+            path: object.to_string().into(),
+        }),
         Err(error) => match status_of(&error) {
             Some(404) => Ok(true),
             Some(403) => Ok(false),

@@ -106,12 +106,18 @@ pub(crate) fn value(text: &str, class: Class, decimals_as_text: bool, out: &mut 
         }
         Class::Boolean if text == "t" => write::bool(out, true),
         Class::Boolean if text == "f" => write::bool(out, false),
-        Class::Text(_) | Class::PaddedText(_) | Class::Boolean | Class::Json | Class::Other => write::str(out, text),
+        Class::Text(_) | Class::PaddedText(_) | Class::Boolean | Class::Json | Class::Other => {
+            write::str(out, text)
+        }
     }
 }
 
 /// Appends a masked value as a field of a column, or returns the reason why the value does not fit.
-pub(crate) fn write_field(answer: Token<'_>, class: Class, out: &mut Vec<u8>) -> Result<(), String> {
+pub(crate) fn write_field(
+    answer: Token<'_>,
+    class: Class,
+    out: &mut Vec<u8>,
+) -> Result<(), String> {
     let mut text = Vec::new();
     if !write_plain(answer, class, &mut text)? {
         out.extend_from_slice(b"\\N");
@@ -122,7 +128,11 @@ pub(crate) fn write_field(answer: Token<'_>, class: Class, out: &mut Vec<u8>) ->
 }
 
 /// Appends a masked value as the text of a column's value. Returns `false` if the masked value is null.
-pub(crate) fn write_plain(answer: Token<'_>, class: Class, out: &mut Vec<u8>) -> Result<bool, String> {
+pub(crate) fn write_plain(
+    answer: Token<'_>,
+    class: Class,
+    out: &mut Vec<u8>,
+) -> Result<bool, String> {
     let unfit = |what: &str| Err(format!("its mask is {}, {what}", answer.kind()));
     match (class, answer) {
         (_, Token::Nil) => return Ok(false),
@@ -156,7 +166,9 @@ pub(crate) fn write_plain(answer: Token<'_>, class: Class, out: &mut Vec<u8>) ->
     if let Class::Text(Some(max)) | Class::PaddedText(Some(max)) = class {
         let chars = String::from_utf8_lossy(&out[start..]).chars().count();
         if chars > max {
-            return Err(format!("its mask has {chars} characters, and the column takes {max}"));
+            return Err(format!(
+                "its mask has {chars} characters, and the column takes {max}"
+            ));
         }
     }
     Ok(true)
@@ -208,7 +220,8 @@ mod tests {
     fn answers_fit_their_column_or_are_refused() {
         let check = |answer: Token<'_>, class, expected: Result<&str, &str>| {
             let mut out = Vec::new();
-            let found = write_field(answer, class, &mut out).map(|()| String::from_utf8(out).expect("UTF-8"));
+            let found = write_field(answer, class, &mut out)
+                .map(|()| String::from_utf8(out).expect("UTF-8"));
             match (&found, expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected),
                 (Err(found), Err(expected)) => assert!(found.contains(expected), "{found}"),
@@ -217,8 +230,16 @@ mod tests {
         };
         check(Token::Nil, Class::Integer, Ok("\\N"));
         check(Token::Str(b"a\tb\\"), Class::Text(None), Ok("a\\tb\\\\"));
-        check(Token::Str("äöü".as_bytes()), Class::Text(Some(3)), Ok("äöü"));
-        check(Token::Str(b"abcd"), Class::Text(Some(3)), Err("4 characters, and the column takes 3"));
+        check(
+            Token::Str("äöü".as_bytes()),
+            Class::Text(Some(3)),
+            Ok("äöü"),
+        );
+        check(
+            Token::Str(b"abcd"),
+            Class::Text(Some(3)),
+            Err("4 characters, and the column takes 3"),
+        );
         check(Token::Str(b"a\0"), Class::Text(None), Err("zero byte"));
         check(Token::Uint(7), Class::Text(None), Ok("7"));
         check(Token::Int(-7), Class::Integer, Ok("-7"));
@@ -239,7 +260,9 @@ mod tests {
         for text in ["t", "f"] {
             let (mut value, mut out) = (Vec::new(), Vec::new());
             super::value(text, Class::Boolean, false, &mut value);
-            let token = sealwire_msgpack::TokenReader::new(&value).token().expect("a scalar");
+            let token = sealwire_msgpack::TokenReader::new(&value)
+                .token()
+                .expect("a scalar");
             write_field(token, Class::Boolean, &mut out).expect("a boolean");
             assert_eq!(String::from_utf8_lossy(&out), text);
         }

@@ -56,9 +56,15 @@ impl Columns {
             return Err(fault);
         }
         if fields.len() > CSV_COLUMNS_MAX {
-            return Err(Fault::new(begin, format!("a header with more than {CSV_COLUMNS_MAX} columns")));
+            return Err(Fault::new(
+                begin,
+                format!("a header with more than {CSV_COLUMNS_MAX} columns"),
+            ));
         }
-        let names: Vec<String> = fields.iter().map(|field| inside(text, field).into_owned()).collect();
+        let names: Vec<String> = fields
+            .iter()
+            .map(|field| inside(text, field).into_owned())
+            .collect();
         let is_quoted = fields.iter().any(|field| field.quoted);
         if let Some(other) = delimiter_of(&names, delimiter).filter(|_| !is_quoted) {
             let hint = delimiter_hint(other);
@@ -68,12 +74,20 @@ impl Columns {
             ));
         }
         if names.iter().all(String::is_empty) {
-            return Err(Fault::new(begin, "a header with the columns' names expected"));
+            return Err(Fault::new(
+                begin,
+                "a header with the columns' names expected",
+            ));
         }
         Ok(Self::by_names(&names, delimiter, plan, ledger).map(|columns| (columns, end)))
     }
 
-    fn by_names(names: &[String], delimiter: u8, plan: &Plan, ledger: &RunningReport) -> Result<Self, String> {
+    fn by_names(
+        names: &[String],
+        delimiter: u8,
+        plan: &Plan,
+        ledger: &RunningReport,
+    ) -> Result<Self, String> {
         let mut columns = Vec::with_capacity(names.len());
         for name in names {
             let rule = plan.column_rule(&[name]);
@@ -89,7 +103,12 @@ impl Columns {
                     format!("the rule for column {name} has subject={subject}, and there is no such column")
                 })?),
             };
-            columns.push(Column { name: name.clone(), verdict, subject, kept: label });
+            columns.push(Column {
+                name: name.clone(),
+                verdict,
+                subject,
+                kept: label,
+            });
         }
         plan.all_columns_met(names)?;
         Ok(Self { delimiter, columns })
@@ -105,7 +124,10 @@ impl Columns {
     pub(crate) fn unknown(&self, plan: &Plan) -> Unknown {
         let mut unknown = Unknown::default();
         if plan.refuses_unknown() && !plan.has_kinds() {
-            let unnamed = self.columns.iter().filter(|column| column.verdict == PathRule::None);
+            let unnamed = self
+                .columns
+                .iter()
+                .filter(|column| column.verdict == PathRule::None);
             unnamed.for_each(|column| unknown.add(0, column.name.clone()));
         }
         unknown
@@ -131,12 +153,25 @@ impl Columns {
                 continue;
             }
             if fields.len() != self.columns.len() {
-                let what = format!("{} fields, and the header has {}", fields.len(), self.columns.len());
+                let what = format!(
+                    "{} fields, and the header has {}",
+                    fields.len(),
+                    self.columns.len()
+                );
                 return Err(Fault::new(start, what));
             }
             batch.records += 1;
             for (column, field) in self.columns.iter().zip(&fields) {
-                self.field(text, column, field, &fields, plan, ledger, batch, &mut unknown)?;
+                self.field(
+                    text,
+                    column,
+                    field,
+                    &fields,
+                    plan,
+                    ledger,
+                    batch,
+                    &mut unknown,
+                )?;
             }
         }
         Ok(unknown)
@@ -163,7 +198,10 @@ impl Columns {
         Ok(())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the state of one scan, borrowed apart")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the state of one scan, borrowed apart"
+    )]
     fn field(
         &self,
         text: &[u8],
@@ -186,7 +224,10 @@ impl Columns {
                     batch.counts.kept(column.kept, 1);
                     return Ok(());
                 }
-                Some(rule) => (rule, ledger.label(plan.field(column.name.clone(), Some(rule), plan.kind_name(rule)))),
+                Some(rule) => (
+                    rule,
+                    ledger.label(plan.field(column.name.clone(), Some(rule), plan.kind_name(rule))),
+                ),
                 None if plan.refuses_unknown() => {
                     unknown.add(field.span.start, column.name.clone());
                     return Ok(());
@@ -210,7 +251,14 @@ impl Columns {
             out
         });
         let value = inside(text, field);
-        let found = FoundValue { span: field.span.clone(), rule, label, form: Form::Csv { quoted: field.quoted } };
+        let found = FoundValue {
+            span: field.span.clone(),
+            rule,
+            label,
+            form: Form::Csv {
+                quoted: field.quoted,
+            },
+        };
         batch.push(found, subject.as_deref(), |out| {
             write::str(out, &value);
             Ok(())
@@ -221,11 +269,17 @@ impl Columns {
 /// Returns the delimiter that a header seems to have, if it is not the one by which it was read.
 fn delimiter_of(names: &[String], delimiter: u8) -> Option<char> {
     let [name] = names else { return None };
-    [';', '\t', '|', ','].into_iter().find(|other| *other != char::from(delimiter) && name.contains(*other))
+    [';', '\t', '|', ',']
+        .into_iter()
+        .find(|other| *other != char::from(delimiter) && name.contains(*other))
 }
 
 fn delimiter_hint(delimiter: char) -> String {
-    let argument = if delimiter == '\t' { "$'\\t'".to_owned() } else { format!("'{delimiter}'") };
+    let argument = if delimiter == '\t' {
+        "$'\\t'".to_owned()
+    } else {
+        format!("'{delimiter}'")
+    };
     format!("; if its fields are separated by this character, say --delimiter {argument}")
 }
 
@@ -236,12 +290,24 @@ fn separator_line(text: &[u8], begin: usize, delimiter: u8) -> Option<Fault> {
         [b's', b'e', b'p', b'=', stated] if stated.is_ascii() => char::from(*stated),
         _ => return None,
     };
-    let hint = if stated == char::from(delimiter) { String::new() } else { delimiter_hint(stated) };
-    Some(Fault::new(begin, format!("a line of Excel that states the separator: remove the line{hint}")))
+    let hint = if stated == char::from(delimiter) {
+        String::new()
+    } else {
+        delimiter_hint(stated)
+    };
+    Some(Fault::new(
+        begin,
+        format!("a line of Excel that states the separator: remove the line{hint}"),
+    ))
 }
 
 /// Reads one record's fields. Returns the offset after the line end.
-fn record(text: &[u8], mut at: usize, delimiter: u8, fields: &mut Vec<Field>) -> Result<usize, Fault> {
+fn record(
+    text: &[u8],
+    mut at: usize,
+    delimiter: u8,
+    fields: &mut Vec<Field>,
+) -> Result<usize, Fault> {
     fields.clear();
     loop {
         let start = at;
@@ -252,14 +318,27 @@ fn record(text: &[u8], mut at: usize, delimiter: u8, fields: &mut Vec<Field>) ->
             let ends = |byte: &u8| *byte == delimiter || matches!(byte, b'\n' | b'\r' | b'"');
             at += text[at..].iter().position(ends).unwrap_or(text.len() - at);
         }
-        fields.push(Field { span: start..at, quoted });
+        fields.push(Field {
+            span: start..at,
+            quoted,
+        });
         match text.get(at) {
             None => return Ok(at),
             Some(byte) if *byte == delimiter => at += 1,
             Some(b'\n') => return Ok(at + 1),
             Some(b'\r') if text.get(at + 1) == Some(&b'\n') => return Ok(at + 2),
-            Some(b'\r') => return Err(Fault::new(at, "a carriage return without a newline, outside of quotes")),
-            Some(b'"') => return Err(Fault::new(at, "a quote inside a field that does not begin with one")),
+            Some(b'\r') => {
+                return Err(Fault::new(
+                    at,
+                    "a carriage return without a newline, outside of quotes",
+                ));
+            }
+            Some(b'"') => {
+                return Err(Fault::new(
+                    at,
+                    "a quote inside a field that does not begin with one",
+                ));
+            }
             Some(_) => return Err(Fault::new(at, "text behind the closing quote of a field")),
         }
     }
@@ -268,7 +347,8 @@ fn record(text: &[u8], mut at: usize, delimiter: u8, fields: &mut Vec<Field>) ->
 fn behind_quotes(text: &[u8], at: usize) -> Result<usize, Fault> {
     let mut position = at + 1;
     loop {
-        let quote = memchr::memchr(b'"', &text[position..]).ok_or_else(|| Fault::new(at, "a quote without end"))?;
+        let quote = memchr::memchr(b'"', &text[position..])
+            .ok_or_else(|| Fault::new(at, "a quote without end"))?;
         position += quote + 1;
         if text.get(position) != Some(&b'"') {
             return Ok(position);
@@ -284,7 +364,11 @@ fn inside<'t>(text: &'t [u8], field: &Field) -> Cow<'t, str> {
         return Cow::Borrowed(raw);
     }
     let inside = &raw[1..raw.len() - 1];
-    if inside.contains('"') { Cow::Owned(inside.replace("\"\"", "\"")) } else { Cow::Borrowed(inside) }
+    if inside.contains('"') {
+        Cow::Owned(inside.replace("\"\"", "\""))
+    } else {
+        Cow::Borrowed(inside)
+    }
 }
 
 /// Appends a masked value as a field. The field is quoted if the original field was, or if the content requires quotes. A null

@@ -31,7 +31,12 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new() -> Self {
-        Self { tree: Tree::new(), frames: Vec::new(), leaves: Vec::new(), subjects: Vec::new() }
+        Self {
+            tree: Tree::new(),
+            frames: Vec::new(),
+            leaves: Vec::new(),
+            subjects: Vec::new(),
+        }
     }
 }
 
@@ -119,14 +124,23 @@ impl<'a> Scan<'a> {
         batch: &'a mut Batch,
     ) -> Result<Self, Fault> {
         utf8(text)?;
-        Ok(Self { text, plan, ledger, memory, batch, visitor: None, unknown: Unknown::default() })
+        Ok(Self {
+            text,
+            plan,
+            ledger,
+            memory,
+            batch,
+            visitor: None,
+            unknown: Unknown::default(),
+        })
     }
 
     /// Scans lines; each line is one document or blank.
     pub(crate) fn lines(&mut self, mut begin: usize) -> Result<(), Fault> {
         let whole = self.text;
         while begin < whole.len() {
-            let end = memchr::memchr(b'\n', &whole[begin..]).map_or(whole.len(), |newline| begin + newline);
+            let end = memchr::memchr(b'\n', &whole[begin..])
+                .map_or(whole.len(), |newline| begin + newline);
             // The text is limited to one line, so that an unclosed object does not continue on the next line.
             self.text = &whole[..end];
             let at = self.blank(begin);
@@ -149,13 +163,19 @@ impl<'a> Scan<'a> {
 
     /// Scans elements of a document that is an array. A comma follows each element, except that the last chunk ends
     /// with the array's end.
-    pub(crate) fn elements(&mut self, begin: usize, first_index: u64, is_last: bool) -> Result<(), Fault> {
+    pub(crate) fn elements(
+        &mut self,
+        begin: usize,
+        first_index: u64,
+        is_last: bool,
+    ) -> Result<(), Fault> {
         let mut at = self.blank(begin);
         if is_last && first_index == 0 && self.text.get(at) == Some(&b']') {
             return self.end(at + 1, "more behind the document");
         }
         for index in first_index.. {
-            let index = u32::try_from(index).map_err(|_| Fault::new(at, "more than 4294967295 elements"))?;
+            let index = u32::try_from(index)
+                .map_err(|_| Fault::new(at, "more than 4294967295 elements"))?;
             let node = self.memory.tree.element(ROOT, index, self.plan);
             at = self.record(at, node)?;
             at = self.blank(at);
@@ -175,7 +195,11 @@ impl<'a> Scan<'a> {
 
     fn end(&self, at: usize, what: &'static str) -> Result<(), Fault> {
         let at = self.blank(at);
-        if at == self.text.len() { Ok(()) } else { Err(Fault::new(at, what)) }
+        if at == self.text.len() {
+            Ok(())
+        } else {
+            Err(Fault::new(at, what))
+        }
     }
 
     /// Scans one record from `at` and adds its values to be masked to the batch.
@@ -205,9 +229,16 @@ impl<'a> Scan<'a> {
             }
         });
         let subject = subject.transpose()?;
-        let found = FoundValue { span: leaf.span.clone(), rule: leaf.rule, label: leaf.label, form: Form::Json };
+        let found = FoundValue {
+            span: leaf.span.clone(),
+            rule: leaf.rule,
+            label: leaf.label,
+            form: Form::Json,
+        };
         let text = self.text;
-        self.batch.push(found, subject.as_deref(), |out| scalar(text, &leaf.span, out))
+        self.batch.push(found, subject.as_deref(), |out| {
+            scalar(text, &leaf.span, out)
+        })
     }
 
     fn value(&mut self, mut at: usize, mut node: NodeId) -> Result<usize, Fault> {
@@ -246,10 +277,15 @@ impl<'a> Scan<'a> {
                 None => return Err(Fault::new(at, "JSON ends too early")),
             }
             if self.memory.leaves.len() > RECORD_VALUES_MAX {
-                return Err(Fault::new(at, format!("a record with more than {RECORD_VALUES_MAX} values to mask")));
+                return Err(Fault::new(
+                    at,
+                    format!("a record with more than {RECORD_VALUES_MAX} values to mask"),
+                ));
             }
             loop {
-                let Some(&JsonFrame { is_object, .. }) = self.memory.frames.last() else { return Ok(at) };
+                let Some(&JsonFrame { is_object, .. }) = self.memory.frames.last() else {
+                    return Ok(at);
+                };
                 at = self.blank(at);
                 match (self.text.get(at), is_object) {
                     (Some(b','), _) => {
@@ -273,26 +309,43 @@ impl<'a> Scan<'a> {
     /// consumed.
     #[inline]
     fn child(&mut self, at: usize) -> Result<(NodeId, usize), Fault> {
-        let Some(frame) = self.memory.frames.last_mut() else { return Ok((ROOT, at)) };
+        let Some(frame) = self.memory.frames.last_mut() else {
+            return Ok((ROOT, at));
+        };
         let cursor = frame.count;
         frame.count += 1;
         if !frame.is_object {
-            let index = u32::try_from(cursor).map_err(|_| Fault::new(at, "more than 4294967295 elements"))?;
+            let index = u32::try_from(cursor)
+                .map_err(|_| Fault::new(at, "more than 4294967295 elements"))?;
             return Ok((self.memory.tree.element(frame.node, index, self.plan), at));
         }
         if self.text.get(at) != Some(&b'"') {
             return Err(Fault::new(at, "a key in double quotes expected"));
         }
         let object = frame.node;
-        let (node, end) = match self.memory.tree.expected_key(object, self.text, at + 1, cursor) {
+        let (node, end) = match self
+            .memory
+            .tree
+            .expected_key(object, self.text, at + 1, cursor)
+        {
             Some(expected) => expected,
             None => {
                 let (end, _) = string(self.text, at)?;
-                (self.memory.tree.key(object, &self.text[at + 1..end - 1], self.plan), end)
+                (
+                    self.memory
+                        .tree
+                        .key(object, &self.text[at + 1..end - 1], self.plan),
+                    end,
+                )
             }
         };
         if let Some(visitor) = &mut self.visitor {
-            visitor(&mut self.memory.tree, object, Shown::Key, &self.text[at..end]);
+            visitor(
+                &mut self.memory.tree,
+                object,
+                Shown::Key,
+                &self.text[at..end],
+            );
         }
         let colon = self.blank(end);
         if self.text.get(colon) != Some(&b':') {
@@ -305,16 +358,34 @@ impl<'a> Scan<'a> {
         if self.memory.frames.len() >= DEPTH_MAX {
             return Err(Fault::new(at, format!("nested deeper than {DEPTH_MAX}")));
         }
-        let (leaves_before, subjects_before) = (self.memory.leaves.len(), self.memory.subjects.len());
-        let around = self.memory.frames.last().map_or(0, |frame| frame.object_depth);
-        let object_depth = if is_object { self.memory.frames.len() + 1 } else { around };
-        self.memory.frames.push(JsonFrame { node, is_object, count: 0, object_depth, leaves_before, subjects_before });
+        let (leaves_before, subjects_before) =
+            (self.memory.leaves.len(), self.memory.subjects.len());
+        let around = self
+            .memory
+            .frames
+            .last()
+            .map_or(0, |frame| frame.object_depth);
+        let object_depth = if is_object {
+            self.memory.frames.len() + 1
+        } else {
+            around
+        };
+        self.memory.frames.push(JsonFrame {
+            node,
+            is_object,
+            count: 0,
+            object_depth,
+            leaves_before,
+            subjects_before,
+        });
         Ok(())
     }
 
     fn close(&mut self) {
         let depth = self.memory.frames.len();
-        let Some(frame) = self.memory.frames.pop() else { return };
+        let Some(frame) = self.memory.frames.pop() else {
+            return;
+        };
         if frame.is_object && self.plan.has_subjects() {
             self.settle_subjects(frame, depth);
         }
@@ -322,10 +393,22 @@ impl<'a> Scan<'a> {
 
     /// Assigns subjects to the leaves of an object that has ended.
     fn settle_subjects(&mut self, frame: JsonFrame, depth: usize) {
-        let Memory { tree, leaves, subjects, .. } = &mut *self.memory;
-        for leaf in leaves[frame.leaves_before..].iter_mut().filter(|leaf| leaf.object_depth == depth) {
-            let Some(name) = self.plan.subject(leaf.rule) else { continue };
-            let mut beside = subjects[frame.subjects_before..].iter().filter(|subject| subject.depth == depth);
+        let Memory {
+            tree,
+            leaves,
+            subjects,
+            ..
+        } = &mut *self.memory;
+        for leaf in leaves[frame.leaves_before..]
+            .iter_mut()
+            .filter(|leaf| leaf.object_depth == depth)
+        {
+            let Some(name) = self.plan.subject(leaf.rule) else {
+                continue;
+            };
+            let mut beside = subjects[frame.subjects_before..]
+                .iter()
+                .filter(|subject| subject.depth == depth);
             // If a key occurs twice, the first occurrence counts, as in the engine.
             let subject = beside.find(|subject| tree.is_key(subject.node, name));
             leaf.subject = subject.map(|subject| subject.span.clone());
@@ -376,7 +459,11 @@ impl<'a> Scan<'a> {
     fn judge(&mut self, node: NodeId, span: &Range<usize>) -> PathRule {
         if self.memory.tree.node(node).is_subject {
             let depth = self.memory.frames.len();
-            self.memory.subjects.push(Subject { node, depth, span: span.clone() });
+            self.memory.subjects.push(Subject {
+                node,
+                depth,
+                span: span.clone(),
+            });
         }
         self.memory.tree.verdict(node, self.plan, self.ledger)
     }
@@ -386,12 +473,17 @@ impl<'a> Scan<'a> {
         let rule = if has_escapes {
             unescaped(inside).and_then(|text| self.plan.kind_rule(&text))
         } else {
-            std::str::from_utf8(inside).ok().and_then(|text| self.plan.kind_rule(text))
+            std::str::from_utf8(inside)
+                .ok()
+                .and_then(|text| self.plan.kind_rule(text))
         };
         match rule {
             Some(rule) if self.plan.keeps(rule) => self.memory.tree.node(node).kept += 1,
             Some(rule) => {
-                let label = self.memory.tree.kind_label(node, rule, self.plan, self.ledger);
+                let label = self
+                    .memory
+                    .tree
+                    .kind_label(node, rule, self.plan, self.ledger);
                 self.found(span, rule, label);
             }
             None => self.unnamed(node, span),
@@ -399,8 +491,18 @@ impl<'a> Scan<'a> {
     }
 
     fn found(&mut self, span: Range<usize>, rule: usize, label: Label) {
-        let object_depth = self.memory.frames.last().map_or(0, |frame| frame.object_depth);
-        self.memory.leaves.push(Leaf { span, rule, label, object_depth, subject: None });
+        let object_depth = self
+            .memory
+            .frames
+            .last()
+            .map_or(0, |frame| frame.object_depth);
+        self.memory.leaves.push(Leaf {
+            span,
+            rule,
+            label,
+            object_depth,
+            subject: None,
+        });
     }
 
     #[inline]
@@ -427,7 +529,9 @@ pub(crate) fn scalar(text: &[u8], span: &Range<usize>, out: &mut Vec<u8>) -> Res
     match raw.first() {
         Some(b'"') => {
             let inside = unescaped(&raw[1..raw.len() - 1]);
-            let inside = inside.ok_or_else(|| Fault::new(span.start, "half of a surrogate pair in a value to mask"))?;
+            let inside = inside.ok_or_else(|| {
+                Fault::new(span.start, "half of a surrogate pair in a value to mask")
+            })?;
             write::str(out, &inside);
         }
         Some(b't') => write::bool(out, true),
@@ -435,7 +539,10 @@ pub(crate) fn scalar(text: &[u8], span: &Range<usize>, out: &mut Vec<u8>) -> Res
         _ => {
             let digits = std::str::from_utf8(raw).unwrap_or_default();
             if !sealwire_payload::json::append_number(digits, out) {
-                return Err(Fault::new(span.start, "a number to mask that no 64-bit integer or float holds exactly"));
+                return Err(Fault::new(
+                    span.start,
+                    "a number to mask that no 64-bit integer or float holds exactly",
+                ));
             }
         }
     }

@@ -18,7 +18,10 @@ pub(crate) struct Fault {
 
 impl Fault {
     pub(crate) fn new(at: usize, what: impl Into<String>) -> Self {
-        Self { at, what: what.into() }
+        Self {
+            at,
+            what: what.into(),
+        }
     }
 }
 

@@ -19,7 +19,12 @@ pub(crate) fn string(text: &[u8], at: usize) -> Result<(usize, bool), Fault> {
                 has_escapes = true;
                 position = escape(text, position)?;
             }
-            Some(_) => return Err(Fault::new(position, "a control character in a string, which must be escaped")),
+            Some(_) => {
+                return Err(Fault::new(
+                    position,
+                    "a control character in a string, which must be escaped",
+                ));
+            }
             None => return Err(Fault::new(at, "a string without end")),
         }
     }
@@ -43,13 +48,20 @@ fn plain_run(text: &[u8], mut at: usize) -> usize {
         at += 8;
     }
     let rest = text.get(at..).unwrap_or_default();
-    at + rest.iter().position(|byte| *byte < 0x20 || matches!(byte, b'"' | b'\\')).unwrap_or(rest.len())
+    at + rest
+        .iter()
+        .position(|byte| *byte < 0x20 || matches!(byte, b'"' | b'\\'))
+        .unwrap_or(rest.len())
 }
 
 fn escape(text: &[u8], at: usize) -> Result<usize, Fault> {
     match text.get(at + 1) {
         Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 2),
-        Some(b'u') if text.get(at + 2..at + 6).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) => {
+        Some(b'u')
+            if text
+                .get(at + 2..at + 6)
+                .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) =>
+        {
             Ok(at + 6)
         }
         _ => Err(Fault::new(at, "an escape that JSON does not have")),
@@ -60,7 +72,10 @@ fn escape(text: &[u8], at: usize) -> Result<usize, Fault> {
 pub(crate) fn number(text: &[u8], at: usize) -> Result<usize, Fault> {
     let digits = |from: usize| {
         let rest = text.get(from..).unwrap_or_default();
-        from + rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len())
+        from + rest
+            .iter()
+            .position(|byte| !byte.is_ascii_digit())
+            .unwrap_or(rest.len())
     };
     let fault = || Fault::new(at, "a number that JSON does not have");
     let whole = at + usize::from(text.get(at) == Some(&b'-'));
@@ -114,7 +129,11 @@ pub(crate) fn unescaped(inside: &[u8]) -> Option<Cow<'_, str>> {
                     rest = &rest[6..];
                     len = 2;
                 }
-                out.push(char::decode_utf16(units[..len].iter().copied()).next()?.ok()?);
+                out.push(
+                    char::decode_utf16(units[..len].iter().copied())
+                        .next()?
+                        .ok()?,
+                );
             }
             other => out.push(char::from(other)),
         }
@@ -178,7 +197,11 @@ mod tests {
             (r#""\u12"#, Err(1)),
             (r#""\"#, Err(1)),
         ] {
-            assert_eq!(string(text.as_bytes(), 0).map_err(|fault| fault.at), expected, "{text}");
+            assert_eq!(
+                string(text.as_bytes(), 0).map_err(|fault| fault.at),
+                expected,
+                "{text}"
+            );
         }
     }
 
@@ -203,7 +226,13 @@ mod tests {
 
     #[test]
     fn half_a_surrogate_pair_is_no_text() {
-        for half in [r"\ud800", r"\ud800x", r"\ud800\n", r"\udc00", r"\ud800\u0041"] {
+        for half in [
+            r"\ud800",
+            r"\ud800x",
+            r"\ud800\n",
+            r"\udc00",
+            r"\ud800\u0041",
+        ] {
             assert_eq!(unescaped(half.as_bytes()), None, "{half}");
         }
     }

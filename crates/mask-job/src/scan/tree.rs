@@ -107,31 +107,41 @@ impl Tree {
         cursor: usize,
     ) -> Option<(NodeId, usize)> {
         let guess = *self.nodes[parent].children.get(cursor)?;
-        let RawStep::Key(key) = &self.nodes[guess].step else { return None };
+        let RawStep::Key(key) = &self.nodes[guess].step else {
+            return None;
+        };
         let end = at + key.len();
         // A known key contains quotes only after a backslash, so the next quote is the closing quote.
-        (text.get(at..end)? == key.as_ref() && text.get(end) == Some(&b'"')).then_some((guess, end + 1))
+        (text.get(at..end)? == key.as_ref() && text.get(end) == Some(&b'"'))
+            .then_some((guess, end + 1))
     }
 
     /// Returns the child with a key, and adds the child if it is new.
     pub(crate) fn key(&mut self, parent: NodeId, raw: &[u8], plan: &Plan) -> NodeId {
         let node = &self.nodes[parent];
-        let is = |id: &NodeId| matches!(&self.nodes[*id].step, RawStep::Key(key) if key.as_ref() == raw);
-        let known =
-            if node.by_key.is_empty() { node.children.iter().copied().find(is) } else { node.by_key.get(raw).copied() };
+        let is =
+            |id: &NodeId| matches!(&self.nodes[*id].step, RawStep::Key(key) if key.as_ref() == raw);
+        let known = if node.by_key.is_empty() {
+            node.children.iter().copied().find(is)
+        } else {
+            node.by_key.get(raw).copied()
+        };
         if let Some(id) = known {
             return id;
         }
-        let is_subject = plan.has_subjects() && unescaped(raw).is_some_and(|key| plan.is_subject(&key));
+        let is_subject =
+            plan.has_subjects() && unescaped(raw).is_some_and(|key| plan.is_subject(&key));
         let id = self.add(parent, RawStep::Key(raw.into()), is_subject);
         if !self.nodes[parent].by_key.is_empty() {
             self.nodes[parent].by_key.insert(raw.into(), id);
         } else if self.nodes[parent].children.len() > CHILDREN_SEARCHED_MAX {
             let children = &self.nodes[parent].children;
-            let keys = children.iter().filter_map(|id| match &self.nodes[*id].step {
-                RawStep::Key(key) => Some((key.clone(), *id)),
-                _ => None,
-            });
+            let keys = children
+                .iter()
+                .filter_map(|id| match &self.nodes[*id].step {
+                    RawStep::Key(key) => Some((key.clone(), *id)),
+                    _ => None,
+                });
             self.nodes[parent].by_key = keys.collect();
         }
         id
@@ -167,15 +177,28 @@ impl Tree {
         let verdict = match plan.path_rule(&self.steps(id, plan)) {
             None => PathRule::None,
             Some(rule) if plan.keeps(rule) => PathRule::Keep,
-            Some(rule) => PathRule::Mask(rule, ledger.label(plan.field(self.path(id), Some(rule), None))),
+            Some(rule) => PathRule::Mask(
+                rule,
+                ledger.label(plan.field(self.path(id), Some(rule), None)),
+            ),
         };
         self.nodes[id].verdict = Some(verdict);
         verdict
     }
 
     /// Returns the label for values at this path to which a kind rule applies.
-    pub(crate) fn kind_label(&mut self, id: NodeId, rule: usize, plan: &Plan, ledger: &RunningReport) -> Label {
-        if let Some((_, label)) = self.nodes[id].kinds.iter().find(|(known, _)| *known == rule) {
+    pub(crate) fn kind_label(
+        &mut self,
+        id: NodeId,
+        rule: usize,
+        plan: &Plan,
+        ledger: &RunningReport,
+    ) -> Label {
+        if let Some((_, label)) = self.nodes[id]
+            .kinds
+            .iter()
+            .find(|(known, _)| *known == rule)
+        {
             return *label;
         }
         let label = ledger.label(plan.field(self.path(id), Some(rule), plan.kind_name(rule)));
@@ -235,7 +258,8 @@ impl Tree {
 
     /// Returns the node and its ancestors, without the root.
     fn above(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
-        std::iter::successors(Some(id), |id| Some(self.nodes[*id].parent)).take_while(|id| *id != ROOT)
+        std::iter::successors(Some(id), |id| Some(self.nodes[*id].parent))
+            .take_while(|id| *id != ROOT)
     }
 
     /// Adds the counts of kept and null values to the ledger and resets them.
@@ -258,5 +282,8 @@ impl Tree {
 }
 
 fn key_text(raw: &[u8]) -> String {
-    unescaped(raw).map_or_else(|| String::from_utf8_lossy(raw).into_owned(), |text| text.into_owned())
+    unescaped(raw).map_or_else(
+        || String::from_utf8_lossy(raw).into_owned(),
+        |text| text.into_owned(),
+    )
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use sealwire_discover::{DiscoverOptions, Discovery, FieldVerdict};
 use sealwire_mask::{Function, Mask, MaskSecret, Rules, Value};
 use sealwire_mask_job::{
-    DatabaseJob, FileFormat, Input, JobError, Limits, Progress, discover_database, discover_file, mask_database,
+    DatabaseJob, FileFormat, Input, JobError, Limits, Progress, discover_database, discover_file,
+    mask_database,
 };
 use sealwire_testkit::{Database, Postgres};
 use zeroize::Zeroizing;
@@ -23,7 +24,11 @@ pub(crate) fn trial(function: &Function, value: Value<'_>, out: &mut Vec<u8>) ->
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime").block_on(future)
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("runtime")
+        .block_on(future)
 }
 
 fn filled(sql: &str) -> Database<'static> {
@@ -35,12 +40,22 @@ fn filled(sql: &str) -> Database<'static> {
 
 fn discover(database: &Database<'_>) -> Result<Discovery, JobError> {
     let source = shop::reached(Postgres::shared(), database);
-    block_on(discover_database(source, DiscoverOptions::new(THIS_YEAR), &trial, &Progress::default()))
+    block_on(discover_database(
+        source,
+        DiscoverOptions::new(THIS_YEAR),
+        &trial,
+        &Progress::default(),
+    ))
 }
 
 fn sensitive(discovery: &Discovery) -> BTreeSet<String> {
-    let rules = discovery.fields.iter().filter(|field| field.verdict == FieldVerdict::Sensitive);
-    rules.map(|field| field.field.trim_start_matches("public.").to_owned()).collect()
+    let rules = discovery
+        .fields
+        .iter()
+        .filter(|field| field.verdict == FieldVerdict::Sensitive);
+    rules
+        .map(|field| field.field.trim_start_matches("public.").to_owned())
+        .collect()
 }
 
 /// Copies the database by the discovered rules, which proves that a job takes them.
@@ -67,12 +82,23 @@ fn evaluate(schema: &str, labels: &str, recall_min: f64, precision_min: f64) {
     let labels: BTreeSet<String> = labels
         .lines()
         .filter_map(|line| line.trim().split_once(": "))
-        .flat_map(|(table, columns)| columns.split(' ').map(move |column| format!("{table}.{column}")))
+        .flat_map(|(table, columns)| {
+            columns
+                .split(' ')
+                .map(move |column| format!("{table}.{column}"))
+        })
         .collect();
     let found = sensitive(&discovery);
-    let known: BTreeSet<String> =
-        discovery.fields.iter().map(|field| field.field.trim_start_matches("public.").to_owned()).collect();
-    assert!(labels.is_subset(&known), "labels name columns: {:?}", labels.difference(&known));
+    let known: BTreeSet<String> = discovery
+        .fields
+        .iter()
+        .map(|field| field.field.trim_start_matches("public.").to_owned())
+        .collect();
+    assert!(
+        labels.is_subset(&known),
+        "labels name columns: {:?}",
+        labels.difference(&known)
+    );
     let right = labels.intersection(&found).count() as f64;
     let (recall, precision) = (right / labels.len() as f64, right / found.len() as f64);
     let figures = format!(
@@ -81,10 +107,17 @@ fn evaluate(schema: &str, labels: &str, recall_min: f64, precision_min: f64) {
         labels.difference(&found).collect::<Vec<_>>(),
         found.difference(&labels).collect::<Vec<_>>()
     );
-    assert!(recall >= recall_min && precision >= precision_min, "{figures}\n{}", discovery.to_toml());
+    assert!(
+        recall >= recall_min && precision >= precision_min,
+        "{figures}\n{}",
+        discovery.to_toml()
+    );
     mask_by(&database, &discovery);
     // Equal input and seed give equal rules.
-    assert_eq!(discover(&database).expect("discovers").to_toml(), discovery.to_toml());
+    assert_eq!(
+        discover(&database).expect("discovers").to_toml(),
+        discovery.to_toml()
+    );
 }
 
 #[test]
@@ -143,8 +176,14 @@ fn references_and_unique_columns_get_functions_that_a_job_takes() {
     let discovery = discover(&database).expect("discovers");
     let text = discovery.to_toml();
     let mask = |name: &str| {
-        let field = discovery.fields.iter().find(|field| field.field == format!("public.{name}")).expect(name);
-        (field.verdict == FieldVerdict::Sensitive).then(|| field.mask.clone()).flatten()
+        let field = discovery
+            .fields
+            .iter()
+            .find(|field| field.field == format!("public.{name}"))
+            .expect(name);
+        (field.verdict == FieldVerdict::Sensitive)
+            .then(|| field.mask.clone())
+            .flatten()
     };
     for (column, expected) in [
         ("users.email", Some("email")),
@@ -176,11 +215,27 @@ fn tables_of_many_rows_are_sampled_by_blocks_and_odd_ones_are_taken() {
         CREATE TABLE \"odd \"\" name\" (\"e mail\" text, \"line\nbreak\" text);";
     let database = filled(sql);
     let discovery = discover(&database).expect("discovers");
-    let values = |name: &str| discovery.fields.iter().find(|field| field.field == name).expect(name).values;
-    assert!((100..=1_000).contains(&values("public.big.email")), "{}", values("public.big.email"));
+    let values = |name: &str| {
+        discovery
+            .fields
+            .iter()
+            .find(|field| field.field == name)
+            .expect(name)
+            .values
+    };
+    assert!(
+        (100..=1_000).contains(&values("public.big.email")),
+        "{}",
+        values("public.big.email")
+    );
     assert_eq!(values("public.parts.email"), 50);
     let found = sensitive(&discovery);
-    for name in ["big.email", "empty.email", "parts.email", "odd \" name.e mail"] {
+    for name in [
+        "big.email",
+        "empty.email",
+        "parts.email",
+        "odd \" name.e mail",
+    ] {
         assert!(found.contains(name), "{name}: {found:?}");
     }
     mask_by(&database, &discovery);
@@ -191,8 +246,13 @@ fn file(name: &str, text: &str) -> Result<Discovery, JobError> {
     let path = folder.path().join(name);
     std::fs::write(&path, text).expect("writes");
     let format = FileFormat::of_name(name).expect("a format");
-    let found =
-        discover_file(&Input::File(path), format, DiscoverOptions::new(THIS_YEAR), &trial, &Progress::default());
+    let found = discover_file(
+        &Input::File(path),
+        format,
+        DiscoverOptions::new(THIS_YEAR),
+        &trial,
+        &Progress::default(),
+    );
     let left: Vec<_> = std::fs::read_dir(folder.path()).expect("lists").collect();
     assert_eq!(left.len(), 1, "nothing is kept beside the file");
     found
@@ -213,29 +273,63 @@ fn said(name: &str, text: &str) -> String {
 fn discovery_shows_no_sampled_value() {
     let canary = "cAnArY7";
     let mail = format!("{canary}@mail.test");
-    let many: String = (0..200).map(|n| format!("{{\"by\":{{\"{canary}x{n}\":{{\"n\":{n}}}}}}}\n")).collect();
+    let many: String = (0..200)
+        .map(|n| format!("{{\"by\":{{\"{canary}x{n}\":{{\"n\":{n}}}}}}}\n"))
+        .collect();
     for (name, text) in [
-        ("a.ndjson", format!("{{\"email\":\"{mail}\",\"note\":\"write to {mail} now\",\"x\":\"{canary}\"}}\n")),
-        ("keys.ndjson", format!("{{\"people\":{{\"{mail}\":{{\"{canary} Smith\":1}}}}}}\n")),
+        (
+            "a.ndjson",
+            format!(
+                "{{\"email\":\"{mail}\",\"note\":\"write to {mail} now\",\"x\":\"{canary}\"}}\n"
+            ),
+        ),
+        (
+            "keys.ndjson",
+            format!("{{\"people\":{{\"{mail}\":{{\"{canary} Smith\":1}}}}}}\n"),
+        ),
         ("many.ndjson", many),
-        ("names.json", "{\"by\":{\"Anna\":{\"Emma\":1},\"Bob\":1,\"Emma\":2}}".replace("Emma", "Anna")),
+        (
+            "names.json",
+            "{\"by\":{\"Anna\":{\"Emma\":1},\"Bob\":1,\"Emma\":2}}".replace("Emma", "Anna"),
+        ),
         ("root.json", format!("\"{mail}\"")),
-        ("broken.json", format!("{{\"email\":\"{mail}\" \"{canary}\"}}")),
-        ("broken.ndjson", format!("{{\"email\":\"{mail}\"}}\n{{\"{canary}\":{canary}}}\n")),
+        (
+            "broken.json",
+            format!("{{\"email\":\"{mail}\" \"{canary}\"}}"),
+        ),
+        (
+            "broken.ndjson",
+            format!("{{\"email\":\"{mail}\"}}\n{{\"{canary}\":{canary}}}\n"),
+        ),
         ("open.json", format!("[\"{mail}")),
-        ("a.csv", format!("email,x\n{mail},{canary}\n\"{canary}\",\n")),
+        (
+            "a.csv",
+            format!("email,x\n{mail},{canary}\n\"{canary}\",\n"),
+        ),
         ("fields.csv", format!("email,x\n{mail},{canary},{canary}\n")),
         ("quote.csv", format!("email,x\n{canary}\"{mail},\"\n")),
         ("headless.csv", format!("{mail},12 {canary} Road\n")),
         ("long.csv", format!("email\n{}\n", canary.repeat(5_000))),
-        ("escaped.ndjson", format!("{{\"\\u0063AnArY7@mail.test\":\"{canary}\"}}\n")),
+        (
+            "escaped.ndjson",
+            format!("{{\"\\u0063AnArY7@mail.test\":\"{canary}\"}}\n"),
+        ),
     ] {
         let said = said(name, &text);
-        assert!(!said.contains(canary) && !said.contains("mail.test"), "{name}: {said}");
+        assert!(
+            !said.contains(canary) && !said.contains("mail.test"),
+            "{name}: {said}"
+        );
     }
     assert!(!said("names.json", "{\"by\":{\"Anna\":1,\"Bob\":1,\"Emma\":2}}").contains("Emma"));
     // Numbers as keys make a map, and columns of years are columns.
-    assert!(said("years.json", "{\"by\":{\"2023\":{\"email\":\"a@mail.test\"}}}").contains("$.by[*].email"));
+    assert!(
+        said(
+            "years.json",
+            "{\"by\":{\"2023\":{\"email\":\"a@mail.test\"}}}"
+        )
+        .contains("$.by[*].email")
+    );
     assert!(said("years.csv", "email,2023\na@mail.test,1\n").contains("2023"));
     // In a database: values, JSON keys, arrays, and values that a statement rejects.
     let sql = format!(
@@ -244,8 +338,15 @@ fn discovery_shows_no_sampled_value() {
          FROM generate_series(1, 30);"
     );
     let found = discover(&filled(&sql)).expect("discovers");
-    let all = format!("{}{}{found:?}", found.to_toml(), serde_json::to_string(&found).expect("JSON"));
-    assert!(all.contains("keys of the JSON map $ have the form of personal data"), "{all}");
+    let all = format!(
+        "{}{}{found:?}",
+        found.to_toml(),
+        serde_json::to_string(&found).expect("JSON")
+    );
+    assert!(
+        all.contains("keys of the JSON map $ have the form of personal data"),
+        "{all}"
+    );
     assert!(!all.contains(canary) && !all.contains("mail.test"), "{all}");
     let broken = error_of_hidden_rows(&mail);
     assert!(!broken.contains(canary), "{broken}");

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use parquet::arrow::ArrowWriter;
 use sealwire_mask_job::{
-    Column, Engine, EngineError, FileFormat, FileJob, Input, Limits, Output, Progress, Report, mask_file,
+    Column, Engine, EngineError, FileFormat, FileJob, Input, Limits, Output, Progress, Report,
+    mask_file,
 };
 
 use crate::common::rules;
@@ -45,13 +46,25 @@ fn run(name: &str, input: &[u8], in_flight_bytes_max: usize) -> (Report, usize) 
         input: Input::File(path),
         output: Output::Nowhere,
         format: FileFormat::of_name(name).expect("a format"),
-        limits: Limits { workers: 8, in_flight_bytes_max, ..Limits::default() },
+        limits: Limits {
+            workers: 8,
+            in_flight_bytes_max,
+            ..Limits::default()
+        },
         allow_unmatched: true,
     };
     let engine = Arc::new(Counting::default());
     let rules = rules("unknown = \"keep\"\n[[rule]]\ncolumn = \"a\"\nmask = \"redact\"\n");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("runtime");
-    let report = runtime.block_on(mask_file(job, rules, Arc::clone(&engine), Arc::new(Progress::default())));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()
+        .expect("runtime");
+    let report = runtime.block_on(mask_file(
+        job,
+        rules,
+        Arc::clone(&engine),
+        Arc::new(Progress::default()),
+    ));
     (report.expect("masks"), engine.most.load(Ordering::SeqCst))
 }
 
@@ -61,9 +74,13 @@ fn value(at: usize) -> String {
 
 /// Returns one file for each format.
 fn files() -> Vec<(&'static str, Vec<u8>)> {
-    let lines: String = (0..RECORDS).map(|at| format!("{{\"a\":\"{}\"}}\n", value(at))).collect();
+    let lines: String = (0..RECORDS)
+        .map(|at| format!("{{\"a\":\"{}\"}}\n", value(at)))
+        .collect();
     let elements = format!("[{}]", lines.trim().replace('\n', ",\n"));
-    let cells: String = std::iter::once("a\n".to_owned()).chain((0..RECORDS).map(|at| value(at) + "\n")).collect();
+    let cells: String = std::iter::once("a\n".to_owned())
+        .chain((0..RECORDS).map(|at| value(at) + "\n"))
+        .collect();
     // Each row is the same entry of a dictionary.
     let column: StringArray = (0..RECORDS).map(|_| Some(value(0))).collect();
     let batch = RecordBatch::try_from_iter([("a", Arc::new(column) as ArrayRef)]).expect("a table");
@@ -87,7 +104,10 @@ fn bytes_in_flight_stay_below_their_limit() {
             assert_eq!(report.records as usize, RECORDS, "{name}");
             // A record that is longer than the limit is there alone.
             let allowed = in_flight_bytes_max.max(RECORD_BYTES + 100);
-            assert!(most <= allowed, "{name}: {most} bytes, and {allowed} are allowed");
+            assert!(
+                most <= allowed,
+                "{name}: {most} bytes, and {allowed} are allowed"
+            );
             assert!(most >= RECORD_BYTES, "{name}: {most}");
         }
     }
@@ -108,9 +128,15 @@ fn records_and_headers_of_many_values_are_rejected() {
             allow_unmatched: true,
         };
         let rules = rules("unknown = \"keep\"\n[[rule]]\ncolumn = \"a\"\nmask = \"redact\"\n");
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("runtime");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .build()
+            .expect("runtime");
         let engine = Arc::new(Counting::default());
-        runtime.block_on(mask_file(job, rules, engine, Arc::default())).expect_err("rejected").to_string()
+        runtime
+            .block_on(mask_file(job, rules, engine, Arc::default()))
+            .expect_err("rejected")
+            .to_string()
     };
     for (name, text, expected) in [
         (
@@ -118,8 +144,16 @@ fn records_and_headers_of_many_values_are_rejected() {
             format!("{{\"a\":[{}1]}}\n", "1,".repeat(VALUES)),
             "a record with more than 4194304 values to mask",
         ),
-        ("a.json", format!("{{\"a\":[{}1]}}", "1,".repeat(VALUES)), "a record with more than 4194304 values to mask"),
-        ("a.csv", format!("{}a\n", "b,".repeat(1 << 16)), "a header with more than 65536 columns"),
+        (
+            "a.json",
+            format!("{{\"a\":[{}1]}}", "1,".repeat(VALUES)),
+            "a record with more than 4194304 values to mask",
+        ),
+        (
+            "a.csv",
+            format!("{}a\n", "b,".repeat(1 << 16)),
+            "a header with more than 65536 columns",
+        ),
     ] {
         let error = reject(name, text);
         assert!(error.contains(expected), "{error}");

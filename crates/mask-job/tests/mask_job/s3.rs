@@ -11,9 +11,9 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use sealwire_mask_job::{
-    Column, ColumnsJob, Direction, DocumentEngine, Engine, EngineError, FileFormat, FileJob, Input, JobError,
-    LeakLimits, LeakVerdict, Limits, Output, Progress, Report, S3Settings, S3Store, change_columns, mask_file,
-    verify_files,
+    Column, ColumnsJob, Direction, DocumentEngine, Engine, EngineError, FileFormat, FileJob, Input,
+    JobError, LeakLimits, LeakVerdict, Limits, Output, Progress, Report, S3Settings, S3Store,
+    change_columns, mask_file, verify_files,
 };
 use sealwire_mask_rules::Rules;
 use sealwire_msgpack::{TokenReader, write as msgpack};
@@ -41,11 +41,18 @@ fn table(rows: usize, pad: usize) -> Vec<u8> {
         text
     };
     let noise: StringArray = (0..rows).map(|row| Some(noise(row))).collect();
-    let email: StringArray =
-        (0..rows).map(|row| (row % 7 > 0).then(|| format!("secret-{row}-address@mail.test"))).collect();
+    let email: StringArray = (0..rows)
+        .map(|row| (row % 7 > 0).then(|| format!("secret-{row}-address@mail.test")))
+        .collect();
     let id: Int64Array = (0..rows as i64).map(Some).collect();
-    let columns: [(&str, ArrayRef); 3] = [("id", Arc::new(id)), ("email", Arc::new(email)), ("noise", Arc::new(noise))];
-    let batch = RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true)));
+    let columns: [(&str, ArrayRef); 3] = [
+        ("id", Arc::new(id)),
+        ("email", Arc::new(email)),
+        ("noise", Arc::new(noise)),
+    ];
+    let batch = RecordBatch::try_from_iter_with_nullable(
+        columns.map(|(name, column)| (name, column, true)),
+    );
     let batch = batch.expect("a table");
     let properties = WriterProperties::builder()
         .set_max_row_group_row_count(Some(rows / 4))
@@ -54,7 +61,8 @@ fn table(rows: usize, pad: usize) -> Vec<u8> {
         .set_dictionary_enabled(false)
         .build();
     let mut file = Vec::new();
-    let mut writer = ArrowWriter::try_new(&mut file, batch.schema(), Some(properties)).expect("a writer");
+    let mut writer =
+        ArrowWriter::try_new(&mut file, batch.schema(), Some(properties)).expect("a writer");
     writer.write(&batch).expect("writes");
     writer.close().expect("closes");
     file
@@ -72,15 +80,25 @@ impl Lake {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("folder");
         let moto = Moto::start(folder.path(), None).expect("moto");
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        let lake = Self { moto, folder, runtime: runtime.expect("runtime") };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build();
+        let lake = Self {
+            moto,
+            folder,
+            runtime: runtime.expect("runtime"),
+        };
         assert_eq!(lake.s3("PUT", "", b"").0, 200);
         lake
     }
 
     /// Sends a request about the bucket, independent of the code under test.
     fn s3(&self, method: &str, path: &str, body: &[u8]) -> (u16, Vec<u8>) {
-        let response = self.moto.request("s3", method, &format!("/lake{path}"), body).expect("a response");
+        let response = self
+            .moto
+            .request("s3", method, &format!("/lake{path}"), body)
+            .expect("a response");
         (response.status, response.body)
     }
 
@@ -97,7 +115,9 @@ impl Lake {
     fn has_uploads(&self) -> bool {
         let (status, list) = self.s3("GET", "?uploads", b"");
         assert_eq!(status, 200);
-        String::from_utf8(list).expect("text").contains("<UploadId>")
+        String::from_utf8(list)
+            .expect("text")
+            .contains("<UploadId>")
     }
 
     fn settings(&self) -> S3Settings {
@@ -111,11 +131,17 @@ impl Lake {
     }
 
     fn input(&self, name: &str) -> Input {
-        Input::Object(S3Store::new(self.settings()).and_then(|store| store.object(name)).expect("an object"))
+        Input::Object(
+            S3Store::new(self.settings())
+                .and_then(|store| store.object(name))
+                .expect("an object"),
+        )
     }
 
     fn output(&self, name: &str, replace: bool) -> Output {
-        let object = S3Store::new(self.settings()).and_then(|store| store.object(name)).expect("an object");
+        let object = S3Store::new(self.settings())
+            .and_then(|store| store.object(name))
+            .expect("an object");
         Output::Object { object, replace }
     }
 
@@ -123,10 +149,26 @@ impl Lake {
         self.folder.path().join(name)
     }
 
-    fn mask<E: Engine>(&self, input: Input, output: Output, rules: &Arc<Rules>, engine: E) -> Result<Report, JobError> {
-        let job =
-            FileJob { input, output, format: FileFormat::Parquet, limits: Limits::default(), allow_unmatched: true };
-        self.runtime.block_on(mask_file(job, Arc::clone(rules), Arc::new(engine), Arc::default()))
+    fn mask<E: Engine>(
+        &self,
+        input: Input,
+        output: Output,
+        rules: &Arc<Rules>,
+        engine: E,
+    ) -> Result<Report, JobError> {
+        let job = FileJob {
+            input,
+            output,
+            format: FileFormat::Parquet,
+            limits: Limits::default(),
+            allow_unmatched: true,
+        };
+        self.runtime.block_on(mask_file(
+            job,
+            Arc::clone(rules),
+            Arc::new(engine),
+            Arc::default(),
+        ))
     }
 }
 
@@ -139,7 +181,11 @@ struct First<F> {
 
 impl<F: Fn() + Send + Sync + 'static> First<F> {
     fn new(local: Arc<Local>, first: F) -> Self {
-        Self { local, has_begun: AtomicBool::new(false), first }
+        Self {
+            local,
+            has_begun: AtomicBool::new(false),
+            first,
+        }
     }
 }
 
@@ -165,27 +211,71 @@ fn objects_are_masked_as_files_are() {
         let source = table(rows, pad);
         fs::write(lake.path("in.parquet"), &source).expect("writes");
         lake.put("in%20%C3%BC/a.parquet", &source);
-        let (file, object) = (Input::File(lake.path("in.parquet")), lake.input("s3://lake/in ü/a.parquet"));
-        let local = Output::File { path: lake.path("out.parquet"), replace: true };
-        let (first, second) = ("s3://lake/out/first.parquet", "s3://lake/out/second.parquet");
-        let report = lake.mask(file.clone(), local, &given, plain(&given)).expect("from file to file");
+        let (file, object) = (
+            Input::File(lake.path("in.parquet")),
+            lake.input("s3://lake/in ü/a.parquet"),
+        );
+        let local = Output::File {
+            path: lake.path("out.parquet"),
+            replace: true,
+        };
+        let (first, second) = (
+            "s3://lake/out/first.parquet",
+            "s3://lake/out/second.parquet",
+        );
+        let report = lake
+            .mask(file.clone(), local, &given, plain(&given))
+            .expect("from file to file");
         let expected = fs::read(lake.path("out.parquet")).expect("the output");
         for (name, input, output) in [
-            ("from object to object", object.clone(), lake.output(first, true)),
-            ("from file to object", file.clone(), lake.output(second, true)),
-            ("from object to file", object.clone(), Output::File { path: lake.path("out.parquet"), replace: true }),
+            (
+                "from object to object",
+                object.clone(),
+                lake.output(first, true),
+            ),
+            (
+                "from file to object",
+                file.clone(),
+                lake.output(second, true),
+            ),
+            (
+                "from object to file",
+                object.clone(),
+                Output::File {
+                    path: lake.path("out.parquet"),
+                    replace: true,
+                },
+            ),
         ] {
             let other = lake.mask(input, output, &given, plain(&given)).expect(name);
-            assert_eq!((other.bytes_out, &other.fields), (report.bytes_out, &report.fields), "{name}");
+            assert_eq!(
+                (other.bytes_out, &other.fields),
+                (report.bytes_out, &report.fields),
+                "{name}"
+            );
         }
-        assert!(lake.get("out/first.parquet").is_some_and(|bytes| bytes == expected));
-        assert!(lake.get("out/second.parquet").is_some_and(|bytes| bytes == expected));
+        assert!(
+            lake.get("out/first.parquet")
+                .is_some_and(|bytes| bytes == expected)
+        );
+        assert!(
+            lake.get("out/second.parquet")
+                .is_some_and(|bytes| bytes == expected)
+        );
         assert!(fs::read(lake.path("out.parquet")).is_ok_and(|bytes| bytes == expected));
         assert!(!lake.has_uploads());
 
         let verify = |original: &Input, masked: &Input| {
             let (limits, leak) = (Limits::default(), LeakLimits::default());
-            verify_files(original, masked, FileFormat::Parquet, Arc::clone(&given), limits, leak, &Progress::default())
+            verify_files(
+                original,
+                masked,
+                FileFormat::Parquet,
+                Arc::clone(&given),
+                limits,
+                leak,
+                &Progress::default(),
+            )
         };
         let clean = verify(&object, &lake.input(first)).expect("verifies");
         assert_eq!(clean.fields[0].verdict, LeakVerdict::Clean);
@@ -200,11 +290,15 @@ struct Around;
 impl DocumentEngine for Around {
     async fn convert(&self, payload: Vec<u8>) -> Result<bytes::Bytes, EngineError> {
         let mut values = TokenReader::new(&payload);
-        let sealwire_msgpack::Token::Array(count) = values.token().expect("an array") else { panic!("no array") };
+        let sealwire_msgpack::Token::Array(count) = values.token().expect("an array") else {
+            panic!("no array")
+        };
         let mut out = Vec::new();
         msgpack::array_len(&mut out, count);
         for _ in 0..count {
-            let sealwire_msgpack::Token::Str(text) = values.token().expect("a value") else { panic!("no text") };
+            let sealwire_msgpack::Token::Str(text) = values.token().expect("a value") else {
+                panic!("no text")
+            };
             let text: Vec<u8> = text.iter().rev().copied().collect();
             msgpack::str(&mut out, std::str::from_utf8(&text).expect("ASCII"));
         }
@@ -220,18 +314,52 @@ fn columns_of_objects_are_encrypted_and_decrypted() {
     fs::write(lake.path("in.parquet"), &source).expect("writes");
     let change = |input, output, direction| {
         let select = vec!["$.email".to_owned()];
-        let job = ColumnsJob { input, output, select, types: Vec::new(), direction, limits: Limits::default() };
-        lake.runtime.block_on(change_columns(job, Arc::new(Around), Arc::default())).expect("changes");
+        let job = ColumnsJob {
+            input,
+            output,
+            select,
+            types: Vec::new(),
+            direction,
+            limits: Limits::default(),
+        };
+        lake.runtime
+            .block_on(change_columns(job, Arc::new(Around), Arc::default()))
+            .expect("changes");
     };
-    let local = |name: &str| Output::File { path: lake.path(name), replace: true };
-    change(Input::File(lake.path("in.parquet")), local("sealed.parquet"), Direction::Seal);
-    change(lake.input("s3://lake/in.parquet"), lake.output("s3://lake/sealed.parquet", true), Direction::Seal);
+    let local = |name: &str| Output::File {
+        path: lake.path(name),
+        replace: true,
+    };
+    change(
+        Input::File(lake.path("in.parquet")),
+        local("sealed.parquet"),
+        Direction::Seal,
+    );
+    change(
+        lake.input("s3://lake/in.parquet"),
+        lake.output("s3://lake/sealed.parquet", true),
+        Direction::Seal,
+    );
     let sealed = fs::read(lake.path("sealed.parquet")).expect("reads");
-    assert!(lake.get("sealed.parquet").is_some_and(|bytes| bytes == sealed));
-    change(Input::File(lake.path("sealed.parquet")), local("opened.parquet"), Direction::Open);
-    change(lake.input("s3://lake/sealed.parquet"), lake.output("s3://lake/opened.parquet", true), Direction::Open);
+    assert!(
+        lake.get("sealed.parquet")
+            .is_some_and(|bytes| bytes == sealed)
+    );
+    change(
+        Input::File(lake.path("sealed.parquet")),
+        local("opened.parquet"),
+        Direction::Open,
+    );
+    change(
+        lake.input("s3://lake/sealed.parquet"),
+        lake.output("s3://lake/opened.parquet", true),
+        Direction::Open,
+    );
     let opened = fs::read(lake.path("opened.parquet")).expect("reads");
-    assert!(lake.get("opened.parquet").is_some_and(|bytes| bytes == opened));
+    assert!(
+        lake.get("opened.parquet")
+            .is_some_and(|bytes| bytes == opened)
+    );
 }
 
 #[test]
@@ -244,9 +372,14 @@ fn a_failed_or_stopped_job_leaves_no_object_and_no_upload() {
     for after in [0, 2_500] {
         let output = lake.output("s3://lake/out.parquet", false);
         let engine = First::new(Local::failing(&given, after), || ());
-        let error = lake.mask(lake.input("s3://lake/in.parquet"), output, &given, engine).expect_err("fails");
+        let error = lake
+            .mask(lake.input("s3://lake/in.parquet"), output, &given, engine)
+            .expect_err("fails");
         assert!(matches!(error, JobError::Engine(_)), "{error}");
-        assert!(lake.get("out.parquet").is_none() && !lake.has_uploads(), "{after}");
+        assert!(
+            lake.get("out.parquet").is_none() && !lake.has_uploads(),
+            "{after}"
+        );
     }
 
     let progress = Arc::new(Progress::default());
@@ -254,12 +387,21 @@ fn a_failed_or_stopped_job_leaves_no_object_and_no_upload() {
         input: lake.input("s3://lake/in.parquet"),
         output: lake.output("s3://lake/out.parquet", false),
         format: FileFormat::Parquet,
-        limits: Limits { workers: 1, batch_values_max: 10, ..Limits::default() },
+        limits: Limits {
+            workers: 1,
+            batch_values_max: 10,
+            ..Limits::default()
+        },
         allow_unmatched: true,
     };
     let engine = Local::stalling(&given, &progress);
     lake.runtime.block_on(async {
-        let job = mask_file(job.clone(), Arc::clone(&given), Arc::clone(&engine), Arc::clone(&progress));
+        let job = mask_file(
+            job.clone(),
+            Arc::clone(&given),
+            Arc::clone(&engine),
+            Arc::clone(&progress),
+        );
         let stop = async {
             some_records(&progress).await;
             progress.stop();
@@ -279,11 +421,27 @@ fn a_failed_or_stopped_job_leaves_no_object_and_no_upload() {
         }
     });
     // The threads that read and write end after the job.
-    let Lake { folder: _folder, moto, runtime } = lake;
+    let Lake {
+        folder: _folder,
+        moto,
+        runtime,
+    } = lake;
     runtime.shutdown_timeout(std::time::Duration::from_secs(60));
-    let uploads = moto.request("s3", "GET", "/lake?uploads", b"").expect("a response").body;
-    assert!(!String::from_utf8(uploads).expect("text").contains("<UploadId>"));
-    assert_eq!(moto.request("s3", "GET", "/lake/out.parquet", b"").expect("a response").status, 404);
+    let uploads = moto
+        .request("s3", "GET", "/lake?uploads", b"")
+        .expect("a response")
+        .body;
+    assert!(
+        !String::from_utf8(uploads)
+            .expect("text")
+            .contains("<UploadId>")
+    );
+    assert_eq!(
+        moto.request("s3", "GET", "/lake/out.parquet", b"")
+            .expect("a response")
+            .status,
+        404
+    );
 }
 
 #[test]
@@ -293,23 +451,55 @@ fn an_object_is_replaced_only_on_request_and_is_never_the_input() {
     lake.put("in.parquet", &table(1_000, 16));
     lake.put("out.parquet", b"before");
     let input = || lake.input("s3://lake/in.parquet");
-    let error = lake.mask(input(), lake.output("s3://lake/out.parquet", false), &given, plain(&given));
+    let error = lake.mask(
+        input(),
+        lake.output("s3://lake/out.parquet", false),
+        &given,
+        plain(&given),
+    );
     let error = error.expect_err("exists");
     assert!(matches!(error, JobError::Exists { .. }), "{error}");
-    assert!(error.to_string().starts_with("s3://lake/out.parquet is there already"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .starts_with("s3://lake/out.parquet is there already"),
+        "{error}"
+    );
     assert_eq!(lake.get("out.parquet").expect("an object"), b"before");
 
     // It appears while the job runs.
     let other = Arc::clone(&lake);
-    let engine = First::new(Local::new(&given), move || other.put("late.parquet", b"late"));
-    let error = lake.mask(input(), lake.output("s3://lake/late.parquet", false), &given, engine).expect_err("exists");
+    let engine = First::new(Local::new(&given), move || {
+        other.put("late.parquet", b"late")
+    });
+    let error = lake
+        .mask(
+            input(),
+            lake.output("s3://lake/late.parquet", false),
+            &given,
+            engine,
+        )
+        .expect_err("exists");
     assert!(matches!(error, JobError::Exists { .. }), "{error}");
     assert_eq!(lake.get("late.parquet").expect("an object"), b"late");
     assert!(!lake.has_uploads());
 
-    lake.mask(input(), lake.output("s3://lake/out.parquet", true), &given, plain(&given)).expect("replaces");
+    lake.mask(
+        input(),
+        lake.output("s3://lake/out.parquet", true),
+        &given,
+        plain(&given),
+    )
+    .expect("replaces");
     assert_ne!(lake.get("out.parquet").expect("an object"), b"before");
-    let error = lake.mask(input(), lake.output("s3://lake/in.parquet", true), &given, plain(&given)).expect_err("same");
+    let error = lake
+        .mask(
+            input(),
+            lake.output("s3://lake/in.parquet", true),
+            &given,
+            plain(&given),
+        )
+        .expect_err("same");
     assert!(matches!(error, JobError::SameFile { .. }), "{error}");
     assert!(!lake.has_uploads());
 }
@@ -320,8 +510,13 @@ fn a_change_of_the_input_is_an_error() {
     let given = rules(RULES);
     let large = table(4_000, 11_000);
     lake.put("in.parquet", &large);
-    for (what, then) in [("the object changed while it was read", Some(table(4_000, 12_000))), ("no such object", None)]
-    {
+    for (what, then) in [
+        (
+            "the object changed while it was read",
+            Some(table(4_000, 12_000)),
+        ),
+        ("no such object", None),
+    ] {
         lake.put("in.parquet", &large);
         let other = Arc::clone(&lake);
         let engine = First::new(Local::new(&given), move || match &then {
@@ -329,8 +524,13 @@ fn a_change_of_the_input_is_an_error() {
             None => assert_eq!(other.s3("DELETE", "/in.parquet", b"").0, 204),
         });
         let output = lake.output("s3://lake/out.parquet", false);
-        let error = lake.mask(lake.input("s3://lake/in.parquet"), output, &given, engine).expect_err(what);
-        assert!(matches!(error, JobError::Store { .. }) && error.to_string().contains(what), "{error}");
+        let error = lake
+            .mask(lake.input("s3://lake/in.parquet"), output, &given, engine)
+            .expect_err(what);
+        assert!(
+            matches!(error, JobError::Store { .. }) && error.to_string().contains(what),
+            "{error}"
+        );
         assert!(lake.get("out.parquet").is_none() && !lake.has_uploads());
     }
 }
@@ -348,28 +548,62 @@ fn only_parquet_is_read_from_objects() {
         ("s3://none/in.parquet", "there is no such bucket"),
     ] {
         let output = lake.output("s3://lake/out.parquet", false);
-        let error = lake.mask(lake.input(name), output, &given, engine()).expect_err(name).to_string();
-        assert!(error.starts_with(name) && error.contains(expected), "{error}");
+        let error = lake
+            .mask(lake.input(name), output, &given, engine())
+            .expect_err(name)
+            .to_string();
+        assert!(
+            error.starts_with(name) && error.contains(expected),
+            "{error}"
+        );
     }
-    let (input, output) = (lake.input("s3://lake/in.ndjson"), lake.output("s3://lake/out.ndjson", false));
+    let (input, output) = (
+        lake.input("s3://lake/in.ndjson"),
+        lake.output("s3://lake/out.ndjson", false),
+    );
     fs::write(lake.path("in.ndjson"), "{}\n").expect("writes");
-    for (input, output) in [(input, Output::Nowhere), (Input::File(lake.path("in.ndjson")), output)] {
-        let job =
-            FileJob { input, output, format: FileFormat::Ndjson, limits: Limits::default(), allow_unmatched: true };
-        let failed = lake.runtime.block_on(mask_file(job, Arc::clone(&given), Arc::new(engine()), Arc::default()));
+    for (input, output) in [
+        (input, Output::Nowhere),
+        (Input::File(lake.path("in.ndjson")), output),
+    ] {
+        let job = FileJob {
+            input,
+            output,
+            format: FileFormat::Ndjson,
+            limits: Limits::default(),
+            allow_unmatched: true,
+        };
+        let failed = lake.runtime.block_on(mask_file(
+            job,
+            Arc::clone(&given),
+            Arc::new(engine()),
+            Arc::default(),
+        ));
         let error = failed.expect_err("rejected").to_string();
         assert!(error.contains("only Parquet"), "{error}");
     }
     let output = lake.output("s3://none/out.parquet", false);
     fs::write(lake.path("in.parquet"), table(100, 16)).expect("writes");
-    let error = lake.mask(Input::File(lake.path("in.parquet")), output, &given, engine()).expect_err("no bucket");
-    assert!(error.to_string().contains("there is no such bucket"), "{error}");
+    let error = lake
+        .mask(
+            Input::File(lake.path("in.parquet")),
+            output,
+            &given,
+            engine(),
+        )
+        .expect_err("no bucket");
+    assert!(
+        error.to_string().contains("there is no such bucket"),
+        "{error}"
+    );
 }
 
 /// Returns the text of the element.
 fn element(xml: &[u8], name: &str) -> String {
     let xml = std::str::from_utf8(xml).expect("text");
-    let (_, rest) = xml.split_once(&format!("<{name}>")).unwrap_or_else(|| panic!("{name}: {xml}"));
+    let (_, rest) = xml
+        .split_once(&format!("<{name}>"))
+        .unwrap_or_else(|| panic!("{name}: {xml}"));
     rest.split_once('<').expect("an end").0.to_owned()
 }
 
@@ -379,21 +613,42 @@ fn signatures_are_valid_and_wrong_credentials_say_so() {
     let given = rules(RULES);
     lake.put("in.parquet", &table(1_000, 16));
     let iam = |body: &str| {
-        let response = lake.moto.request("iam", "POST", "/", format!("{body}&Version=2010-05-08").as_bytes());
+        let response = lake.moto.request(
+            "iam",
+            "POST",
+            "/",
+            format!("{body}&Version=2010-05-08").as_bytes(),
+        );
         let response = response.expect("a response");
-        assert_eq!(response.status, 200, "{}", String::from_utf8_lossy(&response.body));
+        assert_eq!(
+            response.status,
+            200,
+            "{}",
+            String::from_utf8_lossy(&response.body)
+        );
         response.body
     };
     iam("Action=CreateUser&UserName=masker");
     let key = iam("Action=CreateAccessKey&UserName=masker");
-    let (id, secret) = (element(&key, "AccessKeyId"), element(&key, "SecretAccessKey"));
+    let (id, secret) = (
+        element(&key, "AccessKeyId"),
+        element(&key, "SecretAccessKey"),
+    );
     // Nothing below `closed/`.
     let policy = "%7B%22Version%22%3A%222012-10-17%22%2C%22Statement%22%3A%5B%7B%22Effect%22%3A%22Allow%22%2C%22Action%22%3A%22s3%3A%2A%22%2C\
         %22Resource%22%3A%22arn%3Aaws%3As3%3A%3A%3A%2A%22%7D%2C%7B%22Effect%22%3A%22Deny%22%2C%22Action%22%3A%22s3%3A%2A%22%2C\
         %22Resource%22%3A%22arn%3Aaws%3As3%3A%3A%3Alake%2Fclosed%2F%2A%22%7D%5D%7D";
-    iam(&format!("Action=PutUserPolicy&UserName=masker&PolicyName=all&PolicyDocument={policy}"));
+    iam(&format!(
+        "Action=PutUserPolicy&UserName=masker&PolicyName=all&PolicyDocument={policy}"
+    ));
     // From now on moto checks each request.
-    assert_eq!(lake.moto.request("s3", "POST", "/moto-api/reset-auth", b"0").expect("a response").status, 200);
+    assert_eq!(
+        lake.moto
+            .request("s3", "POST", "/moto-api/reset-auth", b"0")
+            .expect("a response")
+            .status,
+        200
+    );
     let run = |id: &str, secret: &str, to: &str| {
         let settings = S3Settings {
             access_key_id: Some(id.to_owned()),
@@ -403,14 +658,37 @@ fn signatures_are_valid_and_wrong_credentials_say_so() {
         };
         let store = S3Store::new(settings).expect("a store");
         let object = |name: &str| store.object(name).expect("an object");
-        let output = Output::Object { object: object(to), replace: false };
-        lake.mask(Input::Object(object("s3://lake/in.parquet")), output, &given, plain(&given))
+        let output = Output::Object {
+            object: object(to),
+            replace: false,
+        };
+        lake.mask(
+            Input::Object(object("s3://lake/in.parquet")),
+            output,
+            &given,
+            plain(&given),
+        )
     };
     run(&id, &secret, "s3://lake/ä b+c/out.parquet").expect("signs");
     for (id, secret, to, expected) in [
-        ("AKIANOBODYHASTHISKEY", &*secret, "s3://lake/x.parquet", "see AWS_ACCESS_KEY_ID"),
-        (&*id, SECRET, "s3://lake/x.parquet", "see AWS_SECRET_ACCESS_KEY"),
-        (&*id, &*secret, "s3://lake/closed/x.parquet", "the credentials need s3:PutObject"),
+        (
+            "AKIANOBODYHASTHISKEY",
+            &*secret,
+            "s3://lake/x.parquet",
+            "see AWS_ACCESS_KEY_ID",
+        ),
+        (
+            &*id,
+            SECRET,
+            "s3://lake/x.parquet",
+            "see AWS_SECRET_ACCESS_KEY",
+        ),
+        (
+            &*id,
+            &*secret,
+            "s3://lake/closed/x.parquet",
+            "the credentials need s3:PutObject",
+        ),
     ] {
         let error = run(id, secret, to).expect_err(expected);
         let text = format!("{error} {error:?}");
@@ -423,7 +701,9 @@ fn signatures_are_valid_and_wrong_credentials_say_so() {
 fn only_the_configured_authority_is_trusted() {
     let folder = tempfile::tempdir().expect("folder");
     let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
-    fs::create_dir(&ours).and_then(|()| fs::create_dir(&theirs)).expect("folders");
+    fs::create_dir(&ours)
+        .and_then(|()| fs::create_dir(&theirs))
+        .expect("folders");
     let certificates = Certificates::make(&ours, "masker").expect("certificates");
     let others = Certificates::make(&theirs, "masker").expect("certificates");
     let moto = Moto::start(folder.path(), Some(&certificates)).expect("moto");
@@ -436,12 +716,27 @@ fn only_the_configured_authority_is_trusted() {
             ca: Some(ca.to_owned()),
             ..S3Settings::default()
         };
-        let input = S3Store::new(settings).and_then(|store| store.object("s3://lake/in.parquet")).expect("an object");
+        let input = S3Store::new(settings)
+            .and_then(|store| store.object("s3://lake/in.parquet"))
+            .expect("an object");
         let (input, output) = (Input::Object(input), Output::Nowhere);
-        let job =
-            FileJob { input, output, format: FileFormat::Parquet, limits: Limits::default(), allow_unmatched: true };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
-        let failed = runtime.block_on(mask_file(job, Arc::clone(&given), Local::new(&given), Arc::default()));
+        let job = FileJob {
+            input,
+            output,
+            format: FileFormat::Parquet,
+            limits: Limits::default(),
+            allow_unmatched: true,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("runtime");
+        let failed = runtime.block_on(mask_file(
+            job,
+            Arc::clone(&given),
+            Local::new(&given),
+            Arc::default(),
+        ));
         failed.expect_err("there is no bucket").to_string()
     };
     let text = error(&certificates.ca);

@@ -43,7 +43,9 @@ impl<'t> Arguments<'t> {
                 Some(name) if left[..at].iter().any(|other| other.name == Some(name)) => {
                     format!("`{name}` is there twice")
                 }
-                None if at > 0 || !is_positional => format!("an argument has a name, as in name=value: {takes}"),
+                None if at > 0 || !is_positional => {
+                    format!("an argument has a name, as in name=value: {takes}")
+                }
                 _ => continue,
             };
             return Err(FunctionError::new(argument.at, message));
@@ -53,22 +55,35 @@ impl<'t> Arguments<'t> {
 
     /// Takes the argument `name`, if present.
     pub(super) fn take(&mut self, name: &'static str) -> Option<TakenArguments> {
-        let at = self.left.iter().position(|argument| argument.name == Some(name))?;
+        let at = self
+            .left
+            .iter()
+            .position(|argument| argument.name == Some(name))?;
         let argument = self.left.remove(at);
-        Some(TakenArguments { name, at: argument.value_at, value: argument.value })
+        Some(TakenArguments {
+            name,
+            at: argument.value_at,
+            value: argument.value,
+        })
     }
 
     /// Returns an error if an argument is left.
     pub(super) fn finish(self) -> Result<(), FunctionError> {
         self.left.first().map_or(Ok(()), |argument| {
             let name = argument.name.unwrap_or("value");
-            Err(FunctionError::new(argument.at, format!("`{name}` does not go with the other arguments")))
+            Err(FunctionError::new(
+                argument.at,
+                format!("`{name}` does not go with the other arguments"),
+            ))
         })
     }
 
     /// Takes the first argument without a name.
     pub(super) fn positional(&mut self) -> Option<Literal> {
-        let at = self.left.iter().position(|argument| argument.name.is_none())?;
+        let at = self
+            .left
+            .iter()
+            .position(|argument| argument.name.is_none())?;
         Some(self.left.remove(at).value)
     }
 
@@ -79,7 +94,8 @@ impl<'t> Arguments<'t> {
         range: RangeInclusive<i64>,
         default: N,
     ) -> Result<N, FunctionError> {
-        self.take(name).map_or(Ok(default), |taken| taken.int(range))
+        self.take(name)
+            .map_or(Ok(default), |taken| taken.int(range))
     }
 
     /// Takes a non-empty text.
@@ -88,26 +104,42 @@ impl<'t> Arguments<'t> {
     }
 
     /// Takes one of `words` and returns its index; 0 if absent.
-    pub(super) fn word(&mut self, name: &'static str, words: &[&str]) -> Result<usize, FunctionError> {
+    pub(super) fn word(
+        &mut self,
+        name: &'static str,
+        words: &[&str],
+    ) -> Result<usize, FunctionError> {
         self.take(name).map_or(Ok(0), |taken| taken.word(words))
     }
 }
 
 impl TakenArguments {
-    pub(super) fn int<N: TryFrom<i64>>(self, range: RangeInclusive<i64>) -> Result<N, FunctionError> {
+    pub(super) fn int<N: TryFrom<i64>>(
+        self,
+        range: RangeInclusive<i64>,
+    ) -> Result<N, FunctionError> {
         let int = match self.value {
             Literal::Int(int) if range.contains(&int) => N::try_from(int).ok(),
             _ => None,
         };
         int.ok_or_else(|| {
-            let message = format!("`{}` is a whole number from {} to {}", self.name, range.start(), range.end());
+            let message = format!(
+                "`{}` is a whole number from {} to {}",
+                self.name,
+                range.start(),
+                range.end()
+            );
             FunctionError::new(self.at, message)
         })
     }
 
     pub(super) fn text(self) -> Result<Box<str>, FunctionError> {
         match self.value {
-            Literal::Text(text) | Literal::Word(text) if (1..=TEXT_BYTES_MAX).contains(&text.len()) => Ok(text),
+            Literal::Text(text) | Literal::Word(text)
+                if (1..=TEXT_BYTES_MAX).contains(&text.len()) =>
+            {
+                Ok(text)
+            }
             _ => {
                 let message = format!("`{}` is a text of 1 to {TEXT_BYTES_MAX} bytes", self.name);
                 Err(FunctionError::new(self.at, message))
@@ -128,7 +160,12 @@ impl TakenArguments {
             Literal::Word(word) | Literal::Text(word) => words.iter().position(|w| **w == **word),
             _ => None,
         };
-        found.ok_or_else(|| FunctionError::new(self.at, format!("`{}` is {}", self.name, alternatives(words))))
+        found.ok_or_else(|| {
+            FunctionError::new(
+                self.at,
+                format!("`{}` is {}", self.name, alternatives(words)),
+            )
+        })
     }
 
     pub(super) fn wrong(&self, is: &str) -> FunctionError {

@@ -12,6 +12,9 @@ pub struct FunctionError {
 
 impl FunctionError {
     pub(crate) fn new(at: usize, message: impl Into<String>) -> Self {
-        Self { at, message: message.into() }
+        Self {
+            at,
+            message: message.into(),
+        }
     }
 }

@@ -38,7 +38,11 @@ pub fn work_of_text(text: &str, fields: u64, bytes: u64) -> ExtraWork {
         0
     };
     let fields = fields.saturating_mul(work);
-    let bytes = if is(&["partial", "generalize"]) { bytes.saturating_mul(CHARACTER_WORK) } else { 0 };
+    let bytes = if is(&["partial", "generalize"]) {
+        bytes.saturating_mul(CHARACTER_WORK)
+    } else {
+        0
+    };
     ExtraWork { fields, bytes }
 }
 
@@ -242,14 +246,25 @@ impl Function {
     #[must_use]
     pub const fn work(&self, bytes: usize) -> ExtraWork {
         match self.kind {
-            FunctionKind::Fpe(_) | FunctionKind::Card { .. } | FunctionKind::Phone { .. } | FunctionKind::Iban => {
-                ExtraWork { fields: FPE_WORK, bytes: 0 }
-            }
-            FunctionKind::Mac => ExtraWork { fields: MAC_WORK, bytes: 0 },
-            FunctionKind::Partial { .. } | FunctionKind::Truncate { .. } => {
-                ExtraWork { fields: 0, bytes: (bytes as u64).saturating_mul(CHARACTER_WORK) }
-            }
-            _ => ExtraWork { fields: 0, bytes: 0 },
+            FunctionKind::Fpe(_)
+            | FunctionKind::Card { .. }
+            | FunctionKind::Phone { .. }
+            | FunctionKind::Iban => ExtraWork {
+                fields: FPE_WORK,
+                bytes: 0,
+            },
+            FunctionKind::Mac => ExtraWork {
+                fields: MAC_WORK,
+                bytes: 0,
+            },
+            FunctionKind::Partial { .. } | FunctionKind::Truncate { .. } => ExtraWork {
+                fields: 0,
+                bytes: (bytes as u64).saturating_mul(CHARACTER_WORK),
+            },
+            _ => ExtraWork {
+                fields: 0,
+                bytes: 0,
+            },
         }
     }
 
@@ -272,7 +287,9 @@ impl Function {
             FunctionKind::Pseudonym { .. } => "pseudonym",
             FunctionKind::Fpe(_) => "fpe",
             FunctionKind::ShiftBy { .. } | FunctionKind::ShiftWithin { .. } => "date_shift",
-            FunctionKind::Step { .. } | FunctionKind::Truncate { .. } | FunctionKind::Coarsen(_) => "generalize",
+            FunctionKind::Step { .. }
+            | FunctionKind::Truncate { .. }
+            | FunctionKind::Coarsen(_) => "generalize",
             FunctionKind::NoisePercent { .. } | FunctionKind::NoiseBy { .. } => "noise",
         }
     }

@@ -15,7 +15,9 @@ impl Display for Function {
             | FunctionKind::Iban
             | FunctionKind::Mac
             | FunctionKind::PostalCode => {}
-            FunctionKind::Redact { with } => call.optional("with", with.as_ref().map(|with| Quoted(with)))?,
+            FunctionKind::Redact { with } => {
+                call.optional("with", with.as_ref().map(|with| Quoted(with)))?
+            }
             FunctionKind::Fixed(value) => call.argument("", value)?,
             FunctionKind::Partial { first, last, with } => {
                 call.unless("first", *first, 0)?;
@@ -24,18 +26,25 @@ impl Display for Function {
                     call.argument("with", &Quoted(with.encode_utf8(&mut [0; 4])))?;
                 }
             }
-            FunctionKind::Email { keeps_domain } => call.optional("keep", keeps_domain.then_some("domain"))?,
+            FunctionKind::Email { keeps_domain } => {
+                call.optional("keep", keeps_domain.then_some("domain"))?
+            }
             FunctionKind::Phone { last } => call.unless("last", *last, 0)?,
-            FunctionKind::Card { first, last, is_valid } => {
+            FunctionKind::Card {
+                first,
+                last,
+                is_valid,
+            } => {
                 call.unless("first", *first, 0)?;
                 call.unless("last", *last, 4)?;
                 call.optional("luhn", (!is_valid).then_some("invalid"))?;
             }
             FunctionKind::Hash { length } => call.unless("length", *length, 32)?,
             FunctionKind::Pseudonym { list } => call.argument("list", &Plain(list))?,
-            FunctionKind::Fpe(alphabet) => {
-                call.optional("alphabet", (*alphabet != Alphabet::Digits).then(|| alphabet.name()))?
-            }
+            FunctionKind::Fpe(alphabet) => call.optional(
+                "alphabet",
+                (*alphabet != Alphabet::Digits).then(|| alphabet.name()),
+            )?,
             FunctionKind::ShiftBy { days } => call.argument("days", days)?,
             FunctionKind::ShiftWithin { days } => call.argument("within", days)?,
             FunctionKind::Step { step } => call.argument("step", step)?,
@@ -55,7 +64,11 @@ impl Display for Function {
         }
         call.optional("subject", self.subject.as_deref().map(Plain))?;
         call.optional("domain", self.domain.as_deref().map(Plain))?;
-        if call.arguments > 0 { call.f.write_str(")") } else { Ok(()) }
+        if call.arguments > 0 {
+            call.f.write_str(")")
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -66,9 +79,14 @@ struct FunctionText<'a, 'f> {
 
 impl FunctionText<'_, '_> {
     fn argument(&mut self, name: &str, value: &dyn Display) -> fmt::Result {
-        self.f.write_str(if self.arguments == 0 { "(" } else { ", " })?;
+        self.f
+            .write_str(if self.arguments == 0 { "(" } else { ", " })?;
         self.arguments += 1;
-        if name.is_empty() { write!(self.f, "{value}") } else { write!(self.f, "{name}={value}") }
+        if name.is_empty() {
+            write!(self.f, "{value}")
+        } else {
+            write!(self.f, "{name}={value}")
+        }
     }
 
     fn optional(&mut self, name: &str, value: Option<impl Display>) -> fmt::Result {
@@ -121,6 +139,10 @@ impl Display for Plain<'_> {
         let is_word = self.0.chars().all(is_word_char)
             && self.0.starts_with(|c: char| !c.is_ascii_digit())
             && !matches!(self.0, "true" | "false");
-        if is_word { f.write_str(self.0) } else { Quoted(self.0).fmt(f) }
+        if is_word {
+            f.write_str(self.0)
+        } else {
+            Quoted(self.0).fmt(f)
+        }
     }
 }

@@ -37,20 +37,29 @@ impl FromStr for Function {
         let (name, arguments) = scan::call(text)?;
         let at = text.len() - text.trim_start().len();
         let Some(name) = NAMES.iter().find(|known| **known == name) else {
-            let message = format!("`{name}` is no function: write one of {}", alternatives(&NAMES));
+            let message = format!(
+                "`{name}` is no function: write one of {}",
+                alternatives(&NAMES)
+            );
             return Err(FunctionError::new(at, message));
         };
         let end = at + name.len();
         let mut arguments = Arguments::new(name, known(name), *name == "fixed", arguments, end)?;
         let kind = kind(name, &mut arguments)?;
-        let mut function = Self { kind, domain: None, subject: None };
+        let mut function = Self {
+            kind,
+            domain: None,
+            subject: None,
+        };
         if function.is_keyed() {
             function.domain = arguments.text("domain")?;
             function.domain.take_if(|domain| **domain == **name);
         }
         if matches!(
             function.kind,
-            FunctionKind::ShiftWithin { .. } | FunctionKind::NoisePercent { .. } | FunctionKind::NoiseBy { .. }
+            FunctionKind::ShiftWithin { .. }
+                | FunctionKind::NoisePercent { .. }
+                | FunctionKind::NoiseBy { .. }
         ) {
             function.subject = arguments.text("subject")?;
         }
@@ -82,12 +91,21 @@ fn known(name: &str) -> &'static [&'static str] {
 fn kind(name: &str, arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
     Ok(match name {
         "keep" => FunctionKind::Keep,
-        "redact" => FunctionKind::Redact { with: arguments.take("with").map(TakenArguments::any_text).transpose()? },
+        "redact" => FunctionKind::Redact {
+            with: arguments
+                .take("with")
+                .map(TakenArguments::any_text)
+                .transpose()?,
+        },
         "fixed" => FunctionKind::Fixed(fixed(arguments)?),
         "null" => FunctionKind::Null,
         "partial" => partial(arguments)?,
-        "email" => FunctionKind::Email { keeps_domain: arguments.word("keep", &["none", "domain"])? == 1 },
-        "phone" => FunctionKind::Phone { last: arguments.int("last", 0..=8, 0)? },
+        "email" => FunctionKind::Email {
+            keeps_domain: arguments.word("keep", &["none", "domain"])? == 1,
+        },
+        "phone" => FunctionKind::Phone {
+            last: arguments.int("last", 0..=8, 0)?,
+        },
         "card" => FunctionKind::Card {
             first: arguments.int("first", 0..=6, 0)?,
             last: arguments.int("last", 0..=4, 4)?,
@@ -96,8 +114,12 @@ fn kind(name: &str, arguments: &mut Arguments<'_>) -> Result<FunctionKind, Funct
         "iban" => FunctionKind::Iban,
         "mac" => FunctionKind::Mac,
         "postal_code" => FunctionKind::PostalCode,
-        "hash" => FunctionKind::Hash { length: arguments.int("length", 16..=64, 32)? },
-        "pseudonym" => FunctionKind::Pseudonym { list: list(arguments)? },
+        "hash" => FunctionKind::Hash {
+            length: arguments.int("length", 16..=64, 32)?,
+        },
+        "pseudonym" => FunctionKind::Pseudonym {
+            list: list(arguments)?,
+        },
         "fpe" => FunctionKind::Fpe(alphabet(arguments)?),
         "date_shift" => date_shift(arguments)?,
         "generalize" => generalize(arguments)?,
@@ -106,16 +128,24 @@ fn kind(name: &str, arguments: &mut Arguments<'_>) -> Result<FunctionKind, Funct
 }
 
 fn fixed(arguments: &mut Arguments<'_>) -> Result<Literal, FunctionError> {
-    let value = arguments.positional().or_else(|| arguments.take("value").map(|taken| taken.value));
+    let value = arguments
+        .positional()
+        .or_else(|| arguments.take("value").map(|taken| taken.value));
     match value {
         Some(Literal::Word(word)) => Ok(Literal::Text(word)),
         Some(value) => Ok(value),
-        None => Err(FunctionError::new(arguments.end, "`fixed` needs its value, as in fixed(\"n/a\")")),
+        None => Err(FunctionError::new(
+            arguments.end,
+            "`fixed` needs its value, as in fixed(\"n/a\")",
+        )),
     }
 }
 
 fn partial(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
-    let (first, last) = (arguments.int("first", 0..=64, 0)?, arguments.int("last", 0..=64, 0)?);
+    let (first, last) = (
+        arguments.int("first", 0..=64, 0)?,
+        arguments.int("last", 0..=64, 0)?,
+    );
     let mut with = '*';
     if let Some(taken) = arguments.take("with") {
         let mut chars = match &taken.value {
@@ -128,7 +158,8 @@ fn partial(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError>
         };
     }
     if first == 0 && last == 0 {
-        let message = "`partial` needs `first`, `last` or both; to hide all characters write `redact`";
+        let message =
+            "`partial` needs `first`, `last` or both; to hide all characters write `redact`";
         return Err(FunctionError::new(arguments.end, message));
     }
     Ok(FunctionKind::Partial { first, last, with })
@@ -145,16 +176,22 @@ fn list(arguments: &mut Arguments<'_>) -> Result<Box<str>, FunctionError> {
 
 fn alphabet(arguments: &mut Arguments<'_>) -> Result<Alphabet, FunctionError> {
     let names = Alphabet::ALL.map(Alphabet::name);
-    arguments.word("alphabet", &names).map(|at| Alphabet::ALL[at])
+    arguments
+        .word("alphabet", &names)
+        .map(|at| Alphabet::ALL[at])
 }
 
 fn date_shift(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
     match (arguments.take("days"), arguments.take("within")) {
         (Some(days), None) => match days.value {
             Literal::Int(0) => Err(days.wrong("not 0, which shifts nothing")),
-            _ => Ok(FunctionKind::ShiftBy { days: days.int(-DAYS_MAX..=DAYS_MAX)? }),
+            _ => Ok(FunctionKind::ShiftBy {
+                days: days.int(-DAYS_MAX..=DAYS_MAX)?,
+            }),
         },
-        (None, Some(within)) => Ok(FunctionKind::ShiftWithin { days: within.int(1..=DAYS_MAX)? }),
+        (None, Some(within)) => Ok(FunctionKind::ShiftWithin {
+            days: within.int(1..=DAYS_MAX)?,
+        }),
         _ => {
             let message = "`date_shift` needs either `days`, the same for every date, or `within`, by the key";
             Err(FunctionError::new(arguments.end, message))
@@ -163,12 +200,20 @@ fn date_shift(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionErr
 }
 
 fn generalize(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
-    match (arguments.take("step"), arguments.take("keep"), arguments.take("date")) {
-        (Some(step), None, None) => Ok(FunctionKind::Step { step: step.int(1..=i64::MAX)? }),
-        (None, Some(keep), None) => Ok(FunctionKind::Truncate { keep: keep.int(0..=64)? }),
-        (None, None, Some(date)) => {
-            Ok(FunctionKind::Coarsen([Period::Month, Period::Year][date.word(&["month", "year"])?]))
-        }
+    match (
+        arguments.take("step"),
+        arguments.take("keep"),
+        arguments.take("date"),
+    ) {
+        (Some(step), None, None) => Ok(FunctionKind::Step {
+            step: step.int(1..=i64::MAX)?,
+        }),
+        (None, Some(keep), None) => Ok(FunctionKind::Truncate {
+            keep: keep.int(0..=64)?,
+        }),
+        (None, None, Some(date)) => Ok(FunctionKind::Coarsen(
+            [Period::Month, Period::Year][date.word(&["month", "year"])?],
+        )),
         _ => {
             let message = "`generalize` needs one of `step` (numbers), `keep` (characters) and `date` (month or year)";
             Err(FunctionError::new(arguments.end, message))
@@ -192,9 +237,15 @@ fn noise(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
             if !is_exact || !(1.0..=1_000_000.0).contains(&millionths) {
                 return Err(percent.wrong(IS));
             }
-            Ok(FunctionKind::NoisePercent { millionths: millionths as u32, bounds })
+            Ok(FunctionKind::NoisePercent {
+                millionths: millionths as u32,
+                bounds,
+            })
         }
-        (None, Some(by)) => Ok(FunctionKind::NoiseBy { by: by.int(1..=i64::MAX)?, bounds }),
+        (None, Some(by)) => Ok(FunctionKind::NoiseBy {
+            by: by.int(1..=i64::MAX)?,
+            bounds,
+        }),
         _ => {
             let message = "`noise` needs either `percent`, of each number, or `by`, the same for every number";
             Err(FunctionError::new(arguments.end, message))
@@ -204,8 +255,16 @@ fn noise(arguments: &mut Arguments<'_>) -> Result<FunctionKind, FunctionError> {
 
 fn bounds(arguments: &mut Arguments<'_>) -> Result<NumberBounds, FunctionError> {
     let whole = i64::MIN..=i64::MAX;
-    let min = arguments.take("min").map(|min| min.int(whole.clone())).transpose()?;
-    let Some(taken) = arguments.take("max") else { return Ok(NumberBounds { min, max: None }) };
+    let min = arguments
+        .take("min")
+        .map(|min| min.int(whole.clone()))
+        .transpose()?;
+    let Some(taken) = arguments.take("max") else {
+        return Ok(NumberBounds { min, max: None });
+    };
     let max: i64 = taken.int(min.unwrap_or(i64::MIN)..=i64::MAX)?;
-    Ok(NumberBounds { min, max: Some(max) })
+    Ok(NumberBounds {
+        min,
+        max: Some(max),
+    })
 }

@@ -31,14 +31,20 @@ pub(super) struct Argument<'t> {
 /// Splits a text into the name and its arguments.
 pub(super) fn call(text: &str) -> Result<(&str, Vec<Argument<'_>>), FunctionError> {
     if text.len() > FUNCTION_BYTES_MAX {
-        return Err(FunctionError::new(0, format!("a mask of more than {FUNCTION_BYTES_MAX} bytes")));
+        return Err(FunctionError::new(
+            0,
+            format!("a mask of more than {FUNCTION_BYTES_MAX} bytes"),
+        ));
     }
     let mut scan = Scan { text, at: 0 };
     scan.skip_blanks();
     let name_at = scan.at;
     let name = scan.word();
     if name.is_empty() {
-        return Err(FunctionError::new(name_at, "a mask begins with the name of a function, such as `redact`"));
+        return Err(FunctionError::new(
+            name_at,
+            "a mask begins with the name of a function, such as `redact`",
+        ));
     }
     let mut arguments = Vec::new();
     scan.skip_blanks();
@@ -54,7 +60,11 @@ pub(super) fn call(text: &str) -> Result<(&str, Vec<Argument<'_>>), FunctionErro
         }
     }
     scan.skip_blanks();
-    if scan.rest().is_empty() { Ok((name, arguments)) } else { Err(scan.expected("`(` or the end")) }
+    if scan.rest().is_empty() {
+        Ok((name, arguments))
+    } else {
+        Err(scan.expected("`(` or the end"))
+    }
 }
 
 struct Scan<'t> {
@@ -71,10 +81,20 @@ impl<'t> Scan<'t> {
             self.skip_blanks();
             let value_at = self.at;
             let value = self.literal()?;
-            return Ok(Argument { at, name: Some(name), value, value_at });
+            return Ok(Argument {
+                at,
+                name: Some(name),
+                value,
+                value_at,
+            });
         }
         self.at = at;
-        Ok(Argument { at, name: None, value: self.literal()?, value_at: at })
+        Ok(Argument {
+            at,
+            name: None,
+            value: self.literal()?,
+            value_at: at,
+        })
     }
 
     fn literal(&mut self) -> Result<Literal, FunctionError> {
@@ -83,7 +103,9 @@ impl<'t> Scan<'t> {
         }
         let at = self.at;
         let rest = self.rest();
-        let len = rest.find([',', ')', '=', ' ', '\t', '\n', '\r', '"', '(']).unwrap_or(rest.len());
+        let len = rest
+            .find([',', ')', '=', ' ', '\t', '\n', '\r', '"', '('])
+            .unwrap_or(rest.len());
         let bare = &rest[..len];
         self.at += len;
         let wrong = |message: &str| Err(FunctionError::new(at, message));
@@ -110,24 +132,36 @@ impl<'t> Scan<'t> {
         loop {
             let at = self.at;
             let Some(c) = self.rest().chars().next() else {
-                return Err(FunctionError::new(start, "a string without its closing quote"));
+                return Err(FunctionError::new(
+                    start,
+                    "a string without its closing quote",
+                ));
             };
             self.at += c.len_utf8();
             match c {
                 '"' => return Ok(text.into()),
                 '\\' => text.push(self.escape(at)?),
-                c if c.is_control() => return Err(FunctionError::new(at, "a control character; write it as \\u{...}")),
+                c if c.is_control() => {
+                    return Err(FunctionError::new(
+                        at,
+                        "a control character; write it as \\u{...}",
+                    ));
+                }
                 c => text.push(c),
             }
             if text.len() > TEXT_BYTES_MAX {
-                return Err(FunctionError::new(start, format!("a string of more than {TEXT_BYTES_MAX} bytes")));
+                return Err(FunctionError::new(
+                    start,
+                    format!("a string of more than {TEXT_BYTES_MAX} bytes"),
+                ));
             }
         }
     }
 
     /// Reads the rest of an escape, after the backslash at `at`.
     fn escape(&mut self, at: usize) -> Result<char, FunctionError> {
-        let wrong = || FunctionError::new(at, "an escape is one of \\\" \\\\ \\n \\r \\t \\u{1f600}");
+        let wrong =
+            || FunctionError::new(at, "an escape is one of \\\" \\\\ \\n \\r \\t \\u{1f600}");
         let c = self.rest().chars().next().ok_or_else(wrong)?;
         self.at += c.len_utf8();
         match c {
@@ -136,11 +170,20 @@ impl<'t> Scan<'t> {
             'r' => Ok('\r'),
             't' => Ok('\t'),
             'u' => {
-                let digits = self.rest().strip_prefix('{').and_then(|rest| rest.split_once('}')).map(|(d, _)| d);
-                let digits = digits.filter(|d| (1..=6).contains(&d.len()) && d.bytes().all(|b| b.is_ascii_hexdigit()));
+                let digits = self
+                    .rest()
+                    .strip_prefix('{')
+                    .and_then(|rest| rest.split_once('}'))
+                    .map(|(d, _)| d);
+                let digits = digits.filter(|d| {
+                    (1..=6).contains(&d.len()) && d.bytes().all(|b| b.is_ascii_hexdigit())
+                });
                 let digits = digits.ok_or_else(wrong)?;
                 self.at += digits.len() + 2;
-                u32::from_str_radix(digits, 16).ok().and_then(char::from_u32).ok_or_else(wrong)
+                u32::from_str_radix(digits, 16)
+                    .ok()
+                    .and_then(char::from_u32)
+                    .ok_or_else(wrong)
             }
             _ => Err(wrong()),
         }

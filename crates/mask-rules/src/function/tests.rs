@@ -4,7 +4,9 @@ use super::Function;
 
 #[track_caller]
 fn check(text: &str, canonical: &str) {
-    let function: Function = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+    let function: Function = text
+        .parse()
+        .unwrap_or_else(|error| panic!("{text}: {error}"));
     assert_eq!(function.to_string(), canonical, "{text}");
     assert_eq!(canonical.parse(), Ok(function), "{canonical}");
 }
@@ -21,49 +23,84 @@ fn a_text_becomes_canonical() {
     check("fixed(-1.50)", "fixed(-1.5)");
     check("fixed(1e300)", "fixed(1e300)");
     check("fixed(true)", "fixed(true)");
-    check("fixed(\"\\\"\\\\\\n\\r\\t\\u{1}\\u{1F600}é\")", "fixed(\"\\\"\\\\\\n\\r\\t\\u{1}😀é\")");
+    check(
+        "fixed(\"\\\"\\\\\\n\\r\\t\\u{1}\\u{1F600}é\")",
+        "fixed(\"\\\"\\\\\\n\\r\\t\\u{1}😀é\")",
+    );
     check("null", "null");
     check("keep", "keep");
     check("partial(first=1,last=4)", "partial(first=1, last=4)");
     check("partial(first=0, last=4, with=\"*\")", "partial(last=4)");
-    check("partial(first=2, with=\"•\")", "partial(first=2, with=\"•\")");
+    check(
+        "partial(first=2, with=\"•\")",
+        "partial(first=2, with=\"•\")",
+    );
     check("email", "email");
     check("email(keep=domain)", "email(keep=domain)");
     check("email(keep=none, domain=\"email\")", "email");
-    check("email(domain=\"customer mails\")", "email(domain=\"customer mails\")");
+    check(
+        "email(domain=\"customer mails\")",
+        "email(domain=\"customer mails\")",
+    );
     check("phone(last=2)", "phone(last=2)");
     check("card", "card");
-    check("card(first=6, last=4, luhn=invalid)", "card(first=6, luhn=invalid)");
+    check(
+        "card(first=6, last=4, luhn=invalid)",
+        "card(first=6, luhn=invalid)",
+    );
     check("hash(length=64)", "hash(length=64)");
     check("pseudonym(list=first_names)", "pseudonym(list=first_names)");
-    check("pseudonym(list=\"7 dwarfs\", domain=x)", "pseudonym(list=\"7 dwarfs\", domain=x)");
+    check(
+        "pseudonym(list=\"7 dwarfs\", domain=x)",
+        "pseudonym(list=\"7 dwarfs\", domain=x)",
+    );
     check("pseudonym(list=\"true\")", "pseudonym(list=\"true\")");
     check("fpe", "fpe");
     check("fpe(alphabet=alphanumeric)", "fpe(alphabet=alphanumeric)");
     check("date_shift(days=-30)", "date_shift(days=-30)");
-    check("date_shift(within=365, subject=customer_id)", "date_shift(within=365, subject=customer_id)");
+    check(
+        "date_shift(within=365, subject=customer_id)",
+        "date_shift(within=365, subject=customer_id)",
+    );
     check("generalize(step=10)", "generalize(step=10)");
     check("generalize(keep=3)", "generalize(keep=3)");
     check("generalize(date=year)", "generalize(date=year)");
     check("noise(percent=10)", "noise(percent=10)");
-    check("noise(percent=2.5, subject=id, domain=pay)", "noise(percent=2.5, subject=id, domain=pay)");
+    check(
+        "noise(percent=2.5, subject=id, domain=pay)",
+        "noise(percent=2.5, subject=id, domain=pay)",
+    );
     check("noise(percent=0.0001)", "noise(percent=0.0001)");
     check("noise(by=3)", "noise(by=3)");
-    check("noise(max=90, min=-90, by=1)", "noise(by=1, min=-90, max=90)");
-    check("noise(percent=10, max=9, subject=id)", "noise(percent=10, max=9, subject=id)");
+    check(
+        "noise(max=90, min=-90, by=1)",
+        "noise(by=1, min=-90, max=90)",
+    );
+    check(
+        "noise(percent=10, max=9, subject=id)",
+        "noise(percent=10, max=9, subject=id)",
+    );
 }
 
 #[track_caller]
 fn refused(text: &str, at: usize, needle: &str) {
     let error = text.parse::<Function>().expect_err(text);
-    assert!(error.message.contains(needle) && error.at == at, "{text}: {} {error}", error.at);
+    assert!(
+        error.message.contains(needle) && error.at == at,
+        "{text}: {} {error}",
+        error.at
+    );
 }
 
 #[test]
 fn all_else_is_refused_where_it_goes_wrong() {
     refused("", 0, "begins with the name");
     refused("  (", 2, "begins with the name");
-    refused("Redact", 0, "`Redact` is no function: write one of `keep`, `redact`");
+    refused(
+        "Redact",
+        0,
+        "`Redact` is no function: write one of `keep`, `redact`",
+    );
     refused("redact x", 7, "`(` or the end");
     refused("redact(", 7, "a value is missing");
     refused("redact(x)", 7, "an argument has a name");
@@ -75,7 +112,11 @@ fn all_else_is_refused_where_it_goes_wrong() {
     refused("redact(with=a b)", 14, "`,` or `)`");
     refused("redact(with=a-b)", 12, "a word has letters");
     refused("redact(with=\"a\", with=\"b\")", 17, "there twice");
-    refused("redact(colour=red)", 7, "`colour` is unknown: `redact` takes `with`");
+    refused(
+        "redact(colour=red)",
+        7,
+        "`colour` is unknown: `redact` takes `with`",
+    );
     refused("null(1)", 5, "`null` takes no arguments");
     refused("keep(domain=x)", 5, "`keep` takes no arguments");
     refused("fixed", 5, "needs its value");
@@ -87,7 +128,11 @@ fn all_else_is_refused_where_it_goes_wrong() {
     refused("partial(first=-1)", 14, "from 0 to 64");
     refused("partial(first=1.5)", 14, "from 0 to 64");
     refused("partial(first=1, with=\"**\")", 22, "one character");
-    refused("partial(first=1, domain=x)", 17, "`partial` takes `first`, `last` and `with`");
+    refused(
+        "partial(first=1, domain=x)",
+        17,
+        "`partial` takes `first`, `last` and `with`",
+    );
     refused("email(keep=all)", 11, "`none` or `domain`");
     refused("email(domain=\"\")", 13, "1 to 256 bytes");
     refused("email(subject=id)", 6, "`email` takes `keep` and `domain`");
@@ -99,7 +144,11 @@ fn all_else_is_refused_where_it_goes_wrong() {
     refused("date_shift", 10, "either `days`");
     refused("date_shift(days=1, within=2)", 10, "either `days`");
     refused("date_shift(days=0)", 16, "not 0");
-    refused("date_shift(days=1, subject=x)", 19, "`subject` does not go with");
+    refused(
+        "date_shift(days=1, subject=x)",
+        19,
+        "`subject` does not go with",
+    );
     refused("fixed(1, value=2)", 9, "`value` does not go with");
     refused("date_shift(within=0)", 18, "from 1 to 36500");
     refused("generalize", 10, "one of `step`");
@@ -111,8 +160,16 @@ fn all_else_is_refused_where_it_goes_wrong() {
     refused("noise(percent=0)", 14, "0.0001 to 100");
     refused("noise(percent=100.5)", 14, "0.0001 to 100");
     refused("noise(percent=1.00001)", 14, "0.0001 to 100");
-    refused(&format!("redact(with=\"{}\")", "x".repeat(257)), 13, "more than 256 bytes");
-    refused(&format!("redact{}", " ".repeat(1_100)), 0, "more than 1024 bytes");
+    refused(
+        &format!("redact(with=\"{}\")", "x".repeat(257)),
+        13,
+        "more than 256 bytes",
+    );
+    refused(
+        &format!("redact{}", " ".repeat(1_100)),
+        0,
+        "more than 1024 bytes",
+    );
 }
 
 proptest! {

@@ -1,13 +1,20 @@
 //! E-mail addresses: RFC 5321 without quoted local parts, comments and address literals.
 
 pub(super) fn is_email(text: &str) -> bool {
-    let Some((local, domain)) = text.rsplit_once('@') else { return false };
+    let Some((local, domain)) = text.rsplit_once('@') else {
+        return false;
+    };
     is_local(local) && is_domain(domain)
 }
 
 fn is_local(local: &str) -> bool {
-    let is_char = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~".contains(c) || is_international(c);
-    (1..=64).contains(&local.len()) && local.split('.').all(|atom| !atom.is_empty() && atom.chars().all(is_char))
+    let is_char = |c: char| {
+        c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~".contains(c) || is_international(c)
+    };
+    (1..=64).contains(&local.len())
+        && local
+            .split('.')
+            .all(|atom| !atom.is_empty() && atom.chars().all(is_char))
 }
 
 fn is_domain(domain: &str) -> bool {
@@ -18,7 +25,9 @@ fn is_domain(domain: &str) -> bool {
             && !label.ends_with('-')
             && label.chars().all(is_char)
     };
-    let Some((_, top)) = domain.rsplit_once('.') else { return false };
+    let Some((_, top)) = domain.rsplit_once('.') else {
+        return false;
+    };
     domain.len() <= 255
         && domain.split('.').all(is_label)
         && top.chars().count() >= 2

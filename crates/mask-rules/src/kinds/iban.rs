@@ -15,7 +15,9 @@ pub(super) fn is_iban(text: &[u8]) -> bool {
                 return false;
             }
         } else {
-            let Some(slot) = compact.get_mut(len) else { return false };
+            let Some(slot) = compact.get_mut(len) else {
+                return false;
+            };
             *slot = *byte;
             len += 1;
         }
@@ -34,7 +36,10 @@ pub(super) fn is_iban(text: &[u8]) -> bool {
 pub fn iban_check_digits(text: &[u8]) -> [u8; 2] {
     let mut compact = [0; 34];
     let mut len = 0;
-    for (slot, byte) in compact.iter_mut().zip(text.iter().filter(|byte| **byte != b' ')) {
+    for (slot, byte) in compact
+        .iter_mut()
+        .zip(text.iter().filter(|byte| **byte != b' '))
+    {
         *slot = *byte;
         len += 1;
     }
@@ -44,8 +49,11 @@ pub fn iban_check_digits(text: &[u8]) -> [u8; 2] {
 
 /// Computes the remainder modulo 97, with the first four characters moved to the end and letters as 10 to 35.
 fn remainder(compact: &[u8]) -> u32 {
-    compact[4..].iter().chain(&compact[..4]).fold(0, |rest, byte| match byte {
-        b'0'..=b'9' => (rest * 10 + u32::from(byte - b'0')) % 97,
-        _ => (rest * 100 + u32::from(byte - b'A') + 10) % 97,
-    })
+    compact[4..]
+        .iter()
+        .chain(&compact[..4])
+        .fold(0, |rest, byte| match byte {
+            b'0'..=b'9' => (rest * 10 + u32::from(byte - b'0')) % 97,
+            _ => (rest * 100 + u32::from(byte - b'A') + 10) % 97,
+        })
 }

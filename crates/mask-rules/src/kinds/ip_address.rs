@@ -12,7 +12,11 @@ pub(super) fn is_ip_address(text: &str) -> bool {
         Some(byte) if byte.is_ascii_hexdigit() || *byte == b':' => {}
         _ => return false,
     }
-    let is_ipv4 = || text.parse::<Ipv4Addr>().is_ok_and(|address| !address.is_unspecified());
-    let is_ipv6 = || text.len() >= IPV6_BYTES_MIN && text.contains(':') && text.parse::<Ipv6Addr>().is_ok();
+    let is_ipv4 = || {
+        text.parse::<Ipv4Addr>()
+            .is_ok_and(|address| !address.is_unspecified())
+    };
+    let is_ipv6 =
+        || text.len() >= IPV6_BYTES_MIN && text.contains(':') && text.parse::<Ipv6Addr>().is_ok();
     is_ipv4() || is_ipv6()
 }

@@ -41,8 +41,15 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds, in the order of the documentation.
-    pub const ALL: [Self; 7] =
-        [Self::Card, Self::Email, Self::Iban, Self::Phone, Self::NationalId, Self::IpAddress, Self::Secret];
+    pub const ALL: [Self; 7] = [
+        Self::Card,
+        Self::Email,
+        Self::Iban,
+        Self::Phone,
+        Self::NationalId,
+        Self::IpAddress,
+        Self::Secret,
+    ];
 
     /// Returns the name as written in rules.
     #[must_use]
@@ -63,7 +70,12 @@ impl Kind {
     pub const fn bytes_max(self) -> usize {
         match self {
             Self::Secret => SECRET_BYTES_MAX,
-            Self::Card | Self::Email | Self::Iban | Self::Phone | Self::NationalId | Self::IpAddress => KIND_BYTES_MAX,
+            Self::Card
+            | Self::Email
+            | Self::Iban
+            | Self::Phone
+            | Self::NationalId
+            | Self::IpAddress => KIND_BYTES_MAX,
         }
     }
 
@@ -95,7 +107,9 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let names = Self::ALL.map(|kind| format!("`{}`", kind.name())).join(", ");
+        let names = Self::ALL
+            .map(|kind| format!("`{}`", kind.name()))
+            .join(", ");
         let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
         found.ok_or_else(|| format!("`{name}` is no kind: write one of {names}"))
     }

@@ -29,20 +29,34 @@ pub(super) fn is_national_id(text: &[u8]) -> bool {
 
 fn number(digits: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0_u64, |number, digit| {
-        digit.is_ascii_digit().then(|| number.wrapping_mul(10).wrapping_add(u64::from(digit - b'0')))
+        digit.is_ascii_digit().then(|| {
+            number
+                .wrapping_mul(10)
+                .wrapping_add(u64::from(digit - b'0'))
+        })
     })
 }
 
 /// US Social Security number, `219-09-9999`. Areas 000, 666 and from 900, group 00, and serial 0000 are invalid.
 fn is_american(text: &[u8]) -> bool {
-    let [a, b, c, b'-', d, e, b'-', f, g, h, i] = text else { return false };
-    let (area, group, serial) = (number(&[*a, *b, *c]), number(&[*d, *e]), number(&[*f, *g, *h, *i]));
-    matches!(area, Some(1..=665 | 667..=899)) && matches!(group, Some(1..)) && matches!(serial, Some(1..))
+    let [a, b, c, b'-', d, e, b'-', f, g, h, i] = text else {
+        return false;
+    };
+    let (area, group, serial) = (
+        number(&[*a, *b, *c]),
+        number(&[*d, *e]),
+        number(&[*f, *g, *h, *i]),
+    );
+    matches!(area, Some(1..=665 | 667..=899))
+        && matches!(group, Some(1..))
+        && matches!(serial, Some(1..))
 }
 
 /// UK National Insurance number, `AB123456C`, or in pairs, `AB 12 34 56 C`. It has no check character.
 fn is_british(text: &[u8]) -> bool {
-    let [a, b, digits @ .., end] = text else { return false };
+    let [a, b, digits @ .., end] = text else {
+        return false;
+    };
     let is_letter = |c: &u8| c.is_ascii_uppercase() && !b"DFIQUV".contains(c);
     is_letter(a)
         && is_letter(b)
@@ -53,20 +67,26 @@ fn is_british(text: &[u8]) -> bool {
 }
 
 fn is_british_grouped(text: &[u8]) -> bool {
-    let [a, b, b' ', c, d, b' ', e, f, b' ', g, h, b' ', i] = text else { return false };
+    let [a, b, b' ', c, d, b' ', e, f, b' ', g, h, b' ', i] = text else {
+        return false;
+    };
     is_british(&[*a, *b, *c, *d, *e, *f, *g, *h, *i])
 }
 
 /// Spanish DNI, `12345678Z`, and NIE, `X1234567L`. The last letter encodes the remainder modulo 23.
 fn is_spanish(text: &[u8]) -> bool {
-    let [first, rest @ .., letter] = text else { return false };
+    let [first, rest @ .., letter] = text else {
+        return false;
+    };
     let first = match first {
         b'X' => b'0',
         b'Y' => b'1',
         b'Z' => b'2',
         other => *other,
     };
-    let (Some(first), Some(rest)) = (number(&[first]), number(rest)) else { return false };
+    let (Some(first), Some(rest)) = (number(&[first]), number(rest)) else {
+        return false;
+    };
     b"TRWAGMYFPDXBNJZSQVHLCKE"[((first * 10_000_000 + rest) % 23) as usize] == *letter
 }
 
@@ -83,15 +103,19 @@ fn is_french(text: &[u8]) -> bool {
     }
     let is_month = matches!(number(&body[3..5]), Some(1..=12 | 20..=42 | 50..=99));
     match (number(&body), number(&text[13..])) {
-        (Some(body), Some(key)) => is_month && matches!(text[0], b'1'..=b'4' | b'7' | b'8') && key == 97 - body % 97,
+        (Some(body), Some(key)) => {
+            is_month && matches!(text[0], b'1'..=b'4' | b'7' | b'8') && key == 97 - body % 97
+        }
         _ => false,
     }
 }
 
 /// Italian codice fiscale, `RSSMRA85T10A562S`. The last letter is a checksum over the other fifteen characters.
 fn is_italian(text: &[u8]) -> bool {
-    const ODD: [u32; 26] =
-        [1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23];
+    const ODD: [u32; 26] = [
+        1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24,
+        23,
+    ];
     let is_shaped = text.iter().enumerate().all(|(at, c)| match at {
         // These letters replace digits to distinguish codes that would otherwise be equal.
         6 | 7 | 9 | 10 | 12..=14 => c.is_ascii_digit() || b"LMNPQRSTUV".contains(c),
@@ -101,21 +125,39 @@ fn is_italian(text: &[u8]) -> bool {
     if !is_shaped {
         return false;
     }
-    let value = |c: u8| u32::from(if c.is_ascii_digit() { c - b'0' } else { c - b'A' });
-    let add = |(at, c): (usize, &u8)| if at % 2 == 0 { ODD[value(*c) as usize] } else { value(*c) };
+    let value = |c: u8| {
+        u32::from(if c.is_ascii_digit() {
+            c - b'0'
+        } else {
+            c - b'A'
+        })
+    };
+    let add = |(at, c): (usize, &u8)| {
+        if at % 2 == 0 {
+            ODD[value(*c) as usize]
+        } else {
+            value(*c)
+        }
+    };
     let sum: u32 = text[..15].iter().enumerate().map(add).sum();
     u32::from(text[15] - b'A') == sum % 26
 }
 
 /// Brazilian CPF with its separators, `529.982.247-25`. The last two digits are check digits.
 fn is_brazilian(text: &[u8]) -> bool {
-    let [a, b, c, b'.', d, e, f, b'.', g, h, i, b'-', j, k] = text else { return false };
+    let [a, b, c, b'.', d, e, f, b'.', g, h, i, b'-', j, k] = text else {
+        return false;
+    };
     let digits = [*a, *b, *c, *d, *e, *f, *g, *h, *i, *j, *k];
     if number(&digits).is_none() || digits.iter().all(|digit| *digit == digits[0]) {
         return false;
     }
     let check = |len: usize| {
-        let sum: usize = digits[..len].iter().enumerate().map(|(at, d)| usize::from(d - b'0') * (len + 1 - at)).sum();
+        let sum: usize = digits[..len]
+            .iter()
+            .enumerate()
+            .map(|(at, d)| usize::from(d - b'0') * (len + 1 - at))
+            .sum();
         sum * 10 % 11 % 10
     };
     usize::from(digits[9] - b'0') == check(9) && usize::from(digits[10] - b'0') == check(10)

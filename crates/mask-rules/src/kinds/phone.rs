@@ -15,15 +15,22 @@ pub(super) fn is_phone(text: &[u8]) -> bool {
 
 /// Returns true for 8 to 15 digits that begin with a calling code.
 fn is_international(text: &[u8]) -> bool {
-    let Some((digits, len)) = spread(text) else { return false };
-    (8..=15).contains(&len) && text[0].is_ascii_digit() && calling_code_digits(&digits[..len]).is_some()
+    let Some((digits, len)) = spread(text) else {
+        return false;
+    };
+    (8..=15).contains(&len)
+        && text[0].is_ascii_digit()
+        && calling_code_digits(&digits[..len]).is_some()
 }
 
 /// Returns true for `415-555-2671` or `(415) 555-2671`: ten digits with separators. Area and exchange must be at least
 /// 200 and not end in 11.
 fn is_north_american(text: &[u8]) -> bool {
-    let is_shaped = matches!(text, [b'(', _, _, _, b')', ..]) || matches!(text, [_, _, _, b'-' | b'.', ..]);
-    let Some((digits, 10)) = spread(text) else { return false };
+    let is_shaped =
+        matches!(text, [b'(', _, _, _, b')', ..]) || matches!(text, [_, _, _, b'-' | b'.', ..]);
+    let Some((digits, 10)) = spread(text) else {
+        return false;
+    };
     let is_office = |digits: &[u8]| matches!(digits[0], b'2'..=b'9') && &digits[1..3] != b"11";
     is_shaped && is_office(&digits[..3]) && is_office(&digits[3..6])
 }

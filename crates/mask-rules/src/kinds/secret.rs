@@ -39,10 +39,15 @@ pub(super) fn is_secret(text: &[u8]) -> bool {
 fn is_pem(text: &[u8]) -> bool {
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     let text = text.strip_suffix(b"\r").unwrap_or(text);
-    let Some(rest) = text.strip_prefix(b"-----BEGIN ") else { return false };
-    let Some(dashes) = rest.windows(5).position(|part| part == b"-----") else { return false };
+    let Some(rest) = text.strip_prefix(b"-----BEGIN ") else {
+        return false;
+    };
+    let Some(dashes) = rest.windows(5).position(|part| part == b"-----") else {
+        return false;
+    };
     let label = &rest[..dashes];
-    let is_label = label.ends_with(b"PRIVATE KEY") && label.iter().all(|byte| matches!(byte, b'A'..=b'Z' | b' '));
+    let is_label = label.ends_with(b"PRIVATE KEY")
+        && label.iter().all(|byte| matches!(byte, b'A'..=b'Z' | b' '));
     let end = [b"-----END ", label, b"-----"].concat();
     let body = &rest[dashes + 5..];
     is_label && body.ends_with(&end) && body.len() > end.len() + 32
@@ -56,22 +61,32 @@ fn is_json_web_token(text: &[u8]) -> bool {
     let mut parts = text.split(|byte| *byte == b'.');
     let mut part = |bytes_min: usize| {
         let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        parts.next().is_some_and(|part| part.len() >= bytes_min && part.iter().all(is_base64))
+        parts
+            .next()
+            .is_some_and(|part| part.len() >= bytes_min && part.iter().all(is_base64))
     };
     part(16) && part(8) && part(32) && parts.next().is_none()
 }
 
 /// Returns true for an access key id of AWS: `AKIA` or `ASIA` and 16 characters of base32.
 fn is_aws_access_key(text: &[u8]) -> bool {
-    let rest = text.strip_prefix(b"AKIA").or_else(|| text.strip_prefix(b"ASIA"));
-    rest.is_some_and(|rest| rest.len() == 16 && rest.iter().all(|byte| matches!(byte, b'A'..=b'Z' | b'2'..=b'7')))
+    let rest = text
+        .strip_prefix(b"AKIA")
+        .or_else(|| text.strip_prefix(b"ASIA"));
+    rest.is_some_and(|rest| {
+        rest.len() == 16
+            && rest
+                .iter()
+                .all(|byte| matches!(byte, b'A'..=b'Z' | b'2'..=b'7'))
+    })
 }
 
 fn is_prefixed(text: &[u8]) -> bool {
     let is_char = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     PREFIXES.iter().any(|(prefix, bytes_min, bytes_max)| {
         let rest = text.strip_prefix(*prefix);
-        rest.is_some_and(|rest| (*bytes_min..=*bytes_max).contains(&rest.len()) && rest.iter().all(is_char))
-            && text.iter().any(u8::is_ascii_digit)
+        rest.is_some_and(|rest| {
+            (*bytes_min..=*bytes_max).contains(&rest.len()) && rest.iter().all(is_char)
+        }) && text.iter().any(u8::is_ascii_digit)
     })
 }

@@ -9,9 +9,13 @@ fn check(kind: Kind, yes: &[&str], no: &[&str]) {
         assert!(!kind.knows(text), "{kind}: {text}");
     }
     for text in yes {
-        for around in
-            [format!(" {text}"), format!("{text} "), format!("{text}\n"), format!("no. {text}"), String::new()]
-        {
+        for around in [
+            format!(" {text}"),
+            format!("{text} "),
+            format!("{text}\n"),
+            format!("no. {text}"),
+            String::new(),
+        ] {
             assert!(!kind.knows(&around), "{kind}: {around:?}");
         }
     }
@@ -369,7 +373,12 @@ fn ip_addresses() {
 fn secrets() {
     let (long, base32) = ("a1B2".repeat(16), "ABCDEFGH234567AB");
     let token = |header: &str, body: &str| format!("{header}.{body}.{long}");
-    let pem = |label: &str| format!("-----BEGIN {label}-----\n{}\n-----END {label}-----", long.repeat(20));
+    let pem = |label: &str| {
+        format!(
+            "-----BEGIN {label}-----\n{}\n-----END {label}-----",
+            long.repeat(20)
+        )
+    };
     let yes = [
         pem("PRIVATE KEY"),
         pem("RSA PRIVATE KEY"),
@@ -388,7 +397,11 @@ fn secrets() {
     ];
     for text in &yes {
         assert!(Kind::Secret.knows(text), "{text}");
-        for around in [format!(" {text}"), format!("{text} "), format!("key={text}")] {
+        for around in [
+            format!(" {text}"),
+            format!("{text} "),
+            format!("key={text}"),
+        ] {
             assert!(!Kind::Secret.knows(&around), "{around}");
         }
     }
@@ -441,6 +454,8 @@ fn one_in_forty_bare_numbers_passes_at_most() {
     // Steps of this size, coprime to the range, spread over all numbers of eleven digits.
     let (range, step) = (90_000_000_000_u64, 55_623_058_987);
     let numbers = (0..200_000_u64).map(|at| 10_000_000_000 + at.wrapping_mul(step) % range);
-    let passing = numbers.filter(|number| Kind::NationalId.knows(&number.to_string())).count();
+    let passing = numbers
+        .filter(|number| Kind::NationalId.knows(&number.to_string()))
+        .count();
     assert!((1..=5_000).contains(&passing), "{passing} of 200,000");
 }

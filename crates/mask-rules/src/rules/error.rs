@@ -20,7 +20,11 @@ pub struct RulesError {
 }
 
 fn place(line: &usize, column: &usize) -> String {
-    if *line == 0 { String::new() } else { format!("line {line}, column {column}: ") }
+    if *line == 0 {
+        String::new()
+    } else {
+        format!("line {line}, column {column}: ")
+    }
 }
 
 impl RulesError {
@@ -28,8 +32,17 @@ impl RulesError {
     pub(super) fn at(text: &str, at: usize, message: String) -> Self {
         let before = &text[..text.floor_char_boundary(at)];
         let line = 1 + before.matches('\n').count();
-        let column = 1 + before.rsplit('\n').next().unwrap_or_default().chars().count();
-        Self { line, column, message }
+        let column = 1 + before
+            .rsplit('\n')
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .count();
+        Self {
+            line,
+            column,
+            message,
+        }
     }
 }
 
@@ -57,29 +70,54 @@ pub(super) enum RulePosition {
 
 impl RuleFault {
     pub(super) fn rule(at: usize, message: String) -> Self {
-        Self { place: RulePosition::Rule(at), message }
+        Self {
+            place: RulePosition::Rule(at),
+            message,
+        }
     }
 
     pub(super) fn target(at: usize, message: String) -> Self {
-        Self { place: RulePosition::Target(at, 0), message }
+        Self {
+            place: RulePosition::Target(at, 0),
+            message,
+        }
     }
 
     pub(super) fn path(at: usize, error: &SelectError) -> Self {
-        let byte = if let SelectError::Syntax { at, .. } = error { *at } else { 0 };
-        Self { place: RulePosition::Target(at, byte), message: error.to_string() }
+        let byte = if let SelectError::Syntax { at, .. } = error {
+            *at
+        } else {
+            0
+        };
+        Self {
+            place: RulePosition::Target(at, byte),
+            message: error.to_string(),
+        }
     }
 
     pub(super) fn function(at: usize, error: FunctionError) -> Self {
-        Self { place: RulePosition::Mask(at, error.at), message: error.message }
+        Self {
+            place: RulePosition::Mask(at, error.at),
+            message: error.message,
+        }
     }
 
     pub(super) fn list(name: &str, message: String) -> Self {
-        Self { place: RulePosition::List, message: format!("list `{name}`: {message}") }
+        Self {
+            place: RulePosition::List,
+            message: format!("list `{name}`: {message}"),
+        }
     }
 
     pub(super) fn no_list(at: usize, list: &str, lists: &Lists) -> Self {
-        let message = format!("there is no list `{list}`: write one of {}, or add it under [lists]", lists.names());
-        Self { place: RulePosition::Mask(at, 0), message }
+        let message = format!(
+            "there is no list `{list}`: write one of {}, or add it under [lists]",
+            lists.names()
+        );
+        Self {
+            place: RulePosition::Mask(at, 0),
+            message,
+        }
     }
 
     /// Creates an error for paths that exceed the total step limit.
@@ -97,9 +135,18 @@ impl RuleFault {
         let message = match self.place {
             RulePosition::Rule(at) => format!("rule {}: {}", at + 1, self.message),
             RulePosition::Target(at, _) => format!("rule {}: {}", at + 1, self.message),
-            RulePosition::Mask(at, byte) => format!("rule {}: mask: {}, at column {}", at + 1, self.message, byte + 1),
+            RulePosition::Mask(at, byte) => format!(
+                "rule {}: mask: {}, at column {}",
+                at + 1,
+                self.message,
+                byte + 1
+            ),
             RulePosition::List | RulePosition::Text(_) => self.message,
         };
-        RulesError { line: 0, column: 0, message }
+        RulesError {
+            line: 0,
+            column: 0,
+            message,
+        }
     }
 }

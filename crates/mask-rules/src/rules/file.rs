@@ -31,7 +31,10 @@ struct RuleEntry {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "a list is an array of texts, or the name of a file")]
+#[serde(
+    untagged,
+    expecting = "a list is an array of texts, or the name of a file"
+)]
 enum List {
     Inline(Vec<String>),
     File(String),
@@ -44,31 +47,52 @@ struct Spans {
     mask: Range<usize>,
 }
 
-pub(super) fn read(text: &str, mut read_list: impl FnMut(&str) -> Result<String, String>) -> Result<Rules, RulesError> {
+pub(super) fn read(
+    text: &str,
+    mut read_list: impl FnMut(&str) -> Result<String, String>,
+) -> Result<Rules, RulesError> {
     if text.len() > FILE_BYTES_MAX {
-        return Err(RulesError::at(text, 0, format!("rules of more than {FILE_BYTES_MAX} bytes")));
+        return Err(RulesError::at(
+            text,
+            0,
+            format!("rules of more than {FILE_BYTES_MAX} bytes"),
+        ));
     }
-    let file: File = toml::from_str(text)
-        .map_err(|error| RulesError::at(text, error.span().map_or(0, |span| span.start), error.message().to_owned()))?;
+    let file: File = toml::from_str(text).map_err(|error| {
+        RulesError::at(
+            text,
+            error.span().map_or(0, |span| span.start),
+            error.message().to_owned(),
+        )
+    })?;
     let mut lists = Lists::default();
     for (name, list) in file.lists {
         let at = name.span().start;
         let name = name.into_inner();
         let added = entries(list, &mut read_list).and_then(|entries| lists.add(&name, entries));
-        added.map_err(|message| RulesError::at(text, at, RuleFault::list(&name, message).message))?;
+        added
+            .map_err(|message| RulesError::at(text, at, RuleFault::list(&name, message).message))?;
     }
     let unknown = unknown(file.unknown).map_err(|fault| located(text, &[], fault))?;
     let (mut rules, mut spans) = (Vec::new(), Vec::new());
     for (at, entry) in file.rule.into_iter().enumerate() {
         let start = entry.span().start;
-        spans.push(Spans { rule: start, target: start..start, mask: start..start });
-        let rule = rule(at, entry.into_inner(), &mut spans[at]).map_err(|fault| located(text, &spans, fault))?;
+        spans.push(Spans {
+            rule: start,
+            target: start..start,
+            mask: start..start,
+        });
+        let rule = rule(at, entry.into_inner(), &mut spans[at])
+            .map_err(|fault| located(text, &spans, fault))?;
         rules.push(rule);
     }
     Rules::of(unknown, rules, lists).map_err(|fault| located(text, &spans, fault))
 }
 
-fn entries(list: List, read: &mut impl FnMut(&str) -> Result<String, String>) -> Result<Vec<String>, String> {
+fn entries(
+    list: List,
+    read: &mut impl FnMut(&str) -> Result<String, String>,
+) -> Result<Vec<String>, String> {
     match list {
         List::Inline(entries) => Ok(entries),
         List::File(name) => {
@@ -80,7 +104,8 @@ fn entries(list: List, read: &mut impl FnMut(&str) -> Result<String, String>) ->
 }
 
 fn unknown(word: Option<Spanned<String>>) -> Result<Unknown, RuleFault> {
-    const IS: &str = "unknown = \"keep\" or unknown = \"refuse\": what happens to fields that no rule names";
+    const IS: &str =
+        "unknown = \"keep\" or unknown = \"refuse\": what happens to fields that no rule names";
     let Some(word) = word else {
         return Err(RuleFault {
             place: RulePosition::Text(0..0),
@@ -90,7 +115,10 @@ fn unknown(word: Option<Spanned<String>>) -> Result<Unknown, RuleFault> {
     match word.get_ref().as_str() {
         "keep" => Ok(Unknown::Keep),
         "refuse" => Ok(Unknown::Refuse),
-        other => Err(RuleFault { place: RulePosition::Text(word.span()), message: format!("`{other}`: write {IS}") }),
+        other => Err(RuleFault {
+            place: RulePosition::Text(word.span()),
+            message: format!("`{other}`: write {IS}"),
+        }),
     }
 }
 
@@ -106,9 +134,18 @@ fn rule(at: usize, entry: RuleEntry, spans: &mut Spans) -> Result<Rule, RuleFaul
         }
         (None, None, Some(kind)) => {
             spans.target = kind.span();
-            Target::Kind(kind.get_ref().parse().map_err(|message| RuleFault::target(at, message))?)
+            Target::Kind(
+                kind.get_ref()
+                    .parse()
+                    .map_err(|message| RuleFault::target(at, message))?,
+            )
         }
-        _ => return Err(RuleFault::rule(at, "a rule has one of `path`, `column` and `kind`".to_owned())),
+        _ => {
+            return Err(RuleFault::rule(
+                at,
+                "a rule has one of `path`, `column` and `kind`".to_owned(),
+            ));
+        }
     };
     let Some(mask) = entry.mask else {
         return Err(RuleFault::rule(
@@ -117,7 +154,10 @@ fn rule(at: usize, entry: RuleEntry, spans: &mut Spans) -> Result<Rule, RuleFaul
         ));
     };
     spans.mask = mask.span();
-    let function: Function = mask.get_ref().parse().map_err(|error| RuleFault::function(at, error))?;
+    let function: Function = mask
+        .get_ref()
+        .parse()
+        .map_err(|error| RuleFault::function(at, error))?;
     Ok(Rule { target, function })
 }
 
@@ -125,8 +165,12 @@ fn rule(at: usize, entry: RuleEntry, spans: &mut Spans) -> Result<Rule, RuleFaul
 fn located(text: &str, spans: &[Spans], fault: RuleFault) -> RulesError {
     let at = match fault.place {
         RulePosition::Rule(rule) => spans.get(rule).map_or(0, |spans| spans.rule),
-        RulePosition::Target(rule, byte) => spans.get(rule).map_or(0, |spans| inside(text, &spans.target, byte)),
-        RulePosition::Mask(rule, byte) => spans.get(rule).map_or(0, |spans| inside(text, &spans.mask, byte)),
+        RulePosition::Target(rule, byte) => spans
+            .get(rule)
+            .map_or(0, |spans| inside(text, &spans.target, byte)),
+        RulePosition::Mask(rule, byte) => spans
+            .get(rule)
+            .map_or(0, |spans| inside(text, &spans.mask, byte)),
         RulePosition::List => 0,
         RulePosition::Text(span) => span.start,
     };
@@ -139,5 +183,9 @@ fn inside(text: &str, span: &Range<usize>, byte: usize) -> usize {
     let written = text.get(span.clone()).unwrap_or_default();
     let is_plain = written.starts_with('\'') && !written.starts_with("'''")
         || written.starts_with('"') && !written.starts_with("\"\"\"") && !written.contains('\\');
-    if is_plain { span.start + 1 + byte } else { span.start }
+    if is_plain {
+        span.start + 1 + byte
+    } else {
+        span.start
+    }
 }

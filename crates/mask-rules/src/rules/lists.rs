@@ -41,30 +41,48 @@ impl Lists {
             return Err("is there twice".to_owned());
         }
         if !(2..=LIST_ENTRIES_MAX).contains(&entries.len()) {
-            return Err(format!("has {} entries; it needs 2 to {LIST_ENTRIES_MAX}", entries.len()));
+            return Err(format!(
+                "has {} entries; it needs 2 to {LIST_ENTRIES_MAX}",
+                entries.len()
+            ));
         }
-        if let Some(at) = entries.iter().position(|entry| !(1..=LIST_ENTRY_BYTES_MAX).contains(&entry.len())) {
-            return Err(format!("entry {} is not 1 to {LIST_ENTRY_BYTES_MAX} bytes", at + 1));
+        if let Some(at) = entries
+            .iter()
+            .position(|entry| !(1..=LIST_ENTRY_BYTES_MAX).contains(&entry.len()))
+        {
+            return Err(format!(
+                "entry {} is not 1 to {LIST_ENTRY_BYTES_MAX} bytes",
+                at + 1
+            ));
         }
-        self.own.push(Own { name: name.into(), entries: entries.into_iter().map(String::into_boxed_str).collect() });
+        self.own.push(Own {
+            name: name.into(),
+            entries: entries.into_iter().map(String::into_boxed_str).collect(),
+        });
         Ok(())
     }
 
     /// Returns the entries of a list.
     pub fn find(&self, name: &str) -> Option<Entries> {
         let own = self.own.iter().find(|own| *own.name == *name);
-        own.map(|own| Entries::Own(Arc::clone(&own.entries))).or_else(|| lists::find(name).map(Entries::Bundled))
+        own.map(|own| Entries::Own(Arc::clone(&own.entries)))
+            .or_else(|| lists::find(name).map(Entries::Bundled))
     }
 
     /// Returns the names and entries of the custom lists.
     pub(super) fn own(&self) -> impl Iterator<Item = (&str, impl ExactSizeIterator<Item = &str>)> {
-        self.own.iter().map(|own| (&*own.name, own.entries.iter().map(|entry| &**entry)))
+        self.own
+            .iter()
+            .map(|own| (&*own.name, own.entries.iter().map(|entry| &**entry)))
     }
 
     /// Returns all names, for messages.
     pub(super) fn names(&self) -> String {
         let own = self.own.iter().map(|own| &*own.name);
-        let all: Vec<String> = own.chain(lists::NAMES).map(|name| format!("`{name}`")).collect();
+        let all: Vec<String> = own
+            .chain(lists::NAMES)
+            .map(|name| format!("`{name}`"))
+            .collect();
         all.join(", ")
     }
 }

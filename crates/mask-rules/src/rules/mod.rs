@@ -30,7 +30,9 @@ const DETECTION_BYTE_WORK: u64 = 1;
 pub const fn detection_work(kinds: u64, strings: u64, bytes: u64) -> ExtraWork {
     ExtraWork {
         fields: kinds.saturating_mul(strings) / DETECTIONS_PER_FIELD,
-        bytes: kinds.saturating_mul(bytes).saturating_mul(DETECTION_BYTE_WORK),
+        bytes: kinds
+            .saturating_mul(bytes)
+            .saturating_mul(DETECTION_BYTE_WORK),
     }
 }
 
@@ -100,7 +102,13 @@ impl RulesBuilder {
     pub fn new(unknown: Unknown, rules: Vec<RuleText>, lists: Vec<(String, Vec<String>)>) -> Self {
         let parsed = Vec::with_capacity(rules.len());
         let (texts, entries) = (rules.into_iter(), lists.into_iter());
-        Self { unknown, texts, rules: parsed, entries, lists: Lists::default() }
+        Self {
+            unknown,
+            texts,
+            rules: parsed,
+            entries,
+            lists: Lists::default(),
+        }
     }
 
     /// Reads one list or one rule. Returns false if none is left.
@@ -109,11 +117,17 @@ impl RulesBuilder {
     /// As [`Rules::new`].
     pub fn step(&mut self) -> Result<bool, RulesError> {
         if let Some((name, entries)) = self.entries.next() {
-            self.lists.add(&name, entries).map_err(|message| RuleFault::list(&name, message).into_error())?;
+            self.lists
+                .add(&name, entries)
+                .map_err(|message| RuleFault::list(&name, message).into_error())?;
             return Ok(true);
         }
-        let Some(RuleText { target, mask }) = self.texts.next() else { return Ok(false) };
-        let function = mask.parse().map_err(|error| RuleFault::function(self.rules.len(), error).into_error())?;
+        let Some(RuleText { target, mask }) = self.texts.next() else {
+            return Ok(false);
+        };
+        let function = mask
+            .parse()
+            .map_err(|error| RuleFault::function(self.rules.len(), error).into_error())?;
         self.rules.push(Rule { target, function });
         Ok(true)
     }
@@ -148,7 +162,9 @@ impl Rules {
     /// # Errors
     /// [`RulesError`] with line, column and the correct form.
     pub fn from_toml(text: &str) -> Result<Self, RulesError> {
-        Self::from_toml_with(text, |_| Err("lists in files are not read here: write the entries inline".to_owned()))
+        Self::from_toml_with(text, |_| {
+            Err("lists in files are not read here: write the entries inline".to_owned())
+        })
     }
 
     /// Parses a rules file. `read` returns the text of a list's file by the file name in the rules, one entry per line.
@@ -156,7 +172,10 @@ impl Rules {
     ///
     /// # Errors
     /// The errors of [`Rules::from_toml`].
-    pub fn from_toml_with(text: &str, read: impl FnMut(&str) -> Result<String, String>) -> Result<Self, RulesError> {
+    pub fn from_toml_with(
+        text: &str,
+        read: impl FnMut(&str) -> Result<String, String>,
+    ) -> Result<Self, RulesError> {
         file::read(text, read)
     }
 
@@ -164,13 +183,20 @@ impl Rules {
     ///
     /// # Errors
     /// [`RulesError`] without line and column. The message names the rule by its number, counted from 1.
-    pub fn new(unknown: Unknown, rules: Vec<RuleText>, lists: Vec<(String, Vec<String>)>) -> Result<Self, RulesError> {
+    pub fn new(
+        unknown: Unknown,
+        rules: Vec<RuleText>,
+        lists: Vec<(String, Vec<String>)>,
+    ) -> Result<Self, RulesError> {
         RulesBuilder::new(unknown, rules, lists).finish()
     }
 
     fn of(unknown: Unknown, rules: Vec<Rule>, lists: Lists) -> Result<Self, RuleFault> {
         if rules.len() > RULES_MAX {
-            return Err(RuleFault::rule(RULES_MAX, format!("more than {RULES_MAX} rules")));
+            return Err(RuleFault::rule(
+                RULES_MAX,
+                format!("more than {RULES_MAX} rules"),
+            ));
         }
         let (mut ranked, mut named, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
         for (at, rule) in rules.iter().enumerate() {
@@ -181,7 +207,8 @@ impl Rules {
             }
             match &rule.target {
                 Target::Path(path) => {
-                    Selection::parse([path.as_str()]).map_err(|error| RuleFault::path(at, &error))?;
+                    Selection::parse([path.as_str()])
+                        .map_err(|error| RuleFault::path(at, &error))?;
                     named.push(PrioritizedEntry::Path(path));
                     ranked.push(at);
                 }
@@ -197,10 +224,18 @@ impl Rules {
                 Target::Kind(kind) => kinds.push((at, *kind)),
             }
         }
-        let selection =
-            Selection::ranked(named.iter().copied()).map_err(|error| RuleFault::too_many(&error, &rules))?;
+        let selection = Selection::ranked(named.iter().copied())
+            .map_err(|error| RuleFault::too_many(&error, &rules))?;
         let subject_keys = Arc::new(SubjectKeys::new(&rules));
-        Ok(Self { unknown, rules, ranked, kinds, selection: Arc::new(selection), subject_keys, lists })
+        Ok(Self {
+            unknown,
+            rules,
+            ranked,
+            kinds,
+            selection: Arc::new(selection),
+            subject_keys,
+            lists,
+        })
     }
 
     /// Returns all rules in order.
@@ -240,7 +275,10 @@ impl Rules {
     /// Returns the number of kinds that a string of so many bytes is checked for. Each reads it once.
     #[must_use]
     pub fn checks(&self, bytes: usize) -> u64 {
-        self.kinds.iter().filter(|(_, kind)| bytes <= kind.bytes_max()).count() as u64
+        self.kinds
+            .iter()
+            .filter(|(_, kind)| bytes <= kind.bytes_max())
+            .count() as u64
     }
 
     /// Returns the rule at a position in [`Self::selection`].
@@ -252,7 +290,10 @@ impl Rules {
     #[must_use]
     pub fn ruling(&self, field: &Field<'_>) -> FieldDecision {
         if let Some(rank) = field.rank() {
-            return self.ranked.get(rank as usize).map_or(FieldDecision::Refuse, |rule| FieldDecision::Rule(*rule));
+            return self
+                .ranked
+                .get(rank as usize)
+                .map_or(FieldDecision::Refuse, |rule| FieldDecision::Rule(*rule));
         }
         match Value::of(field.token) {
             Some(value) => self.without_name(value),
@@ -265,7 +306,9 @@ impl Rules {
     pub fn without_name(&self, value: Value<'_>) -> FieldDecision {
         match value {
             Value::Nil => FieldDecision::Keep,
-            Value::Str(text) => self.kind_of(text).map_or_else(|| self.neither(), FieldDecision::Rule),
+            Value::Str(text) => self
+                .kind_of(text)
+                .map_or_else(|| self.neither(), FieldDecision::Rule),
             _ => self.neither(),
         }
     }
@@ -273,7 +316,10 @@ impl Rules {
     /// Returns the first kind rule that matches a string.
     #[must_use]
     pub fn kind_of(&self, text: &str) -> Option<usize> {
-        self.kinds.iter().find(|(_, kind)| kind.knows(text)).map(|(rule, _)| *rule)
+        self.kinds
+            .iter()
+            .find(|(_, kind)| kind.knows(text))
+            .map(|(rule, _)| *rule)
     }
 
     /// Returns the first column rule for a column with these name parts. A CSV column has one part, its name. In a
@@ -281,7 +327,9 @@ impl Rules {
     #[must_use]
     pub fn column(&self, names: &[&str]) -> Option<usize> {
         let is_named = |rule: &Rule| match &rule.target {
-            Target::Column(column) => (0..names.len()).any(|from| is_joined(column, &names[from..])),
+            Target::Column(column) => {
+                (0..names.len()).any(|from| is_joined(column, &names[from..]))
+            }
             Target::Path(_) | Target::Kind(_) => false,
         };
         self.rules.iter().position(is_named)
@@ -303,10 +351,17 @@ impl Rules {
 
 /// Returns true if `column` is `names` joined with dots.
 fn is_joined(column: &str, names: &[&str]) -> bool {
-    let rest = names.iter().enumerate().try_fold(column, |rest, (at, name)| {
-        let rest = if at == 0 { rest } else { rest.strip_prefix('.')? };
-        rest.strip_prefix(name)
-    });
+    let rest = names
+        .iter()
+        .enumerate()
+        .try_fold(column, |rest, (at, name)| {
+            let rest = if at == 0 {
+                rest
+            } else {
+                rest.strip_prefix('.')?
+            };
+            rest.strip_prefix(name)
+        });
     rest == Some("")
 }
 

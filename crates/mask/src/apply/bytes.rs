@@ -21,7 +21,10 @@ impl<'a> Canonical<'a> {
     /// Converts a string, an integer or binary.
     pub(super) fn of(value: Value<'a>) -> Result<Self, Unfit> {
         let given = |is_binary, bytes: &'a [u8]| match bytes.len() {
-            ..=VALUE_BYTES_MAX => Ok(Self { is_binary, text: Text::Given(bytes) }),
+            ..=VALUE_BYTES_MAX => Ok(Self {
+                is_binary,
+                text: Text::Given(bytes),
+            }),
             _ => Err(Unfit::TooLong(VALUE_BYTES_MAX)),
         };
         match value {
@@ -29,7 +32,9 @@ impl<'a> Canonical<'a> {
             Value::Bin(bytes) => given(true, bytes),
             Value::Uint(value) => Ok(Self::integer(false, value)),
             Value::Int(value) => Ok(Self::integer(value < 0, value.unsigned_abs())),
-            Value::Nil | Value::Bool(_) | Value::Single(_) | Value::Float(_) | Value::Ext(..) => Err(Unfit::Type),
+            Value::Nil | Value::Bool(_) | Value::Single(_) | Value::Float(_) | Value::Ext(..) => {
+                Err(Unfit::Type)
+            }
         }
     }
 
@@ -55,7 +60,10 @@ impl<'a> Canonical<'a> {
             at -= 1;
             digits[at] = b'-';
         }
-        Self { is_binary: false, text: Text::Made(digits, at) }
+        Self {
+            is_binary: false,
+            text: Text::Made(digits, at),
+        }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -67,6 +75,9 @@ impl<'a> Canonical<'a> {
 
     /// Hashes the bytes for one purpose. `settings` are the function's arguments that must change the hash.
     pub(super) fn hash(&self, keyed: &KeyedHmac, purpose: &[u8], settings: &[u8]) -> [u8; 32] {
-        keyed.hash(purpose, &[settings, &[u8::from(self.is_binary)], self.bytes()])
+        keyed.hash(
+            purpose,
+            &[settings, &[u8::from(self.is_binary)], self.bytes()],
+        )
     }
 }

@@ -13,7 +13,8 @@ use crate::keys::KeyedHmac;
 use sealwire_mask_rules::Period;
 use sealwire_mask_rules::limits::SHORT_BYTES_MAX;
 
-const NOT_A_DATE: Unfit = Unfit::Shape("a date: 2024-02-29, 2024-02-29T10:00:00Z or 2024-02-29 10:00:00+00");
+const NOT_A_DATE: Unfit =
+    Unfit::Shape("a date: 2024-02-29, 2024-02-29T10:00:00Z or 2024-02-29 10:00:00+00");
 
 /// Bytes of `-02-29`.
 const MONTH_AND_DAY_BYTES: usize = 6;
@@ -39,7 +40,10 @@ impl CivilDate {
         // Years begin in March, so that the day of a leap year is the last one.
         let year = self.year - i64::from(self.month <= 2);
         let month = (self.month + 9) % 12;
-        year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + (153 * month + 2) / 5 + self.day
+        year * 365 + year.div_euclid(4) - year.div_euclid(100)
+            + year.div_euclid(400)
+            + (153 * month + 2) / 5
+            + self.day
             - 1
     }
 
@@ -51,7 +55,11 @@ impl CivilDate {
         let month = (5 * day + 2) / 153;
         let day = day - (153 * month + 2) / 5 + 1;
         let month = if month < 10 { month + 3 } else { month - 9 };
-        Self { year: cycle * 400 + year + i64::from(month <= 2), month, day }
+        Self {
+            year: cycle * 400 + year + i64::from(month <= 2),
+            month,
+            day,
+        }
     }
 }
 
@@ -75,15 +83,31 @@ impl ParsedDate {
     /// # Errors
     /// [`Unfit::Range`] if the year has another number of digits, or is on the other side of the year 1.
     fn write_with(&self, text: &str, date: CivilDate, out: &mut Vec<u8>) -> Result<(), Unfit> {
-        let year = if self.is_before_christ { 1 - date.year } else { date.year };
-        let year_min = if self.year_digits > 4 { 10_i64.pow(self.year_digits as u32 - 1) } else { 1 };
+        let year = if self.is_before_christ {
+            1 - date.year
+        } else {
+            date.year
+        };
+        let year_min = if self.year_digits > 4 {
+            10_i64.pow(self.year_digits as u32 - 1)
+        } else {
+            1
+        };
         if year < year_min || year >= 10_i64.pow(self.year_digits as u32) {
             return Err(Unfit::Range);
         }
         write::str_header(out, text.len());
-        let digit = |number: i64, place: usize| b'0' + (number / 10_i64.pow(place as u32) % 10) as u8;
+        let digit =
+            |number: i64, place: usize| b'0' + (number / 10_i64.pow(place as u32) % 10) as u8;
         out.extend((0..self.year_digits).rev().map(|place| digit(year, place)));
-        out.extend([b'-', digit(date.month, 1), digit(date.month, 0), b'-', digit(date.day, 1), digit(date.day, 0)]);
+        out.extend([
+            b'-',
+            digit(date.month, 1),
+            digit(date.month, 0),
+            b'-',
+            digit(date.day, 1),
+            digit(date.day, 0),
+        ]);
         out.extend_from_slice(&text.as_bytes()[self.date_end()..]);
         Ok(())
     }
@@ -96,11 +120,20 @@ pub(crate) enum Shift {
     By(i32),
     /// Between 1 and `days` in either direction, derived from the key. Equal for all dates of one subject, or without a
     /// subject for equal dates.
-    Within { days: i32, keyed: KeyedHmac, has_subject: bool },
+    Within {
+        days: i32,
+        keyed: KeyedHmac,
+        has_subject: bool,
+    },
 }
 
 impl Shift {
-    pub(super) fn apply(&self, value: Value<'_>, subject: Option<Value<'_>>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    pub(super) fn apply(
+        &self,
+        value: Value<'_>,
+        subject: Option<Value<'_>>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Unfit> {
         let text = text(value)?;
         if INFINITIES.contains(&text) {
             write::str(out, text);
@@ -109,11 +142,23 @@ impl Shift {
         let parsed = parse(text)?;
         let days = match self {
             Self::By(days) => *days,
-            Self::Within { days, keyed, has_subject } => {
+            Self::Within {
+                days,
+                keyed,
+                has_subject,
+            } => {
                 let hash = if *has_subject {
-                    Canonical::of_subject(subject)?.hash(keyed, b"date_shift/subject", &days.to_be_bytes())
+                    Canonical::of_subject(subject)?.hash(
+                        keyed,
+                        b"date_shift/subject",
+                        &days.to_be_bytes(),
+                    )
                 } else {
-                    let era = if parsed.is_before_christ { BEFORE_CHRIST } else { b"" };
+                    let era = if parsed.is_before_christ {
+                        BEFORE_CHRIST
+                    } else {
+                        b""
+                    };
                     let mut date = [0; YEAR_DIGITS_MAX + MONTH_AND_DAY_BYTES + BEFORE_CHRIST.len()];
                     let end = parsed.date_end();
                     date[..end].copy_from_slice(&text.as_bytes()[..end]);
@@ -124,13 +169,19 @@ impl Shift {
                 drawn(&hash, *days)
             }
         };
-        parsed.write_with(text, CivilDate::of_days(parsed.date.days() + i64::from(days)), out)
+        parsed.write_with(
+            text,
+            CivilDate::of_days(parsed.date.days() + i64::from(days)),
+            out,
+        )
     }
 }
 
 /// Selects one of the 2 * `days` shifts that are not 0.
 fn drawn(hash: &[u8; 32], days: i32) -> i32 {
-    let number = hash[..8].iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    let number = hash[..8]
+        .iter()
+        .fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
     let shift = (number % (2 * i64::from(days)) as u64) as i32 - days;
     if shift < 0 { shift } else { shift + 1 }
 }
@@ -143,11 +194,26 @@ pub(super) fn coarsen(period: Period, value: Value<'_>, out: &mut Vec<u8>) -> Re
         return Ok(());
     }
     let parsed = parse(text)?;
-    let month = if period == Period::Year { 1 } else { parsed.date.month };
-    parsed.write_with(text, CivilDate { month, day: 1, ..parsed.date }, out)?;
+    let month = if period == Period::Year {
+        1
+    } else {
+        parsed.date.month
+    };
+    parsed.write_with(
+        text,
+        CivilDate {
+            month,
+            day: 1,
+            ..parsed.date
+        },
+        out,
+    )?;
     let text_at = out.len() - text.len();
     let time = text_at + parsed.date_end()..text_at + parsed.time_end;
-    out[time].iter_mut().filter(|byte| byte.is_ascii_digit()).for_each(|byte| *byte = b'0');
+    out[time]
+        .iter_mut()
+        .filter(|byte| byte.is_ascii_digit())
+        .for_each(|byte| *byte = b'0');
     Ok(())
 }
 
@@ -162,21 +228,34 @@ fn text(value: Value<'_>) -> Result<&str, Unfit> {
 /// Parses the date of a text.
 fn parse(text: &str) -> Result<ParsedDate, Unfit> {
     let bytes = text.as_bytes();
-    let year_digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let year_digits = bytes
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
     let is_padded = year_digits > 4 && bytes[0] == b'0';
     if !(4..=YEAR_DIGITS_MAX).contains(&year_digits) || is_padded {
         return Err(NOT_A_DATE);
     }
     let (year, rest) = bytes.split_at(year_digits);
-    let (month_and_day, rest) = rest.split_at_checked(MONTH_AND_DAY_BYTES).ok_or(NOT_A_DATE)?;
-    let [b'-', m1, m2, b'-', d1, d2] = month_and_day else { return Err(NOT_A_DATE) };
+    let (month_and_day, rest) = rest
+        .split_at_checked(MONTH_AND_DAY_BYTES)
+        .ok_or(NOT_A_DATE)?;
+    let [b'-', m1, m2, b'-', d1, d2] = month_and_day else {
+        return Err(NOT_A_DATE);
+    };
     let time = rest.strip_suffix(BEFORE_CHRIST).unwrap_or(rest);
     let is_before_christ = time.len() < rest.len();
 
-    let year = year.iter().fold(0, |year, digit| year * 10 + i64::from(digit - b'0'));
+    let year = year
+        .iter()
+        .fold(0, |year, digit| year * 10 + i64::from(digit - b'0'));
     let month = number(&[*m1, *m2]).ok_or(NOT_A_DATE)?.into();
     let day = number(&[*d1, *d2]).ok_or(NOT_A_DATE)?.into();
-    let date = CivilDate { year: if is_before_christ { 1 - year } else { year }, month, day };
+    let date = CivilDate {
+        year: if is_before_christ { 1 - year } else { year },
+        month,
+        day,
+    };
     // A date that does not exist has the number of days of another one.
     let is_real = year > 0 && (1..=12).contains(&month) && (1..=31).contains(&day);
     if !is_real || CivilDate::of_days(date.days()).day != day {
@@ -184,30 +263,56 @@ fn parse(text: &str) -> Result<ParsedDate, Unfit> {
     }
 
     let time_bytes = time_of_day(time).ok_or(NOT_A_DATE)?;
-    let zone = time[time_bytes..].strip_prefix(b" ").unwrap_or(&time[time_bytes..]);
-    let is_right = if time_bytes == 0 { time.is_empty() } else { is_zone(zone) };
+    let zone = time[time_bytes..]
+        .strip_prefix(b" ")
+        .unwrap_or(&time[time_bytes..]);
+    let is_right = if time_bytes == 0 {
+        time.is_empty()
+    } else {
+        is_zone(zone)
+    };
     let time_end = year_digits + MONTH_AND_DAY_BYTES + time_bytes;
-    if is_right { Ok(ParsedDate { date, year_digits, time_end, is_before_christ }) } else { Err(NOT_A_DATE) }
+    if is_right {
+        Ok(ParsedDate {
+            date,
+            year_digits,
+            time_end,
+            is_before_christ,
+        })
+    } else {
+        Err(NOT_A_DATE)
+    }
 }
 
 /// Returns the number of bytes of `T10:00`, ` 10:00:00` or ` 10:00:00.123`; 0 for an empty slice.
 fn time_of_day(rest: &[u8]) -> Option<usize> {
-    let Some(separator) = rest.first() else { return Some(0) };
+    let Some(separator) = rest.first() else {
+        return Some(0);
+    };
     if !matches!(separator, b'T' | b't' | b' ') {
         return None;
     }
     let minutes = hours_and_minutes(rest.get(1..6)?)?;
-    let Some([b':', s1, s2, fraction @ ..]) = rest.get(6..) else { return Some(minutes + 1) };
+    let Some([b':', s1, s2, fraction @ ..]) = rest.get(6..) else {
+        return Some(minutes + 1);
+    };
     // Second 60 is a leap second.
     number(&[*s1, *s2]).filter(|second| *second <= 60)?;
-    let Some((b'.', fraction)) = fraction.split_first() else { return Some(9) };
-    let digits = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let Some((b'.', fraction)) = fraction.split_first() else {
+        return Some(9);
+    };
+    let digits = fraction
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
     (1..=12).contains(&digits).then_some(10 + digits)
 }
 
 /// Returns 5, the number of bytes of `10:00`, if the text is valid.
 fn hours_and_minutes(text: &[u8]) -> Option<usize> {
-    let [h1, h2, b':', m1, m2] = text else { return None };
+    let [h1, h2, b':', m1, m2] = text else {
+        return None;
+    };
     let (hours, minutes) = (number(&[*h1, *h2])?, number(&[*m1, *m2])?);
     // Hour 24 is the end of a day.
     (hours <= 24 && minutes < 60).then_some(5)
@@ -226,5 +331,9 @@ fn is_zone(zone: &[u8]) -> bool {
 }
 
 fn number(digits: &[u8]) -> Option<u16> {
-    digits.iter().try_fold(0, |number, digit| digit.is_ascii_digit().then(|| number * 10 + u16::from(digit - b'0')))
+    digits.iter().try_fold(0, |number, digit| {
+        digit
+            .is_ascii_digit()
+            .then(|| number * 10 + u16::from(digit - b'0'))
+    })
 }

@@ -23,7 +23,10 @@ impl Digits {
     /// Extracts the digits of a text. Returns `None` if the text has a byte that is neither digit nor in `between`, or
     /// too many digits.
     pub(super) fn of(text: &[u8], between: &[u8]) -> Option<Self> {
-        let mut all = Self { digits: [b'0'; 24], len: 0 };
+        let mut all = Self {
+            digits: [b'0'; 24],
+            len: 0,
+        };
         for byte in text {
             if byte.is_ascii_digit() {
                 *all.digits.get_mut(all.len)? = *byte;
@@ -47,7 +50,13 @@ impl Digits {
     pub(super) fn write_into(&self, text: &[u8], out: &mut Vec<u8>) {
         let mut digits = self.as_slice().iter();
         write::str_header(out, text.len());
-        out.extend(text.iter().map(|byte| if byte.is_ascii_digit() { *digits.next().unwrap_or(byte) } else { *byte }));
+        out.extend(text.iter().map(|byte| {
+            if byte.is_ascii_digit() {
+                *digits.next().unwrap_or(byte)
+            } else {
+                *byte
+            }
+        }));
     }
 }
 
@@ -79,9 +88,15 @@ impl Replacing {
         for _ in 0..TRIES_MAX {
             let mut numerals = [0; 24];
             let numerals = &mut numerals[..to - from];
-            numerals.iter_mut().zip(&digits[from..to]).for_each(|(numeral, digit)| *numeral = digit - b'0');
+            numerals
+                .iter_mut()
+                .zip(&digits[from..to])
+                .for_each(|(numeral, digit)| *numeral = digit - b'0');
             self.ff1.encrypt(tweak, numerals)?;
-            digits[from..to].iter_mut().zip(numerals).for_each(|(digit, numeral)| *digit = *numeral + b'0');
+            digits[from..to]
+                .iter_mut()
+                .zip(numerals)
+                .for_each(|(digit, numeral)| *digit = *numeral + b'0');
             if is_right(digits) {
                 return Ok(());
             }
@@ -94,7 +109,10 @@ impl Replacing {
         let hash = self.keyed.hash(purpose, &[&[from as u8, to as u8], digits]);
         let mut is_same = true;
         for (digit, byte) in digits[from..to].iter_mut().zip(hash.chunks_exact(4)) {
-            let drawn = byte.iter().fold(0_u32, |number, byte| number << 8 | u32::from(*byte)) % 10;
+            let drawn = byte
+                .iter()
+                .fold(0_u32, |number, byte| number << 8 | u32::from(*byte))
+                % 10;
             let drawn = b'0' + drawn as u8;
             is_same &= drawn == *digit;
             *digit = drawn;

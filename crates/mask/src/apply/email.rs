@@ -17,9 +17,9 @@ const DOMAINS: [&str; 3] = ["example.com", "example.net", "example.org"];
 
 /// Names at the beginning of an address, for readability only. The characters after the name distinguish addresses.
 const NAMES: [&str; 32] = [
-    "alex", "anna", "ben", "carla", "chris", "dana", "david", "elena", "eva", "felix", "hana", "ivan", "jan", "julia",
-    "kai", "lara", "leo", "lina", "luca", "maria", "max", "mina", "nico", "nora", "olga", "oscar", "paula", "robin",
-    "sara", "tom", "vera", "yuki",
+    "alex", "anna", "ben", "carla", "chris", "dana", "david", "elena", "eva", "felix", "hana",
+    "ivan", "jan", "julia", "kai", "lara", "leo", "lina", "luca", "maria", "max", "mina", "nico",
+    "nora", "olga", "oscar", "paula", "robin", "sara", "tom", "vera", "yuki",
 ];
 
 /// Number of characters after the name, each of 5 bits: 80 bits.
@@ -33,29 +33,51 @@ pub(crate) struct Email {
 
 impl Email {
     pub(super) fn new(keyed: KeyedHmac, keeps_domain: bool) -> Self {
-        Self { keyed, keeps_domain }
+        Self {
+            keyed,
+            keeps_domain,
+        }
     }
 
     pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
-        let Value::Str(text) = value else { return Err(Unfit::Type) };
+        let Value::Str(text) = value else {
+            return Err(Unfit::Type);
+        };
         if text.len() > EMAIL_BYTES_MAX {
             return Err(Unfit::TooLong(EMAIL_BYTES_MAX));
         }
         let (local, domain) = text.rsplit_once('@').ok_or(NOT_AN_EMAIL)?;
-        if local.is_empty() || domain.is_empty() || domain.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        if local.is_empty()
+            || domain.is_empty()
+            || domain.contains(|c: char| c.is_whitespace() || c.is_control())
+        {
             return Err(NOT_AN_EMAIL);
         }
-        let is_lower = text.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
-        let lower = if is_lower { None } else { Some(text.to_lowercase()).filter(|lower| lower != text) };
-        let hash = self.keyed.hash(b"email", &[lower.as_deref().unwrap_or(text).as_bytes()]);
+        let is_lower = text
+            .bytes()
+            .all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
+        let lower = if is_lower {
+            None
+        } else {
+            Some(text.to_lowercase()).filter(|lower| lower != text)
+        };
+        let hash = self
+            .keyed
+            .hash(b"email", &[lower.as_deref().unwrap_or(text).as_bytes()]);
 
         let name = NAMES[usize::from(hash[0] % 32)];
-        let domain = if self.keeps_domain { domain } else { DOMAINS[usize::from(hash[1]) % DOMAINS.len()] };
+        let domain = if self.keeps_domain {
+            domain
+        } else {
+            DOMAINS[usize::from(hash[1]) % DOMAINS.len()]
+        };
         write::str_header(out, name.len() + 1 + CHARS + 1 + domain.len());
         let start = out.len();
         out.extend_from_slice(name.as_bytes());
         out.push(b'.');
-        let bits = hash[2..12].iter().fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte));
+        let bits = hash[2..12]
+            .iter()
+            .fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte));
         let chars = b"abcdefghijklmnopqrstuvwxyz234567";
         out.extend((0..CHARS).map(|at| chars[(bits >> (5 * at)) as usize & 31]));
         if lower.is_some() {

@@ -27,7 +27,12 @@ pub(super) struct Ff1 {
 impl Ff1 {
     /// Wraps `cipher`, which must have been created for `radix` (10 to 62).
     pub(super) fn new(cipher: FF1<Aes256Enc>, radix: u32) -> Self {
-        Self { cipher: Box::new(cipher), radix, len_min: len_min(radix), len_max: len_max(radix) }
+        Self {
+            cipher: Box::new(cipher),
+            radix,
+            len_min: len_min(radix),
+            len_max: len_max(radix),
+        }
     }
 
     /// Checks that numeral strings of length `len` have enough possible values and fit the integers.
@@ -45,7 +50,10 @@ impl Ff1 {
     pub(super) fn encrypt(&self, tweak: &[u8], numerals: &mut [u8]) -> Result<(), Unfit> {
         self.check(numerals.len())?;
         let plain = Numerals::read(numerals, self.radix);
-        let sealed = self.cipher.encrypt(tweak, &plain).map_err(|_| Unfit::SmallDomain)?;
+        let sealed = self
+            .cipher
+            .encrypt(tweak, &plain)
+            .map_err(|_| Unfit::SmallDomain)?;
         sealed.write(numerals);
         Ok(())
     }
@@ -54,8 +62,10 @@ impl Ff1 {
     #[cfg(test)]
     pub(super) fn decrypt(&self, tweak: &[u8], numerals: &mut [u8]) -> Result<(), Unfit> {
         self.check(numerals.len())?;
-        let plain =
-            self.cipher.decrypt(tweak, &Numerals::read(numerals, self.radix)).map_err(|_| Unfit::SmallDomain)?;
+        let plain = self
+            .cipher
+            .decrypt(tweak, &Numerals::read(numerals, self.radix))
+            .map_err(|_| Unfit::SmallDomain)?;
         plain.write(numerals);
         Ok(())
     }
@@ -63,17 +73,27 @@ impl Ff1 {
 
 impl std::fmt::Debug for Ff1 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ff1").field("radix", &self.radix).finish_non_exhaustive()
+        f.debug_struct("Ff1")
+            .field("radix", &self.radix)
+            .finish_non_exhaustive()
     }
 }
 
 fn len_min(radix: u32) -> usize {
-    (1..).find(|len| u128::from(radix).pow(*len) >= DOMAIN_MIN).map_or(usize::MAX, |len| len as usize)
+    (1..)
+        .find(|len| u128::from(radix).pow(*len) >= DOMAIN_MIN)
+        .map_or(usize::MAX, |len| len as usize)
 }
 
 /// Returns the maximum length: twice the number of numerals that fit in 96 bits.
 pub(super) fn len_max(radix: u32) -> usize {
-    let half = (1..96).take_while(|len| u128::from(radix).checked_pow(*len).is_some_and(|n| n <= 1 << 96)).count();
+    let half = (1..96)
+        .take_while(|len| {
+            u128::from(radix)
+                .checked_pow(*len)
+                .is_some_and(|n| n <= 1 << 96)
+        })
+        .count();
     (2 * half).min(NUMERALS_MAX)
 }
 
@@ -94,11 +114,20 @@ struct Half {
 impl Numerals {
     fn read(numerals: &[u8], radix: u32) -> Self {
         let half = |numerals: &[u8]| {
-            let value = numerals.iter().fold(0, |value, numeral| value * u128::from(radix) + u128::from(*numeral));
-            Half { value, len: numerals.len(), radix }
+            let value = numerals.iter().fold(0, |value, numeral| {
+                value * u128::from(radix) + u128::from(*numeral)
+            });
+            Half {
+                value,
+                len: numerals.len(),
+                radix,
+            }
         };
         let (front, back) = numerals.split_at(numerals.len() / 2);
-        Self { front: half(front), back: half(back) }
+        Self {
+            front: half(front),
+            back: half(back),
+        }
     }
 
     fn write(&self, numerals: &mut [u8]) {
@@ -118,7 +147,9 @@ impl NumeralString for Numerals {
     type Ops = Half;
 
     fn is_valid(&self, radix: u32) -> bool {
-        [self.front, self.back].iter().all(|half| half.radix == radix && half.value < power(radix, half.len))
+        [self.front, self.back]
+            .iter()
+            .all(|half| half.radix == radix && half.value < power(radix, half.len))
     }
 
     fn numeral_count(&self) -> usize {
@@ -142,17 +173,28 @@ impl Operations for Half {
     }
 
     fn to_be_bytes(&self, _: u32, b: usize) -> BigEndian {
-        BigEndian { bytes: self.value.to_be_bytes(), len: b }
+        BigEndian {
+            bytes: self.value.to_be_bytes(),
+            len: b,
+        }
     }
 
     fn add_mod_exp(self, other: impl Iterator<Item = u8>, radix: u32, m: usize) -> Self {
         let modulus = power(radix, m);
-        Self { value: (self.value + integer(other) % modulus) % modulus, len: m, radix }
+        Self {
+            value: (self.value + integer(other) % modulus) % modulus,
+            len: m,
+            radix,
+        }
     }
 
     fn sub_mod_exp(self, other: impl Iterator<Item = u8>, radix: u32, m: usize) -> Self {
         let modulus = power(radix, m);
-        Self { value: (self.value + (modulus - integer(other) % modulus)) % modulus, len: m, radix }
+        Self {
+            value: (self.value + (modulus - integer(other) % modulus)) % modulus,
+            len: m,
+            radix,
+        }
     }
 }
 

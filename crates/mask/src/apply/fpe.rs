@@ -28,14 +28,19 @@ pub(crate) struct Fpe {
 impl Fpe {
     pub(super) fn new(secret: &MaskSecret, domain: &str, alphabet: Alphabet) -> Self {
         let radix = alphabet.chars().len() as u32;
-        Self { ff1: Ff1::new(secret.ff1(domain, radix), radix), alphabet }
+        Self {
+            ff1: Ff1::new(secret.ff1(domain, radix), radix),
+            alphabet,
+        }
     }
 
     pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
         match value {
             Value::Str(text) => self.text(text.as_bytes(), out),
             Value::Int(value) => self.integer(value, out),
-            Value::Uint(value) => self.integer(i64::try_from(value).map_err(|_| Unfit::Range)?, out),
+            Value::Uint(value) => {
+                self.integer(i64::try_from(value).map_err(|_| Unfit::Range)?, out)
+            }
             _ => Err(Unfit::Type),
         }
     }
@@ -58,7 +63,9 @@ impl Fpe {
         }
         let numerals = &mut numerals[..len];
         self.ff1.encrypt(self.tweak(), numerals)?;
-        let mut sealed = numerals.iter().map(|numeral| self.alphabet.chars()[usize::from(*numeral)]);
+        let mut sealed = numerals
+            .iter()
+            .map(|numeral| self.alphabet.chars()[usize::from(*numeral)]);
         write::str_header(out, text.len());
         out.extend(text.iter().map(|byte| match self.numeral(*byte) {
             Some(_) => sealed.next().unwrap_or(*byte),
@@ -78,18 +85,26 @@ impl Fpe {
             return Err(Unfit::Range);
         }
         let mut numerals = [0; 20];
-        let len = value.unsigned_abs().checked_ilog10().map_or(1, |log| log as usize + 1);
+        let len = value
+            .unsigned_abs()
+            .checked_ilog10()
+            .map_or(1, |log| log as usize + 1);
         if len < INT_DIGITS_MIN {
             return Err(Unfit::SmallDomain);
         }
         let numerals = &mut numerals[..len];
-        numerals.iter_mut().rev().fold(value.unsigned_abs(), |rest, numeral| {
-            *numeral = (rest % 10) as u8;
-            rest / 10
-        });
+        numerals
+            .iter_mut()
+            .rev()
+            .fold(value.unsigned_abs(), |rest, numeral| {
+                *numeral = (rest % 10) as u8;
+                rest / 10
+            });
         for _ in 0..TRIES_MAX {
             self.ff1.encrypt(b"fpe/integer", numerals)?;
-            let magnitude = numerals.iter().try_fold(0_i64, |n, d| n.checked_mul(10)?.checked_add(i64::from(*d)));
+            let magnitude = numerals
+                .iter()
+                .try_fold(0_i64, |n, d| n.checked_mul(10)?.checked_add(i64::from(*d)));
             if let Some(magnitude) = magnitude
                 && numerals[0] != 0
             {
@@ -114,6 +129,10 @@ impl Fpe {
     }
 
     fn numeral(&self, byte: u8) -> Option<u8> {
-        self.alphabet.chars().iter().position(|c| *c == byte).map(|at| at as u8)
+        self.alphabet
+            .chars()
+            .iter()
+            .position(|c| *c == byte)
+            .map(|at| at as u8)
     }
 }

@@ -15,7 +15,10 @@ pub(crate) struct Hash {
 
 impl Hash {
     pub(super) fn new(keyed: KeyedHmac, length: u16) -> Self {
-        Self { keyed, length: length.into() }
+        Self {
+            keyed,
+            length: length.into(),
+        }
     }
 
     pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
@@ -23,7 +26,11 @@ impl Hash {
         let hash = Canonical::of(value)?.hash(&self.keyed, b"hash", &[]);
         write::str_header(out, self.length);
         let digits = hash.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-        out.extend(digits.take(self.length).map(|digit| HEX[usize::from(digit)]));
+        out.extend(
+            digits
+                .take(self.length)
+                .map(|digit| HEX[usize::from(digit)]),
+        );
         Ok(())
     }
 }

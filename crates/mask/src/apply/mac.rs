@@ -24,11 +24,15 @@ pub(crate) struct Mac {
 
 impl Mac {
     pub(super) fn new(secret: &MaskSecret, domain: &str) -> Self {
-        Self { ff1: Ff1::new(secret.ff1(domain, 16), 16) }
+        Self {
+            ff1: Ff1::new(secret.ff1(domain, 16), 16),
+        }
     }
 
     pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
-        let Value::Str(text) = value else { return Err(Unfit::Type) };
+        let Value::Str(text) = value else {
+            return Err(Unfit::Type);
+        };
         let mut digits = [0; DIGITS_MAX];
         let mut count = 0;
         for c in text.chars() {
@@ -53,13 +57,20 @@ impl Mac {
         let mut masked = digits.iter();
         write::str_header(out, text.len());
         for byte in text.bytes() {
-            let digit = masked.as_slice().first().filter(|_| byte.is_ascii_hexdigit());
+            let digit = masked
+                .as_slice()
+                .first()
+                .filter(|_| byte.is_ascii_hexdigit());
             let Some(digit) = digit else {
                 out.push(byte);
                 continue;
             };
             masked.next();
-            let digits = if is_upper { b"0123456789ABCDEF" } else { b"0123456789abcdef" };
+            let digits = if is_upper {
+                b"0123456789ABCDEF"
+            } else {
+                b"0123456789abcdef"
+            };
             out.push(digits[usize::from(*digit)]);
         }
         Ok(())

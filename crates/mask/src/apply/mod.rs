@@ -81,18 +81,31 @@ impl Applied {
         let domain = function.domain();
         let keyed = || secret.keyed(domain);
         let has_subject = function.subject().is_some();
-        let noise = |reach, bounds| Self::Noise(number::Noise { keyed: keyed(), reach, bounds, has_subject });
+        let noise = |reach, bounds| {
+            Self::Noise(number::Noise {
+                keyed: keyed(),
+                reach,
+                bounds,
+                has_subject,
+            })
+        };
         Some(match function.kind() {
             FunctionKind::Keep => Self::Keep,
             FunctionKind::Redact { with } => Self::Redact(with.clone()),
             FunctionKind::Fixed(value) => Self::Fixed(value.clone()),
             FunctionKind::Null => Self::Null,
-            FunctionKind::Partial { first, last, with } => Self::Partial(text::Partial::new(*first, *last, *with)),
-            FunctionKind::Email { keeps_domain } => Self::Email(email::Email::new(keyed(), *keeps_domain)),
-            FunctionKind::Phone { last } => Self::Phone(phone::Phone::new(secret, domain, *last)),
-            FunctionKind::Card { first, last, is_valid } => {
-                Self::Card(card::Card::new(secret, domain, *first, *last, *is_valid))
+            FunctionKind::Partial { first, last, with } => {
+                Self::Partial(text::Partial::new(*first, *last, *with))
             }
+            FunctionKind::Email { keeps_domain } => {
+                Self::Email(email::Email::new(keyed(), *keeps_domain))
+            }
+            FunctionKind::Phone { last } => Self::Phone(phone::Phone::new(secret, domain, *last)),
+            FunctionKind::Card {
+                first,
+                last,
+                is_valid,
+            } => Self::Card(card::Card::new(secret, domain, *first, *last, *is_valid)),
             FunctionKind::Iban => Self::Iban(iban::Iban::new(secret, domain)),
             FunctionKind::Mac => Self::Mac(mac::Mac::new(secret, domain)),
             FunctionKind::PostalCode => Self::PostalCode(postal::PostalCode::new(keyed())),
@@ -102,19 +115,28 @@ impl Applied {
             }
             FunctionKind::Fpe(alphabet) => Self::Fpe(fpe::Fpe::new(secret, domain, *alphabet)),
             FunctionKind::ShiftBy { days } => Self::Shift(date::Shift::By(*days)),
-            FunctionKind::ShiftWithin { days } => {
-                Self::Shift(date::Shift::Within { days: *days, keyed: keyed(), has_subject })
-            }
+            FunctionKind::ShiftWithin { days } => Self::Shift(date::Shift::Within {
+                days: *days,
+                keyed: keyed(),
+                has_subject,
+            }),
             FunctionKind::Step { step } => Self::Step(*step),
             FunctionKind::Truncate { keep } => Self::Truncate(*keep),
             FunctionKind::Coarsen(period) => Self::Coarsen(*period),
-            FunctionKind::NoisePercent { millionths, bounds } => noise(number::NoiseRange::Of(*millionths), *bounds),
+            FunctionKind::NoisePercent { millionths, bounds } => {
+                noise(number::NoiseRange::Of(*millionths), *bounds)
+            }
             FunctionKind::NoiseBy { by, bounds } => noise(number::NoiseRange::Fixed(*by), *bounds),
         })
     }
 
     /// Appends the masked value. `value` must not be nil.
-    pub(crate) fn apply(&self, value: Value<'_>, subject: Option<Value<'_>>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    pub(crate) fn apply(
+        &self,
+        value: Value<'_>,
+        subject: Option<Value<'_>>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Unfit> {
         match self {
             Self::Keep => value.write(out),
             Self::Redact(with) => text::redact(with.as_deref(), value, out),

@@ -13,7 +13,8 @@ use crate::Value;
 use crate::keys::KeyedHmac;
 use sealwire_mask_rules::NumberBounds;
 
-const NOT_A_NUMBER: Unfit = Unfit::Shape("a plain decimal number of at most 30 digits, without leading zeros");
+const NOT_A_NUMBER: Unfit =
+    Unfit::Shape("a plain decimal number of at most 30 digits, without leading zeros");
 
 /// Maximum number of digits.
 const DIGITS_MAX: usize = 30;
@@ -44,8 +45,16 @@ impl Form {
     /// Returns an error if adding `step` to the float can give the same float. The mask would then not change the
     /// value.
     fn tells_apart(self, value: f64, step: u64) -> Result<(), Unfit> {
-        let digits = if matches!(self, Self::Single) { f32::MANTISSA_DIGITS } else { f64::MANTISSA_DIGITS };
-        if value.abs() < step as f64 * (1_u64 << (digits - 1)) as f64 { Ok(()) } else { Err(Unfit::Range) }
+        let digits = if matches!(self, Self::Single) {
+            f32::MANTISSA_DIGITS
+        } else {
+            f64::MANTISSA_DIGITS
+        };
+        if value.abs() < step as f64 * (1_u64 << (digits - 1)) as f64 {
+            Ok(())
+        } else {
+            Err(Unfit::Range)
+        }
     }
 
     /// Returns true if numbers of this form can have so many decimals, where the given one has `decimals`.
@@ -64,7 +73,9 @@ impl Form {
             Self::Signed => (scale == 0).then(|| i64::MAX as u128 + u128::from(is_negative)),
             Self::Unsigned => (scale == 0).then_some(u64::MAX.into()),
             Self::Single | Self::Float => Some(RESULT_MAX),
-            Self::Text => decimals.checked_sub(scale).map(|zeros| RESULT_MAX / 10_u128.pow(zeros as u32)),
+            Self::Text => decimals
+                .checked_sub(scale)
+                .map(|zeros| RESULT_MAX / 10_u128.pow(zeros as u32)),
         }
     }
 }
@@ -78,7 +89,11 @@ enum Magnitude {
 
 impl Magnitude {
     fn of(value: f64, form: Form) -> Self {
-        if matches!(form, Form::Single) { Self::Single(value as f32) } else { Self::Double(value) }
+        if matches!(form, Form::Single) {
+            Self::Single(value as f32)
+        } else {
+            Self::Double(value)
+        }
     }
 
     /// Returns the float of this width that is nearest to a decimal text.
@@ -100,8 +115,14 @@ impl Magnitude {
     /// Returns the adjacent floats, the smaller first.
     fn neighbors(self) -> [Self; 2] {
         match self {
-            Self::Single(value) => [Self::Single(value.next_down()), Self::Single(value.next_up())],
-            Self::Double(value) => [Self::Double(value.next_down()), Self::Double(value.next_up())],
+            Self::Single(value) => [
+                Self::Single(value.next_down()),
+                Self::Single(value.next_up()),
+            ],
+            Self::Double(value) => [
+                Self::Double(value.next_down()),
+                Self::Double(value.next_up()),
+            ],
         }
     }
 
@@ -115,14 +136,21 @@ impl Magnitude {
     }
 
     /// Returns this candidate if it fits, else an adjacent float of `given` that does. `drawn` orders the neighbors.
-    fn or_neighbor(self, given: Self, drawn: u128, fits: impl Fn(Self) -> bool) -> Result<Self, Unfit> {
+    fn or_neighbor(
+        self,
+        given: Self,
+        drawn: u128,
+        fits: impl Fn(Self) -> bool,
+    ) -> Result<Self, Unfit> {
         let mut neighbors = given.neighbors();
         if drawn % 2 == 1 {
             neighbors.reverse();
         }
         std::iter::once(self)
             .chain(neighbors)
-            .find(|candidate| candidate.get() != given.get() && candidate.get() >= 0.0 && fits(*candidate))
+            .find(|candidate| {
+                candidate.get() != given.get() && candidate.get() >= 0.0 && fits(*candidate)
+            })
             .ok_or(Unfit::NoOther)
     }
 
@@ -144,33 +172,48 @@ enum Number {
 impl Number {
     fn of(value: Value<'_>) -> Result<Self, Unfit> {
         let integer = |is_negative, digits: u64, form| {
-            Self::Decimal(Decimal { is_negative, digits: digits.into(), scale: 0 }, form)
+            Self::Decimal(
+                Decimal {
+                    is_negative,
+                    digits: digits.into(),
+                    scale: 0,
+                },
+                form,
+            )
         };
         Ok(match value {
             Value::Int(value) => integer(value < 0, value.unsigned_abs(), Form::Signed),
             Value::Uint(value) => integer(false, value, Form::Unsigned),
-            Value::Single(value) if value.is_finite() => {
-                Self::float(zmij::Buffer::new().format_finite(value), value.into(), Form::Single)
-            }
+            Value::Single(value) if value.is_finite() => Self::float(
+                zmij::Buffer::new().format_finite(value),
+                value.into(),
+                Form::Single,
+            ),
             Value::Float(value) if value.is_finite() => {
                 Self::float(zmij::Buffer::new().format_finite(value), value, Form::Float)
             }
             Value::Single(_) | Value::Float(_) => return Err(Unfit::Shape("a finite number")),
             Value::Str(text) => Self::Decimal(Decimal::read(text).ok_or(NOT_A_NUMBER)?, Form::Text),
-            Value::Nil | Value::Bool(_) | Value::Bin(_) | Value::Ext(..) => return Err(Unfit::Type),
+            Value::Nil | Value::Bool(_) | Value::Bin(_) | Value::Ext(..) => {
+                return Err(Unfit::Type);
+            }
         })
     }
 
     fn float(shortest: &str, value: f64, form: Form) -> Self {
         // A whole float must stay whole.
         let plain = Decimal::read(shortest.strip_suffix(".0").unwrap_or(shortest));
-        plain.map_or(Self::Binary(value, form), |decimal| Self::Decimal(decimal, form))
+        plain.map_or(Self::Binary(value, form), |decimal| {
+            Self::Decimal(decimal, form)
+        })
     }
 }
 
 impl Decimal {
     fn read(text: &str) -> Option<Self> {
-        let (is_negative, text) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
+        let (is_negative, text) = text
+            .strip_prefix('-')
+            .map_or((false, text), |rest| (true, rest));
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         let is_plain = !whole.is_empty()
             && (whole == "0" || !whole.starts_with('0'))
@@ -183,8 +226,16 @@ impl Decimal {
         let digits = whole
             .bytes()
             .chain(fraction.bytes())
-            .try_fold(0_u128, |digits, digit| digit.is_ascii_digit().then(|| digits * 10 + u128::from(digit - b'0')))?;
-        Some(Self { is_negative, digits, scale: fraction.len() })
+            .try_fold(0_u128, |digits, digit| {
+                digit
+                    .is_ascii_digit()
+                    .then(|| digits * 10 + u128::from(digit - b'0'))
+            })?;
+        Some(Self {
+            is_negative,
+            digits,
+            scale: fraction.len(),
+        })
     }
 
     /// Reads the shortest text of a float, which can have an exponent.
@@ -215,7 +266,11 @@ impl Decimal {
 
     /// Returns the same number with one more decimal. `None` if it has too many digits.
     fn finer(self) -> Option<Self> {
-        let finer = Self { digits: self.digits * 10, scale: self.scale + 1, ..self };
+        let finer = Self {
+            digits: self.digits * 10,
+            scale: self.scale + 1,
+            ..self
+        };
         (finer.scale < DIGITS_MAX && finer.digits < 10_u128.pow(DIGITS_MAX as u32)).then_some(finer)
     }
 
@@ -271,7 +326,9 @@ fn write_binary(value: f64, form: Form, out: &mut Vec<u8>) {
 pub(super) fn step(step: u64, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
     match Number::of(value)? {
         Number::Decimal(mut decimal, form) => {
-            let step = u128::from(step).checked_mul(decimal.unit()).ok_or(Unfit::Range)?;
+            let step = u128::from(step)
+                .checked_mul(decimal.unit())
+                .ok_or(Unfit::Range)?;
             let over = decimal.digits % step;
             decimal.digits -= over;
             if decimal.is_negative && over > 0 {
@@ -331,12 +388,20 @@ pub(crate) struct Noise {
 }
 
 impl Noise {
-    pub(super) fn apply(&self, value: Value<'_>, subject: Option<Value<'_>>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    pub(super) fn apply(
+        &self,
+        value: Value<'_>,
+        subject: Option<Value<'_>>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Unfit> {
         match Number::of(value)? {
             Number::Decimal(decimal, form) => self.apply_decimal(decimal, form, subject, out),
             Number::Binary(value, form) => match Magnitude::of(value.abs(), form).decimal() {
                 Some(decimal) => {
-                    let decimal = Decimal { is_negative: value.is_sign_negative(), ..decimal };
+                    let decimal = Decimal {
+                        is_negative: value.is_sign_negative(),
+                        ..decimal
+                    };
                     self.apply_decimal(decimal, form, subject, out)
                 }
                 None => self.apply_binary(value, form, subject, out),
@@ -360,22 +425,35 @@ impl Noise {
             if let Some(chosen) = window.choose(given.digits, drawn) {
                 break (window, chosen);
             }
-            if let Some(finer) = given.finer().filter(|finer| form.holds(finer.scale, decimal.scale)) {
+            if let Some(finer) = given
+                .finer()
+                .filter(|finer| form.holds(finer.scale, decimal.scale))
+            {
                 given = finer;
                 continue;
             }
             // No other number is within the reach, as of zero: the next one is taken instead.
-            given = if matches!(form, Form::Text) { given } else { decimal.normal() };
+            given = if matches!(form, Form::Text) {
+                given
+            } else {
+                decimal.normal()
+            };
             let window = self.window(&given, 1);
             let chosen = window.choose(given.digits, drawn).ok_or(Unfit::NoOther)?;
             break (window, chosen);
         };
-        let digits_max = form.digits_max(given.is_negative, given.scale, decimal.scale).ok_or(Unfit::NoOther)?;
+        let digits_max = form
+            .digits_max(given.is_negative, given.scale, decimal.scale)
+            .ok_or(Unfit::NoOther)?;
         if chosen > digits_max {
             window.high = digits_max;
             chosen = window.choose(given.digits, drawn).ok_or(Unfit::NoOther)?;
         }
-        let masked = Decimal { digits: chosen, is_negative: given.is_negative && chosen > 0, ..given };
+        let masked = Decimal {
+            digits: chosen,
+            is_negative: given.is_negative && chosen > 0,
+            ..given
+        };
         match form {
             Form::Single | Form::Float => {
                 let masked = nearest_float(masked, given, window, form, drawn)?;
@@ -384,13 +462,24 @@ impl Noise {
             }
             Form::Text => {
                 let digits = chosen * 10_u128.pow((decimal.scale - given.scale) as u32);
-                Decimal { digits, scale: decimal.scale, ..masked }.write(form, out)
+                Decimal {
+                    digits,
+                    scale: decimal.scale,
+                    ..masked
+                }
+                .write(form, out)
             }
             Form::Signed | Form::Unsigned => masked.write(form, out),
         }
     }
 
-    fn apply_binary(&self, value: f64, form: Form, subject: Option<Value<'_>>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    fn apply_binary(
+        &self,
+        value: f64,
+        form: Form,
+        subject: Option<Value<'_>>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Unfit> {
         let drawn = self.draw(&value.to_bits().to_be_bytes(), subject)?;
         // A value from 0 to below 1, with 53 bits.
         let share = (drawn >> 75) as f64 / (1_u64 << 53) as f64;
@@ -400,7 +489,11 @@ impl Noise {
             NoiseRange::Of(millionths) => given * (f64::from(millionths) / 1e6),
             NoiseRange::Fixed(by) => by as f64,
         };
-        let largest = if matches!(form, Form::Single) { f32::MAX.into() } else { f64::MAX };
+        let largest = if matches!(form, Form::Single) {
+            f32::MAX.into()
+        } else {
+            f64::MAX
+        };
         let mut low = (given - reach).max(0.0);
         let mut high = (given + reach).min(largest);
         let (least, most) = self.magnitudes(is_negative);
@@ -425,11 +518,14 @@ impl Noise {
         settings[1..].copy_from_slice(&reach[1].to_be_bytes());
         let hash = if self.has_subject {
             let subject = Canonical::of_subject(subject)?;
-            self.keyed.hash(b"noise/subject", &[&settings, number, subject.bytes()])
+            self.keyed
+                .hash(b"noise/subject", &[&settings, number, subject.bytes()])
         } else {
             self.keyed.hash(b"noise", &[&settings, number])
         };
-        Ok(hash[..16].iter().fold(0, |number, byte| number << 8 | u128::from(*byte)))
+        Ok(hash[..16]
+            .iter()
+            .fold(0, |number, byte| number << 8 | u128::from(*byte)))
     }
 
     /// Returns the smallest and the largest magnitude that the bounds allow on this side of zero. The largest is
@@ -438,7 +534,11 @@ impl Noise {
         let NumberBounds { min, max } = self.bounds;
         let min = min.map(i128::from);
         let max = max.map(i128::from);
-        if is_negative { (max.map(|max| -max), min.map(|min| -min)) } else { (min, max) }
+        if is_negative {
+            (max.map(|max| -max), min.map(|min| -min))
+        } else {
+            (min, max)
+        }
     }
 
     /// Returns the maximum distance from the number, in its last digit.
@@ -456,7 +556,11 @@ impl Noise {
         let mut high = (given.digits + reach).min(RESULT_MAX);
         let (least, most) = self.magnitudes(given.is_negative);
         if let Some(least) = least {
-            low = low.max(u128::try_from(least).unwrap_or(0).saturating_mul(given.unit()));
+            low = low.max(
+                u128::try_from(least)
+                    .unwrap_or(0)
+                    .saturating_mul(given.unit()),
+            );
         }
         match most.map(u128::try_from) {
             Some(Ok(most)) => high = high.min(most.saturating_mul(given.unit())),
@@ -470,22 +574,35 @@ impl Noise {
 
 /// Returns the float for `masked`. If rounding leads to the given number or out of the window, returns the float next
 /// to the given number instead.
-fn nearest_float(masked: Decimal, given: Decimal, window: Window, form: Form, drawn: u128) -> Result<Magnitude, Unfit> {
-    let [masked, given_float, low, high] = [masked.digits, given.digits, window.low, window.high].map(|digits| {
-        let magnitude = Decimal { digits, is_negative: false, ..given };
-        Magnitude::parse(magnitude.print(&mut [0; 48]), form)
-    });
+fn nearest_float(
+    masked: Decimal,
+    given: Decimal,
+    window: Window,
+    form: Form,
+    drawn: u128,
+) -> Result<Magnitude, Unfit> {
+    let [masked, given_float, low, high] = [masked.digits, given.digits, window.low, window.high]
+        .map(|digits| {
+            let magnitude = Decimal {
+                digits,
+                is_negative: false,
+                ..given
+            };
+            Magnitude::parse(magnitude.print(&mut [0; 48]), form)
+        });
     let low = low.ok_or(Unfit::Range)?.get();
     let high = high.ok_or(Unfit::Range)?.get();
     let given_float = given_float.ok_or(Unfit::Range)?;
-    masked.ok_or(Unfit::Range)?.or_neighbor(given_float, drawn, |magnitude| {
-        // A float strictly between the rounded ends is between the ends. One at an end can be outside.
-        (low < magnitude.get() && magnitude.get() < high)
-            || magnitude.decimal().is_some_and(|decimal| {
-                let zeros = given.scale.checked_sub(decimal.scale);
-                zeros
-                    .and_then(|zeros| decimal.digits.checked_mul(10_u128.pow(zeros as u32)))
-                    .is_some_and(|digits| window.contains(digits))
-            })
-    })
+    masked
+        .ok_or(Unfit::Range)?
+        .or_neighbor(given_float, drawn, |magnitude| {
+            // A float strictly between the rounded ends is between the ends. One at an end can be outside.
+            (low < magnitude.get() && magnitude.get() < high)
+                || magnitude.decimal().is_some_and(|decimal| {
+                    let zeros = given.scale.checked_sub(decimal.scale);
+                    zeros
+                        .and_then(|zeros| decimal.digits.checked_mul(10_u128.pow(zeros as u32)))
+                        .is_some_and(|digits| window.contains(digits))
+                })
+        })
 }

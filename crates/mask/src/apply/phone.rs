@@ -7,7 +7,8 @@ use crate::{MaskSecret, Value};
 use sealwire_mask_rules::calling_code_digits;
 use sealwire_mask_rules::limits::SHORT_BYTES_MAX;
 
-const NOT_A_PHONE: Unfit = Unfit::Shape("a telephone number: 3 to 20 digits, with spaces and -./() between them");
+const NOT_A_PHONE: Unfit =
+    Unfit::Shape("a telephone number: 3 to 20 digits, with spaces and -./() between them");
 
 #[derive(Debug)]
 pub(crate) struct Phone {
@@ -17,12 +18,20 @@ pub(crate) struct Phone {
 
 impl Phone {
     pub(super) fn new(secret: &MaskSecret, domain: &str, last: u16) -> Self {
-        let replacing = Replacing { ff1: Ff1::new(secret.ff1(domain, 10), 10), keyed: secret.keyed(domain) };
-        Self { replacing, last: last.into() }
+        let replacing = Replacing {
+            ff1: Ff1::new(secret.ff1(domain, 10), 10),
+            keyed: secret.keyed(domain),
+        };
+        Self {
+            replacing,
+            last: last.into(),
+        }
     }
 
     pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
-        let Value::Str(text) = value else { return Err(Unfit::Type) };
+        let Value::Str(text) = value else {
+            return Err(Unfit::Type);
+        };
         if text.len() > SHORT_BYTES_MAX {
             return Err(NOT_A_PHONE);
         }
@@ -30,15 +39,25 @@ impl Phone {
             Some(rest) => (true, rest),
             None => (false, text),
         };
-        let digits = Digits::of(rest.as_bytes(), b" -./()").filter(|d| (3..=20).contains(&d.as_slice().len()));
+        let digits = Digits::of(rest.as_bytes(), b" -./()")
+            .filter(|d| (3..=20).contains(&d.as_slice().len()));
         let mut digits = digits.ok_or(NOT_A_PHONE)?;
         let all = digits.as_mut_slice();
         let kept = prefix(is_international, all).ok_or(NOT_A_PHONE)?;
         // If all digits would stay, all are replaced.
-        let (from, to) = if kept + self.last < all.len() { (kept, all.len() - self.last) } else { (0, all.len()) };
+        let (from, to) = if kept + self.last < all.len() {
+            (kept, all.len() - self.last)
+        } else {
+            (0, all.len())
+        };
         // After a `+`, the same digits are a different number.
-        let purpose: &[u8] = if is_international { b"phone/international" } else { b"phone" };
-        let is_right = |digits: &[u8]| from < kept || prefix(is_international, digits) == Some(kept);
+        let purpose: &[u8] = if is_international {
+            b"phone/international"
+        } else {
+            b"phone"
+        };
+        let is_right =
+            |digits: &[u8]| from < kept || prefix(is_international, digits) == Some(kept);
         self.replacing.replace(purpose, all, (from, to), is_right)?;
         digits.write_into(text.as_bytes(), out);
         Ok(())

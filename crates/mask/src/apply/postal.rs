@@ -7,8 +7,9 @@ use super::Unfit;
 use crate::Value;
 use crate::keys::KeyedHmac;
 
-const NOT_A_CODE: Unfit =
-    Unfit::Shape("a postal code of 2 to 12 letters and digits, with spaces and hyphens between them");
+const NOT_A_CODE: Unfit = Unfit::Shape(
+    "a postal code of 2 to 12 letters and digits, with spaces and hyphens between them",
+);
 
 /// Numbers of letters and digits that postal codes have.
 const CHARACTERS_MIN: usize = 2;
@@ -27,7 +28,9 @@ impl PostalCode {
     }
 
     pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
-        let Value::Str(text) = value else { return Err(Unfit::Type) };
+        let Value::Str(text) = value else {
+            return Err(Unfit::Type);
+        };
         let mut canonical = [0; CHARACTERS_MAX];
         let mut count = 0;
         for byte in text.bytes() {
@@ -44,7 +47,9 @@ impl PostalCode {
         let canonical = &canonical[..count];
         let mut blocks = [[0; BLOCK_BYTES]; 2];
         for (block, number) in blocks.iter_mut().zip(0..=(count - 1) * 4 / BLOCK_BYTES) {
-            *block = self.keyed.hash(b"postal_code", &[&[number as u8], canonical]);
+            *block = self
+                .keyed
+                .hash(b"postal_code", &[&[number as u8], canonical]);
         }
         let mut drawn = blocks.as_flattened().chunks_exact(4);
         write::str_header(out, text.len());
@@ -59,8 +64,11 @@ impl PostalCode {
                     continue;
                 }
             };
-            let number =
-                drawn.next().unwrap_or_default().iter().fold(0_u32, |number, byte| number << 8 | u32::from(*byte));
+            let number = drawn
+                .next()
+                .unwrap_or_default()
+                .iter()
+                .fold(0_u32, |number, byte| number << 8 | u32::from(*byte));
             out.push(zero + (number % count) as u8);
         }
         if out[start..] == *text.as_bytes() {
@@ -72,7 +80,11 @@ impl PostalCode {
 
 /// Replaces the last letter or digit by the one behind it, so that the result differs from the value.
 fn next(text: &mut [u8]) {
-    if let Some(last) = text.iter_mut().rev().find(|byte| byte.is_ascii_alphanumeric()) {
+    if let Some(last) = text
+        .iter_mut()
+        .rev()
+        .find(|byte| byte.is_ascii_alphanumeric())
+    {
         *last = match *last {
             b'9' => b'0',
             b'Z' => b'A',

@@ -17,14 +17,21 @@ pub(crate) struct Pseudonym {
 
 impl Pseudonym {
     pub(super) fn new(keyed: KeyedHmac, list: &str, entries: Entries) -> Self {
-        Self { keyed, list: list.into(), entries }
+        Self {
+            keyed,
+            list: list.into(),
+            entries,
+        }
     }
 
     pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
         let hash = Canonical::of(value)?.hash(&self.keyed, b"pseudonym", self.list.as_bytes());
-        let drawn = hash[..8].iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+        let drawn = hash[..8]
+            .iter()
+            .fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
         // A list is short compared with 2^64: the probabilities of two entries differ by at most 2^-40.
-        self.entries.write((drawn % self.entries.count() as u64) as usize, out);
+        self.entries
+            .write((drawn % self.entries.count() as u64) as usize, out);
         Ok(())
     }
 }

@@ -28,8 +28,13 @@ pub(super) fn fixed(literal: &Literal, out: &mut Vec<u8>) {
 
 /// `generalize(keep=...)`: the first characters only.
 pub(super) fn truncate(keep: u16, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
-    let Value::Str(text) = value else { return Err(Unfit::Type) };
-    let end = text.grapheme_indices(true).nth(keep.into()).map_or(text.len(), |(at, _)| at);
+    let Value::Str(text) = value else {
+        return Err(Unfit::Type);
+    };
+    let end = text
+        .grapheme_indices(true)
+        .nth(keep.into())
+        .map_or(text.len(), |(at, _)| at);
     write::str(out, &text[..end]);
     Ok(())
 }
@@ -45,29 +50,53 @@ pub(crate) struct Partial {
 
 impl Partial {
     pub(super) fn new(first: u16, last: u16, with: char) -> Self {
-        Self { first: first.into(), last: last.into(), with: with.to_string().into() }
+        Self {
+            first: first.into(),
+            last: last.into(),
+            with: with.to_string().into(),
+        }
     }
 
     pub(super) fn apply(&self, value: Value<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
-        let Value::Str(text) = value else { return Err(Unfit::Type) };
+        let Value::Str(text) = value else {
+            return Err(Unfit::Type);
+        };
         if text.len() > VALUE_BYTES_MAX {
             return Err(Unfit::TooLong(VALUE_BYTES_MAX));
         }
         // Each byte is one character, since only `\r
         // ` is a two-byte grapheme in ASCII.
         let is_plain = text.is_ascii() && !text.as_bytes().contains(&b'\r');
-        let count = if is_plain { text.len() } else { text.graphemes(true).count() };
+        let count = if is_plain {
+            text.len()
+        } else {
+            text.graphemes(true).count()
+        };
         // If all characters would stay, all are hidden.
-        let (first, last) = if count > self.first + self.last { (self.first, self.last) } else { (0, 0) };
+        let (first, last) = if count > self.first + self.last {
+            (self.first, self.last)
+        } else {
+            (0, 0)
+        };
         let bytes = |mut graphemes: unicode_segmentation::Graphemes<'_>, count| match count {
             0 => 0,
-            count => graphemes.nth(count - 1).map_or(0, |_| text.len() - graphemes.as_str().len()),
+            count => graphemes
+                .nth(count - 1)
+                .map_or(0, |_| text.len() - graphemes.as_str().len()),
         };
-        let head = if is_plain { first } else { bytes(text.graphemes(true), first) };
+        let head = if is_plain {
+            first
+        } else {
+            bytes(text.graphemes(true), first)
+        };
         let tail = match last {
             0 => text.len(),
             last if is_plain => text.len() - last,
-            last => text.grapheme_indices(true).rev().nth(last - 1).map_or(text.len(), |(at, _)| at),
+            last => text
+                .grapheme_indices(true)
+                .rev()
+                .nth(last - 1)
+                .map_or(text.len(), |(at, _)| at),
         };
         let hidden = count - first - last;
         write::str_header(out, head + hidden * self.with.len() + text.len() - tail);

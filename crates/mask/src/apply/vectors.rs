@@ -11,14 +11,39 @@ use zeroize::Zeroizing;
 
 use crate::{Mask, MaskSecret, Value};
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/vectors/mask.jsonl");
+const FILE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../proto/vectors/mask.jsonl"
+);
 
 /// Functions and their input values as JSON.
 const CASES: &[(&str, &[&str])] = &[
-    ("hash", &["\"\"", "\"Ann\"", "\"José 🔑\"", "17", "\"17\"", "-17", "18446744073709551615"]),
+    (
+        "hash",
+        &[
+            "\"\"",
+            "\"Ann\"",
+            "\"José 🔑\"",
+            "17",
+            "\"17\"",
+            "-17",
+            "18446744073709551615",
+        ],
+    ),
     ("hash(length=64, domain=other)", &["\"Ann\"", "17"]),
-    ("email", &["\"ann@example.com\"", "\"Ann@Example.com\"", "\"ÉVA@b.co\"", "\"a@b@c.co\""]),
-    ("email(keep=domain)", &["\"ann@example.com\"", "\"Ann@Example.com\""]),
+    (
+        "email",
+        &[
+            "\"ann@example.com\"",
+            "\"Ann@Example.com\"",
+            "\"ÉVA@b.co\"",
+            "\"a@b@c.co\"",
+        ],
+    ),
+    (
+        "email(keep=domain)",
+        &["\"ann@example.com\"", "\"Ann@Example.com\""],
+    ),
     ("pseudonym(list=first_names)", &["\"Ann\"", "17", "\"\""]),
     ("pseudonym(list=full_names)", &["\"Ann\""]),
     ("pseudonym(list=cities, domain=places)", &["\"Berlin\""]),
@@ -33,9 +58,15 @@ const CASES: &[(&str, &[&str])] = &[
             "\"0034 600 123 456\"",
         ],
     ),
-    ("phone(last=2)", &["\"+1 (415) 555-2671\"", "\"12\\u00335\""]),
+    (
+        "phone(last=2)",
+        &["\"+1 (415) 555-2671\"", "\"12\\u00335\""],
+    ),
     ("card", &["\"4111 1111 1111 1111\"", "\"378282246310005\""]),
-    ("card(first=6)", &["\"4111111111111111\"", "\"6304000000000000000\""]),
+    (
+        "card(first=6)",
+        &["\"4111111111111111\"", "\"6304000000000000000\""],
+    ),
     ("card(first=6, luhn=invalid)", &["\"4111111111111111\""]),
     ("card(last=0)", &["\"4111111111111111\""]),
     (
@@ -48,8 +79,18 @@ const CASES: &[(&str, &[&str])] = &[
             "\"08:00:2b:ff:fe:01:02:03\"",
         ],
     ),
-    ("postal_code", &["\"10115\"", "\"SW1A 1AA\"", "\"sw1a1aa\"", "\"12345-6789\""]),
-    ("iban", &["\"DE89 3704 0044 0532 0130 00\"", "\"GB82WEST12345698765432\"", "\"NO9386011117947\""]),
+    (
+        "postal_code",
+        &["\"10115\"", "\"SW1A 1AA\"", "\"sw1a1aa\"", "\"12345-6789\""],
+    ),
+    (
+        "iban",
+        &[
+            "\"DE89 3704 0044 0532 0130 00\"",
+            "\"GB82WEST12345698765432\"",
+            "\"NO9386011117947\"",
+        ],
+    ),
     (
         "fpe",
         &[
@@ -62,8 +103,14 @@ const CASES: &[(&str, &[&str])] = &[
         ],
     ),
     ("fpe(alphabet=hex)", &["\"00ff00ff\""]),
-    ("fpe(alphabet=alphanumeric)", &["\"Ab3z\"", "\"GB82-WEST-1234\""]),
-    ("fpe(alphabet=alphanumeric_upper, domain=iban)", &["\"DE89 3704 0044 0532 0130 00\""]),
+    (
+        "fpe(alphabet=alphanumeric)",
+        &["\"Ab3z\"", "\"GB82-WEST-1234\""],
+    ),
+    (
+        "fpe(alphabet=alphanumeric_upper, domain=iban)",
+        &["\"DE89 3704 0044 0532 0130 00\""],
+    ),
     (
         "date_shift(within=365)",
         &[
@@ -74,7 +121,10 @@ const CASES: &[(&str, &[&str])] = &[
             "\"12024-02-29\"",
         ],
     ),
-    ("date_shift(within=30, subject=id)", &["\"2024-02-29\"", "\"1999-12-31 23:59:59+00\""]),
+    (
+        "date_shift(within=30, subject=id)",
+        &["\"2024-02-29\"", "\"1999-12-31 23:59:59+00\""],
+    ),
     (
         "noise(percent=10)",
         &[
@@ -92,16 +142,38 @@ const CASES: &[(&str, &[&str])] = &[
     ),
     (
         "noise(percent=10)",
-        &["9223372036854775807", "18446744073709551615", "-9223372036854775808", "1e20", "0", "9", "\"0.09\"", "0.0"],
+        &[
+            "9223372036854775807",
+            "18446744073709551615",
+            "-9223372036854775808",
+            "1e20",
+            "0",
+            "9",
+            "\"0.09\"",
+            "0.0",
+        ],
     ),
     ("noise(percent=2.5, subject=id)", &["123456"]),
     ("noise(by=50)", &["1000", "\"10.00\"", "10", "10.0", "0"]),
-    ("noise(by=1)", &["9007199254740991.0", "9007199254740990.0", "18446744073709551615"]),
-    ("noise(by=1, min=-90, max=90)", &["90", "-89.9", "\"-90.00\"", "0.0"]),
+    (
+        "noise(by=1)",
+        &[
+            "9007199254740991.0",
+            "9007199254740990.0",
+            "18446744073709551615",
+        ],
+    ),
+    (
+        "noise(by=1, min=-90, max=90)",
+        &["90", "-89.9", "\"-90.00\"", "0.0"],
+    ),
     ("generalize(step=10)", &["37", "-37", "\"37.55\""]),
     ("generalize(date=month)", &["\"2024-02-29T10:11:12.5Z\""]),
     ("date_shift(days=-30)", &["\"2024-02-29\""]),
-    ("partial(first=1, last=4)", &["\"4111111111111111\"", "\"1234\""]),
+    (
+        "partial(first=1, last=4)",
+        &["\"4111111111111111\"", "\"1234\""],
+    ),
 ];
 
 /// The subject of dates and numbers in the vectors.
@@ -112,23 +184,32 @@ fn secret() -> [u8; 32] {
 }
 
 fn lines() -> String {
-    let hex = secret().iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+    let hex = secret()
+        .iter()
+        .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
     let mut lines = String::new();
     for (function, values) in CASES {
-        let mask = Mask::new(&function.parse().expect(function), &MaskSecret::new(Zeroizing::new(secret())));
+        let mask = Mask::new(
+            &function.parse().expect(function),
+            &MaskSecret::new(Zeroizing::new(secret())),
+        );
         let mask = mask.expect("a list that comes along");
         assert_eq!(mask.function().to_string(), *function);
         for value in *values {
-            let packed = json::to_msgpack(value.as_bytes(), WalkLimits::default()).expect("test JSON converts");
+            let packed = json::to_msgpack(value.as_bytes(), WalkLimits::default())
+                .expect("test JSON converts");
             let subject = mask.function().subject().map(|_| Value::Str(SUBJECT));
             let mut out = Vec::new();
-            mask.apply(Value::read(&packed).expect("a scalar"), subject, &mut out).expect(value);
+            mask.apply(Value::read(&packed).expect("a scalar"), subject, &mut out)
+                .expect(value);
             let (mut given, mut masked) = (Vec::new(), Vec::new());
             json::from_msgpack(&packed, &mut given, false, WalkLimits::default()).expect("JSON");
             json::from_msgpack(&out, &mut masked, false, WalkLimits::default()).expect("JSON");
             let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("JSON is UTF-8");
             let quoted = serde_json::to_string(function).expect("JSON");
-            let subject = subject.map(|_| format!("\"subject\":\"{SUBJECT}\",")).unwrap_or_default();
+            let subject = subject
+                .map(|_| format!("\"subject\":\"{SUBJECT}\","))
+                .unwrap_or_default();
             writeln!(
                 lines,
                 "{{\"secret\":\"{hex}\",\"mask\":{quoted},\"value\":{},{subject}\"masked\":{}}}",

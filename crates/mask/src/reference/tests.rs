@@ -15,7 +15,11 @@ use sealwire_mask_rules::luhn;
 fn the_document_has_the_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/masking.md");
     let document = std::fs::read_to_string(path).expect("docs/masking.md");
-    assert!(document.contains(&format!("\n{}\n", reference())), "docs/masking.md lacks this table:\n{}", reference());
+    assert!(
+        document.contains(&format!("\n{}\n", reference())),
+        "docs/masking.md lacks this table:\n{}",
+        reference()
+    );
 }
 
 #[test]
@@ -42,7 +46,8 @@ fn mask_of(function: &str, byte: u8) -> Mask {
 fn masked(mask: &Mask, text: &str) -> Vec<u8> {
     let subject = mask.function().subject().map(|_| Value::Str("customer 7"));
     let mut out = Vec::new();
-    mask.apply(Value::Str(text), subject, &mut out).unwrap_or_else(|unfit| panic!("{text}: {unfit}"));
+    mask.apply(Value::Str(text), subject, &mut out)
+        .unwrap_or_else(|unfit| panic!("{text}: {unfit}"));
     out
 }
 
@@ -58,11 +63,19 @@ fn texts(row: &FunctionRow) -> BoxedStrategy<String> {
     match row.function.parse::<Function>().expect(row.function).name() {
         "email" => "[a-zA-Zé.]{1,12}@[a-z]{2,8}\\.[a-z]{2,3}".boxed(),
         "phone" => "(\\+34 |0034|0|[1-9])?[1-9][0-9]{2}[- ]?[0-9]{6,8}".boxed(),
-        "card" => "[2-6][0-9]{3}[ -]?[0-9]{4}[ -]?[0-9]{4}[ -]?[0-9]{4}".prop_map(|text| valid(&text)).boxed(),
+        "card" => "[2-6][0-9]{3}[ -]?[0-9]{4}[ -]?[0-9]{4}[ -]?[0-9]{4}"
+            .prop_map(|text| valid(&text))
+            .boxed(),
         "iban" => "(DE|FR|GB)00[0-9]{18}"
             .prop_map(|text| {
                 let check = sealwire_mask_rules::iban_check_digits(text.as_bytes());
-                format!("{}{}{}{}", &text[..2], char::from(check[0]), char::from(check[1]), &text[4..])
+                format!(
+                    "{}{}{}{}",
+                    &text[..2],
+                    char::from(check[0]),
+                    char::from(check[1]),
+                    &text[4..]
+                )
             })
             .boxed(),
         "mac" => "[0-9a-f]{2}(:[0-9a-f]{2}){5}".boxed(),
@@ -87,7 +100,13 @@ fn valid(card: &str) -> String {
 }
 
 fn date() -> BoxedStrategy<String> {
-    let clock = select(vec!["", "T10:11:12Z", " 23:59:59.5+00", "T00:00:00.000-07:00", " 01:02"]);
+    let clock = select(vec![
+        "",
+        "T10:11:12Z",
+        " 23:59:59.5+00",
+        "T00:00:00.000-07:00",
+        " 01:02",
+    ]);
     (1900_u32..2100, 1_u32..13, 1_u32..29, clock)
         .prop_map(|(year, month, day, clock)| format!("{year:04}-{month:02}-{day:02}{clock}"))
         .boxed()
@@ -96,8 +115,16 @@ fn date() -> BoxedStrategy<String> {
 /// Returns true if the row treats `a` and `b` as equal values. The phone rows ignore separators.
 fn counts_alike(row: &FunctionRow, a: &str, b: &str) -> bool {
     // Separators of a telephone number are ignored.
-    let digits = |text: &str| text.chars().filter(|c| c.is_ascii_digit() || *c == '+').collect::<String>();
-    if row.function.starts_with("phone") { digits(a) == digits(b) } else { a == b }
+    let digits = |text: &str| {
+        text.chars()
+            .filter(|c| c.is_ascii_digit() || *c == '+')
+            .collect::<String>()
+    };
+    if row.function.starts_with("phone") {
+        digits(a) == digits(b)
+    } else {
+        a == b
+    }
 }
 
 /// Runs one check per row, each with `cases` texts.
@@ -144,7 +171,12 @@ fn another_app_and_another_domain_mask_otherwise_and_functions_without_a_key_ali
     for_each_row(16, |row, texts| {
         let function: Function = row.function.parse().expect(row.function);
         let (one, other) = (mask_of(row.function, 1), mask_of(row.function, 2));
-        let all = |mask: &Mask| texts.iter().map(|text| masked(mask, text)).collect::<Vec<_>>();
+        let all = |mask: &Mask| {
+            texts
+                .iter()
+                .map(|text| masked(mask, text))
+                .collect::<Vec<_>>()
+        };
         if !function.is_keyed() {
             assert_eq!(all(&one), all(&other));
             return;
@@ -165,7 +197,18 @@ fn another_app_and_another_domain_mask_otherwise_and_functions_without_a_key_ali
 #[test]
 fn no_original_is_in_what_hides_it() {
     for_each_row(24, |row, texts| {
-        let hides = ["redact", "fixed", "null", "email", "hash", "pseudonym", "phone", "card", "iban", "fpe"];
+        let hides = [
+            "redact",
+            "fixed",
+            "null",
+            "email",
+            "hash",
+            "pseudonym",
+            "phone",
+            "card",
+            "iban",
+            "fpe",
+        ];
         let name = row.function.parse::<Function>().expect(row.function).name();
         if !hides.contains(&name) {
             return;
@@ -177,9 +220,15 @@ fn no_original_is_in_what_hides_it() {
             _ => text.clone(),
         };
         for text in texts.iter().map(hidden).filter(|text| text.len() >= 8) {
-            let whole = if name == "email" { format!("{text}@b.co") } else { text.clone() };
+            let whole = if name == "email" {
+                format!("{text}@b.co")
+            } else {
+                text.clone()
+            };
             let masked = masked(&mask, &whole);
-            let holds = masked.windows(text.len()).any(|window| window == text.as_bytes());
+            let holds = masked
+                .windows(text.len())
+                .any(|window| window == text.as_bytes());
             assert!(!holds, "{text}");
         }
     });
@@ -202,7 +251,13 @@ fn what_keeps_its_form_keeps_it() {
         let mask = mask_of(row.function, 1);
         for text in &texts {
             let masked = masked(&mask, text);
-            let same = |letters| assert_eq!(form(text_of(&masked), letters), form(text, letters), "{text}");
+            let same = |letters| {
+                assert_eq!(
+                    form(text_of(&masked), letters),
+                    form(text, letters),
+                    "{text}"
+                )
+            };
             match mask.function().name() {
                 "phone" | "card" | "iban" | "date_shift" => same(false),
                 "fpe" => same(true),
@@ -215,13 +270,23 @@ fn what_keeps_its_form_keeps_it() {
                 "email" => assert!(crate::Kind::Email.knows(text_of(&masked)), "{text}"),
                 "partial" => assert_eq!(graphemes(text_of(&masked)), graphemes(text), "{text}"),
                 "hash" => {
-                    assert!(text_of(&masked).len() == 32 && text_of(&masked).bytes().all(|b| b.is_ascii_hexdigit()))
+                    assert!(
+                        text_of(&masked).len() == 32
+                            && text_of(&masked).bytes().all(|b| b.is_ascii_hexdigit())
+                    )
                 }
                 _ => {}
             }
             if mask.function().name() == "card" {
-                let digits: Vec<u8> = text_of(&masked).bytes().filter(u8::is_ascii_digit).collect();
-                assert_eq!(luhn(&digits).is_multiple_of(10), !row.function.contains("invalid"), "{text}");
+                let digits: Vec<u8> = text_of(&masked)
+                    .bytes()
+                    .filter(u8::is_ascii_digit)
+                    .collect();
+                assert_eq!(
+                    luhn(&digits).is_multiple_of(10),
+                    !row.function.contains("invalid"),
+                    "{text}"
+                );
             }
         }
     });
@@ -235,7 +300,9 @@ fn graphemes(text: &str) -> usize {
 fn nil_stays_nil_under_every_function() {
     for row in &ROWS {
         let mut out = Vec::new();
-        mask_of(row.function, 1).apply(Value::Nil, None, &mut out).expect("nil is masked by every function");
+        mask_of(row.function, 1)
+            .apply(Value::Nil, None, &mut out)
+            .expect("nil is masked by every function");
         assert_eq!(out, [0xc0], "{}", row.function);
     }
 }
@@ -270,11 +337,18 @@ fn every_function_takes_any_value_or_says_that_it_does_not_fit() {
     for row in &ROWS {
         let mask = mask_of(row.function, 1);
         for value in values {
-            for subject in [None, Some(Value::Nil), Some(Value::Str("")), Some(Value::Int(-7))] {
+            for subject in [
+                None,
+                Some(Value::Nil),
+                Some(Value::Str("")),
+                Some(Value::Int(-7)),
+            ] {
                 let mut out = Vec::new();
                 if mask.apply(value, subject, &mut out).is_ok() {
                     let mut reader = sealwire_msgpack::TokenReader::new(&out);
-                    reader.skip_value().unwrap_or_else(|error| panic!("{} {value:?}: {error}", row.function));
+                    reader
+                        .skip_value()
+                        .unwrap_or_else(|error| panic!("{} {value:?}: {error}", row.function));
                     assert!(reader.is_at_end(), "{} {value:?}", row.function);
                 }
                 out.clear();

@@ -10,7 +10,10 @@ use super::{Masking, MaskingError};
 use crate::{MaskSecret, Masks, Rules, Unfit};
 
 fn masks(rules: &str) -> Masks {
-    Masks::new(&Rules::from_toml(rules).expect("rules"), &MaskSecret::new(Zeroizing::new([7; 32])))
+    Masks::new(
+        &Rules::from_toml(rules).expect("rules"),
+        &MaskSecret::new(Zeroizing::new([7; 32])),
+    )
 }
 
 fn masked(masks: &Masks, input: &[u8]) -> Result<Vec<u8>, WalkError<MaskingError>> {
@@ -25,12 +28,12 @@ fn mask(
     input: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<(), WalkError<MaskingError>> {
-    Walk::new(Arc::clone(masks.rules().selection()), Containers::Descend, WalkLimits::default()).advance(
-        input,
-        out,
-        masking,
-        Budget::UNLIMITED,
-    )?;
+    Walk::new(
+        Arc::clone(masks.rules().selection()),
+        Containers::Descend,
+        WalkLimits::default(),
+    )
+    .advance(input, out, masking, Budget::UNLIMITED)?;
     Ok(())
 }
 
@@ -51,19 +54,24 @@ rule = [
 #[test]
 fn a_document_is_masked_and_everything_else_stays() {
     let masks = masks(RULES);
-    let input =
-        doc(r#"{"id": 7, "name": ["Ann", null, 3], "card": "4111111111111111", "note": "4111111111111112", "x": 1.5}"#);
-    let expected =
-        doc(r#"{"id": 7, "name": ["X", null, 0], "card": "************1111", "note": "4111111111111112", "x": 1.5}"#);
+    let input = doc(
+        r#"{"id": 7, "name": ["Ann", null, 3], "card": "4111111111111111", "note": "4111111111111112", "x": 1.5}"#,
+    );
+    let expected = doc(
+        r#"{"id": 7, "name": ["X", null, 0], "card": "************1111", "note": "4111111111111112", "x": 1.5}"#,
+    );
     assert_eq!(masked(&masks, &input), Ok(expected));
 }
 
 #[test]
 fn the_same_subject_shifts_alike_wherever_it_stands_in_the_map() {
     let masks = masks(RULES);
-    let date = |text: &str| masked(&masks, &doc(text)).map(|out| String::from_utf8_lossy(&out).into_owned());
+    let date = |text: &str| {
+        masked(&masks, &doc(text)).map(|out| String::from_utf8_lossy(&out).into_owned())
+    };
     let before = date(r#"{"r": {"id": 7, "born": "2000-01-15"}}"#).expect("masks");
-    let behind = date(r#"{"r": {"born": "2000-01-15", "deep": {"id": 8}, "id": "7"}}"#).expect("masks");
+    let behind =
+        date(r#"{"r": {"born": "2000-01-15", "deep": {"id": 8}, "id": "7"}}"#).expect("masks");
     let shifted = |text: &str| text[text.find("-").expect("a date") - 4..][..10].to_owned();
     assert_eq!(shifted(&before), shifted(&behind));
     assert_ne!(shifted(&before), "2000-01-15");
@@ -73,7 +81,10 @@ fn the_same_subject_shifts_alike_wherever_it_stands_in_the_map() {
         r#"{"id": [7], "born": "2000-01-15"}"#,
         r#"{"id": 7, "r": {"born": "2000-01-15"}}"#,
     ] {
-        let unfit = MaskingError::Unfit { rule: 2, unfit: Unfit::NoSubject };
+        let unfit = MaskingError::Unfit {
+            rule: 2,
+            unfit: Unfit::NoSubject,
+        };
         assert_eq!(date(without), Err(WalkError::Transform(unfit)), "{without}");
     }
 }
@@ -81,10 +92,19 @@ fn the_same_subject_shifts_alike_wherever_it_stands_in_the_map() {
 #[test]
 fn what_cannot_be_masked_ends_the_walk() {
     let strict = masks(&RULES.replace("\"keep\"\nrule", "\"refuse\"\nrule"));
-    assert_eq!(masked(&strict, &doc(r#"{"id": 7, "y": null}"#)), Ok(doc(r#"{"id": 7, "y": null}"#)));
-    assert_eq!(masked(&strict, &doc(r#"{"id": 7, "y": 1}"#)), Err(WalkError::Transform(MaskingError::Unknown)));
+    assert_eq!(
+        masked(&strict, &doc(r#"{"id": 7, "y": null}"#)),
+        Ok(doc(r#"{"id": 7, "y": null}"#))
+    );
+    assert_eq!(
+        masked(&strict, &doc(r#"{"id": 7, "y": 1}"#)),
+        Err(WalkError::Transform(MaskingError::Unknown))
+    );
     let error = masked(&strict, &doc(r#"{"id": 7, "born": "soon"}"#)).expect_err("no date");
-    assert_eq!(error.to_string(), "not a date: 2024-02-29, 2024-02-29T10:00:00Z or 2024-02-29 10:00:00+00 (rule 3)");
+    assert_eq!(
+        error.to_string(),
+        "not a date: 2024-02-29, 2024-02-29T10:00:00Z or 2024-02-29 10:00:00+00 (rule 3)"
+    );
 }
 
 /// Returns `count` nested maps, each with dates before and after the inner map.
@@ -95,7 +115,11 @@ fn nested(count: usize) -> String {
     }
     text.push('7');
     for _ in 0..count {
-        write!(text, r#", "born2": {{"born": "2001-01-15", "id": 1}}, "id": 7}}"#).expect("a string takes all");
+        write!(
+            text,
+            r#", "born2": {{"born": "2001-01-15", "id": 1}}, "id": 7}}"#
+        )
+        .expect("a string takes all");
     }
     text
 }

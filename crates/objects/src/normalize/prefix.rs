@@ -18,15 +18,26 @@ type Prefix = Result<Zeroizing<String>, &'static str>;
 ///
 /// # Errors
 /// [`ValueError`] if the type has no prefixes, or if no value of the type begins so. The client must correct the search.
-pub fn normalize_prefix(property_type: PropertyType, text: &str) -> Result<Zeroizing<Vec<u8>>, ValueError> {
+pub fn normalize_prefix(
+    property_type: PropertyType,
+    text: &str,
+) -> Result<Zeroizing<Vec<u8>>, ValueError> {
     let normalized = match text.len() {
         0..=PREFIX_BYTES_MAX => normalized(property_type, text),
         _ => Err("have at most 1024 bytes, also as a prefix"),
     };
     match normalized {
-        Ok(normalized) if !normalized.is_empty() => Ok(Zeroizing::new(normalized.as_bytes().to_vec())),
-        Ok(_) => Err(ValueError { property_type, rule: "not be empty, also as a prefix" }),
-        Err(rule) => Err(ValueError { property_type, rule }),
+        Ok(normalized) if !normalized.is_empty() => {
+            Ok(Zeroizing::new(normalized.as_bytes().to_vec()))
+        }
+        Ok(_) => Err(ValueError {
+            property_type,
+            rule: "not be empty, also as a prefix",
+        }),
+        Err(rule) => Err(ValueError {
+            property_type,
+            rule,
+        }),
     }
 }
 
@@ -37,10 +48,11 @@ fn normalized(property_type: PropertyType, text: &str) -> Prefix {
         PropertyType::NationalId => Ok(national_id(text)),
         PropertyType::Email => email_prefix(text),
         PropertyType::Phone => phone_prefix(text),
-        PropertyType::Card => compact(text, " -", u8::is_ascii_digit).ok_or("be digits, also as a prefix"),
-        PropertyType::Iban => {
-            compact(text, " ", u8::is_ascii_alphanumeric).ok_or("be letters and digits, also as a prefix")
+        PropertyType::Card => {
+            compact(text, " -", u8::is_ascii_digit).ok_or("be digits, also as a prefix")
         }
+        PropertyType::Iban => compact(text, " ", u8::is_ascii_alphanumeric)
+            .ok_or("be letters and digits, also as a prefix"),
         PropertyType::Integer
         | PropertyType::Decimal
         | PropertyType::Boolean
@@ -63,17 +75,26 @@ fn compact(text: &str, separators: &str, is_allowed: fn(&u8) -> bool) -> Option<
 
 /// Normalizes the beginning of a number, which has at least one digit of its country code.
 fn phone_prefix(text: &str) -> Prefix {
-    let rest = text.strip_prefix('+').or_else(|| text.strip_prefix("00")).unwrap_or_default();
-    let is_digits = rest.chars().all(|char| char.is_ascii_digit() || " -./()".contains(char));
+    let rest = text
+        .strip_prefix('+')
+        .or_else(|| text.strip_prefix("00"))
+        .unwrap_or_default();
+    let is_digits = rest
+        .chars()
+        .all(|char| char.is_ascii_digit() || " -./()".contains(char));
     let has_digit = rest.contains(|char: char| char.is_ascii_digit());
     let is_begun = is_digits && has_digit;
-    is_begun.then(|| phone(text)).ok_or("begin with + or 00 and the country code, also as a prefix")
+    is_begun
+        .then(|| phone(text))
+        .ok_or("begin with + or 00 and the country code, also as a prefix")
 }
 
 /// Normalizes the beginning of an address. A part of a domain has no form of its own by IDNA, so it must be ASCII.
 fn email_prefix(text: &str) -> Prefix {
     let fold_local = |local: &str| nfc(&fold(&nfc(local)));
-    let Some((local, domain)) = text.rsplit_once('@') else { return Ok(fold_local(text)) };
+    let Some((local, domain)) = text.rsplit_once('@') else {
+        return Ok(fold_local(text));
+    };
     if !domain.is_ascii() {
         return Err("have an ASCII domain (xn--), as a prefix");
     }
@@ -127,8 +148,13 @@ mod tests {
         ];
         for (property_type, value, searched, expected) in cases {
             let value = of(*property_type, value);
-            let found = normalize_prefix(*property_type, searched).map(|prefix| value.as_bytes().starts_with(&prefix));
-            assert_eq!(found.ok(), *expected, "{property_type} {value:?} {searched:?}");
+            let found = normalize_prefix(*property_type, searched)
+                .map(|prefix| value.as_bytes().starts_with(&prefix));
+            assert_eq!(
+                found.ok(),
+                *expected,
+                "{property_type} {value:?} {searched:?}"
+            );
         }
         assert!(normalize_prefix(Name, &"n".repeat(PREFIX_BYTES_MAX)).is_ok());
         assert!(normalize_prefix(Name, &"n".repeat(PREFIX_BYTES_MAX + 1)).is_err());

@@ -88,7 +88,10 @@ impl Schema {
             if property.unique {
                 return Err(SchemaError::IndexOfUnique(name.clone()));
             }
-            property.index.take().ok_or_else(|| SchemaError::NothingToChange(name.clone(), "has no index"))?;
+            property
+                .index
+                .take()
+                .ok_or_else(|| SchemaError::NothingToChange(name.clone(), "has no index"))?;
         }
         for (name, text) in &change.describe {
             self.property_mut(name)?.description.clone_from(text);
@@ -97,7 +100,10 @@ impl Schema {
     }
 
     fn property_mut(&mut self, name: &PropertyName) -> Result<&mut super::Property, SchemaError> {
-        let found = self.properties.iter_mut().find(|property| property.name == *name);
+        let found = self
+            .properties
+            .iter_mut()
+            .find(|property| property.name == *name);
         found.ok_or_else(|| SchemaError::Unknown(name.clone()))
     }
 
@@ -105,19 +111,34 @@ impl Schema {
         for name in names {
             let number = self.property_mut(name)?.number;
             self.properties.retain(|property| property.number != number);
-            self.dropped.push(DroppedProperty { name: name.clone(), number, generation });
+            self.dropped.push(DroppedProperty {
+                name: name.clone(),
+                number,
+                generation,
+            });
         }
-        self.dropped.drain(..self.dropped.len().saturating_sub(DROPPED_MAX));
+        self.dropped
+            .drain(..self.dropped.len().saturating_sub(DROPPED_MAX));
         Ok(())
     }
 
     /// Returns the highest generation at which one of the added names can have been dropped.
     fn reused(&self, added: &[PropertySpec]) -> Option<u64> {
-        let is_added = |dropped: &&DroppedProperty| added.iter().any(|spec| spec.name == dropped.name);
-        let known = self.dropped.iter().filter(is_added).map(|dropped| dropped.generation).max();
+        let is_added =
+            |dropped: &&DroppedProperty| added.iter().any(|spec| spec.name == dropped.name);
+        let known = self
+            .dropped
+            .iter()
+            .filter(is_added)
+            .map(|dropped| dropped.generation)
+            .max();
         // A full list can have lost the name, which was then dropped no later than the oldest entry.
         let is_full = self.dropped.len() == DROPPED_MAX && !added.is_empty();
-        let lost = self.dropped.first().filter(|_| is_full).map(|dropped| dropped.generation);
+        let lost = self
+            .dropped
+            .first()
+            .filter(|_| is_full)
+            .map(|dropped| dropped.generation);
         known.max(lost)
     }
 }
@@ -127,10 +148,18 @@ impl SchemaChange {
     fn check_names(&self) -> Result<(), SchemaError> {
         let added: Vec<&PropertyName> = self.add.iter().map(|spec| &spec.name).collect();
         let described: Vec<&PropertyName> = self.describe.iter().map(|(name, _)| name).collect();
-        let changed = [&self.relax_unique, &self.relax_not_null, &self.drop_index].map(|names| names.iter().collect());
+        let changed = [&self.relax_unique, &self.relax_not_null, &self.drop_index]
+            .map(|names| names.iter().collect());
         let [relaxed, nullable, without_index] = changed;
         let dropped: Vec<&PropertyName> = self.drop.iter().collect();
-        for names in [&added, &described, &relaxed, &nullable, &without_index, &dropped] {
+        for names in [
+            &added,
+            &described,
+            &relaxed,
+            &nullable,
+            &without_index,
+            &dropped,
+        ] {
             let mut seen = HashSet::new();
             if let Some(twice) = names.iter().find(|name| !seen.insert(**name)) {
                 return Err(SchemaError::Repeated((**twice).clone()));
@@ -139,7 +168,11 @@ impl SchemaChange {
         if let Some(name) = added.iter().find(|name| dropped.contains(name)) {
             return Err(SchemaError::DroppedAndAdded((**name).clone()));
         }
-        let mut changed = described.iter().chain(&relaxed).chain(&nullable).chain(&without_index);
+        let mut changed = described
+            .iter()
+            .chain(&relaxed)
+            .chain(&nullable)
+            .chain(&without_index);
         match changed.find(|name| dropped.contains(name)) {
             Some(name) => Err(SchemaError::DroppedAndChanged((**name).clone())),
             None => Ok(()),

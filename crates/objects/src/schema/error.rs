@@ -31,7 +31,9 @@ pub enum SchemaError {
     #[error("the numbers of properties and indexes are damaged")]
     InvalidNumbers,
     /// All 2^32 numbers are used.
-    #[error("the numbers of properties and indexes are used up: make a new collection and copy the objects")]
+    #[error(
+        "the numbers of properties and indexes are used up: make a new collection and copy the objects"
+    )]
     NumbersUsedUp,
     /// A description is too long or has control characters.
     #[error("the description of `{0}` must have at most 256 bytes and no control characters")]
@@ -40,7 +42,9 @@ pub enum SchemaError {
     #[error("`{0}` of type {1} cannot have an index")]
     CannotIndex(PropertyName, PropertyType),
     /// A type that cannot have prefixes.
-    #[error("`{0}` of type {1} cannot have prefixes: only string, name, email, phone, card, iban and national_id can")]
+    #[error(
+        "`{0}` of type {1} cannot have prefixes: only string, name, email, phone, card, iban and national_id can"
+    )]
     CannotPrefix(PropertyName, PropertyType),
     /// Bits outside of 8 to 16.
     #[error("`bits` of `{0}` must be 8 to 16; without it terms have 128 bits")]
@@ -70,7 +74,9 @@ pub enum SchemaError {
     #[error("added property `{0}` must be nullable, because existing objects have no value of it")]
     AddedNotNullable(PropertyName),
     /// One change drops and adds a name.
-    #[error("`{0}` is dropped and added in one change: do it in two, once every engine has seen the first")]
+    #[error(
+        "`{0}` is dropped and added in one change: do it in two, once every engine has seen the first"
+    )]
     DroppedAndAdded(PropertyName),
     /// One change drops a property and changes it otherwise.
     #[error("`{0}` is dropped and changed in one change")]

@@ -68,7 +68,9 @@ impl Property {
         match &self.index {
             None if self.unique => Err(SchemaError::UniqueNeedsIndex(name())),
             None => Ok(()),
-            Some(_) if !self.property_type.can_index() => Err(SchemaError::CannotIndex(name(), self.property_type)),
+            Some(_) if !self.property_type.can_index() => {
+                Err(SchemaError::CannotIndex(name(), self.property_type))
+            }
             Some(index) => index.check(self),
         }
     }
@@ -90,7 +92,10 @@ impl Index {
             return Err(SchemaError::CannotPrefix(name(), property.property_type));
         }
         let is_ascending = self.prefixes.windows(2).all(|pair| pair[0] < pair[1]);
-        let is_bounded = self.prefixes.iter().all(|length| (1..=PREFIX_CHARS_MAX).contains(length));
+        let is_bounded = self
+            .prefixes
+            .iter()
+            .all(|length| (1..=PREFIX_CHARS_MAX).contains(length));
         if !is_ascending || !is_bounded || self.prefixes.len() > PREFIXES_MAX {
             return Err(SchemaError::InvalidPrefixes(name()));
         }

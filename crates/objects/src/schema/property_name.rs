@@ -14,21 +14,27 @@ impl PropertyName {
     pub const BYTES_MAX: usize = 40;
 
     /// Names of what every object has besides its properties.
-    pub const RESERVED: [&str; 8] = ["id", "version", "created", "updated", "expires", "archived", "tags", "subject"];
+    pub const RESERVED: [&str; 8] = [
+        "id", "version", "created", "updated", "expires", "archived", "tags", "subject",
+    ];
 
     /// Checks a name.
     ///
     /// # Errors
     /// [`SchemaError::InvalidName`] for another form, [`SchemaError::ReservedName`] for a built-in field.
     pub fn new(name: &str) -> Result<Self, SchemaError> {
-        let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        let is_allowed =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         let is_formed = (1..=Self::BYTES_MAX).contains(&name.len())
             && name.starts_with(|char: char| char.is_ascii_lowercase())
             && name.bytes().all(is_allowed);
         if !is_formed {
             return Err(SchemaError::InvalidName);
         }
-        if let Some(reserved) = Self::RESERVED.into_iter().find(|reserved| *reserved == name) {
+        if let Some(reserved) = Self::RESERVED
+            .into_iter()
+            .find(|reserved| *reserved == name)
+        {
             return Err(SchemaError::ReservedName(reserved));
         }
         Ok(Self(name.into()))

@@ -15,8 +15,8 @@
 use std::sync::Arc;
 
 use sealwire_crypto::{
-    AppId, AppKeys, CannotOpen, Datatype, EncapsulationPlace, Encoding, Envelope, KeyId, KeyScope, KeyVersion, Opener,
-    Sealer,
+    AppId, AppKeys, CannotOpen, Datatype, EncapsulationPlace, Encoding, Envelope, KeyId, KeyScope,
+    KeyVersion, Opener, Sealer,
 };
 use sealwire_token::{SUBJECT_SEAL_BYTES, SubjectKey};
 use sha2::{Digest as _, Sha256};
@@ -64,7 +64,9 @@ pub fn seal(
     }
     let mut clear = Vec::new();
     values.encode(&is_clear, &mut clear);
-    let mut content = Zeroizing::new(Vec::with_capacity(17 + SUBJECT_SEAL_BYTES + values.encoded_bytes()));
+    let mut content = Zeroizing::new(Vec::with_capacity(
+        17 + SUBJECT_SEAL_BYTES + values.encoded_bytes(),
+    ));
     write_optional(creation.as_ref(), &mut content);
     values.encode(|number| !is_clear(number), &mut content);
 
@@ -72,8 +74,14 @@ pub fn seal(
     if let Some(subject) = subject {
         subject.seal(&context, &mut content, 0)?;
     }
-    let mut sealer = Sealer::new(app, Arc::clone(recipient), KeyScope::Request, Encoding::Binary, &context)?
-        .placing(EncapsulationPlace::Inline);
+    let mut sealer = Sealer::new(
+        app,
+        Arc::clone(recipient),
+        KeyScope::Request,
+        Encoding::Binary,
+        &context,
+    )?
+    .placing(EncapsulationPlace::Inline);
     let mut out = Vec::with_capacity(1 + 8 + 4 + clear.len() + sealer.sealed_bytes(content.len()));
     match subject {
         None => out.push(FORMAT),
@@ -82,7 +90,11 @@ pub fn seal(
             out.extend_from_slice(&subject.version().to_be_bytes());
         }
     }
-    out.extend_from_slice(&u32::try_from(clear.len()).map_err(|_| SealError::TooLong)?.to_be_bytes());
+    out.extend_from_slice(
+        &u32::try_from(clear.len())
+            .map_err(|_| SealError::TooLong)?
+            .to_be_bytes(),
+    );
     out.extend_from_slice(&clear);
     sealer.seal(Datatype::Binary, &content, &mut out)?;
     Ok(out)
@@ -99,7 +111,11 @@ pub fn open(
     subject: Option<&SubjectKey>,
     keys: Arc<AppKeys>,
 ) -> Result<OpenedObject, CannotOpen> {
-    let Parts { subject_version, clear, envelope } = Parts::of(sealed).ok_or(CannotOpen)?;
+    let Parts {
+        subject_version,
+        clear,
+        envelope,
+    } = Parts::of(sealed).ok_or(CannotOpen)?;
     if subject.map(SubjectKey::version) != subject_version {
         return Err(CannotOpen);
     }
@@ -148,8 +164,13 @@ impl<'a> Parts<'a> {
             _ => return None,
         };
         let (length, rest) = rest.split_first_chunk()?;
-        let (clear, envelope) = rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
-        Some(Self { subject_version, clear, envelope })
+        let (clear, envelope) =
+            rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
+        Some(Self {
+            subject_version,
+            clear,
+            envelope,
+        })
     }
 }
 

@@ -8,12 +8,19 @@ use std::sync::Arc;
 use super::*;
 use crate::value::tests::packed;
 
-pub(super) const BINDING: ObjectBinding =
-    ObjectBinding { app: 7, collection: 3, id: [9; 16], version: 4, created: 1_700_000_000 };
+pub(super) const BINDING: ObjectBinding = ObjectBinding {
+    app: 7,
+    collection: 3,
+    id: [9; 16],
+    version: 4,
+    created: 1_700_000_000,
+};
 pub(super) const COLLECTION: u32 = 9;
 
 pub(super) fn values(all: &[(u32, &str)]) -> Values {
-    all.iter().map(|(number, text)| (*number, Zeroizing::new(packed(text)))).collect()
+    all.iter()
+        .map(|(number, text)| (*number, Zeroizing::new(packed(text))))
+        .collect()
 }
 
 pub(super) fn jane() -> Values {
@@ -25,7 +32,10 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 }
 
 pub(super) fn bytes(hex: &str) -> Vec<u8> {
-    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    (0..hex.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap())
+        .collect()
 }
 
 pub(super) fn token_keys(app: u32) -> TokenKeys {
@@ -51,7 +61,9 @@ fn sealed(subject: Option<&SubjectKey>, keys: &TokenKeys) -> Vec<u8> {
 }
 
 fn subject(id: u8, version: u64) -> SubjectKey {
-    SubjectKey::generate(&token_keys(7), COLLECTION, [id; 16], version).unwrap().0
+    SubjectKey::generate(&token_keys(7), COLLECTION, [id; 16], version)
+        .unwrap()
+        .0
 }
 
 #[test]
@@ -59,7 +71,11 @@ fn records_open_with_what_was_sealed() {
     let keys = token_keys(7);
     let anna = subject(5, 3);
     for subject in [None, Some(&anna)] {
-        for (all, creation) in [(jane(), Some([8; 16])), (values(&[(100, "a")]), None), (Values::new(), None)] {
+        for (all, creation) in [
+            (jane(), Some([8; 16])),
+            (values(&[(100, "a")]), None),
+            (Values::new(), None),
+        ] {
             let sealed = seal(&BINDING, &all, is_clear, creation, subject, &keys).unwrap();
             let opened = open(&BINDING, &sealed, subject, &keys).unwrap();
             assert_eq!((opened.values, opened.creation), (all, creation));
@@ -76,15 +92,27 @@ fn records_open_under_active_versions_of_the_token_key_only() {
     let (both, [active, disabled]) = (token_keys(7), [KeyState::Active, KeyState::Disabled]);
     let by_one = sealed(None, &token_keys_of(7, [active, disabled]));
     let by_two = sealed(None, &both);
-    assert_eq!([key_of(&by_one), key_of(&by_two)], [Some(token_key_id(1)), Some(token_key_id(2))]);
-    for (states, expected) in
-        [([active, active], [true, true]), ([active, disabled], [true, false]), ([disabled, active], [false, true])]
-    {
+    assert_eq!(
+        [key_of(&by_one), key_of(&by_two)],
+        [Some(token_key_id(1)), Some(token_key_id(2))]
+    );
+    for (states, expected) in [
+        ([active, active], [true, true]),
+        ([active, disabled], [true, false]),
+        ([disabled, active], [false, true]),
+    ] {
         let keys = token_keys_of(7, states);
         let opens = [&by_one, &by_two].map(|sealed| open(&BINDING, sealed, None, &keys).is_ok());
         assert_eq!(opens, expected, "{states:?}");
     }
-    let none = seal(&BINDING, &jane(), is_clear, None, None, &token_keys_of(7, [disabled, disabled]));
+    let none = seal(
+        &BINDING,
+        &jane(),
+        is_clear,
+        None,
+        None,
+        &token_keys_of(7, [disabled, disabled]),
+    );
     assert_eq!(none, Err(SealError::Crypto(Error::NoTokenKey)));
     // The version that a record names is no choice of the store: it selects the key.
     let mut renamed = by_two.clone();
@@ -95,7 +123,11 @@ fn records_open_under_active_versions_of_the_token_key_only() {
 #[test]
 fn clear_values_are_readable_and_no_others() {
     let sealed = sealed(None, &token_keys(7));
-    let has = |text: &str| sealed.windows(text.len()).any(|window| window == text.as_bytes());
+    let has = |text: &str| {
+        sealed
+            .windows(text.len())
+            .any(|window| window == text.as_bytes())
+    };
     assert!(has("gold") && !has("Jane") && !has("jane"));
 }
 
@@ -108,12 +140,23 @@ fn records_do_not_open_with_a_changed_bit() {
         for bit in 0..sealed.len() * 8 {
             let mut changed = sealed.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(open(&BINDING, &changed, subject, &keys), Err(CannotOpen), "bit {bit}");
+            assert_eq!(
+                open(&BINDING, &changed, subject, &keys),
+                Err(CannotOpen),
+                "bit {bit}"
+            );
         }
         for length in 0..sealed.len() {
-            assert_eq!(open(&BINDING, &sealed[..length], subject, &keys), Err(CannotOpen), "{length} bytes");
+            assert_eq!(
+                open(&BINDING, &sealed[..length], subject, &keys),
+                Err(CannotOpen),
+                "{length} bytes"
+            );
         }
-        assert_eq!(open(&BINDING, &[&sealed[..], &[0]].concat(), subject, &keys), Err(CannotOpen));
+        assert_eq!(
+            open(&BINDING, &[&sealed[..], &[0]].concat(), subject, &keys),
+            Err(CannotOpen)
+        );
     }
 }
 
@@ -125,27 +168,67 @@ fn records_do_not_open_in_another_place_or_for_another_subject() {
     id[15] ^= 1;
     let places = [
         ("another app", ObjectBinding { app: 8, ..BINDING }),
-        ("another collection", ObjectBinding { collection: 4, ..BINDING }),
+        (
+            "another collection",
+            ObjectBinding {
+                collection: 4,
+                ..BINDING
+            },
+        ),
         ("another id", ObjectBinding { id, ..BINDING }),
-        ("another version", ObjectBinding { version: 5, ..BINDING }),
-        ("an earlier version", ObjectBinding { version: 3, ..BINDING }),
-        ("another creation time", ObjectBinding { created: BINDING.created + 1, ..BINDING }),
+        (
+            "another version",
+            ObjectBinding {
+                version: 5,
+                ..BINDING
+            },
+        ),
+        (
+            "an earlier version",
+            ObjectBinding {
+                version: 3,
+                ..BINDING
+            },
+        ),
+        (
+            "another creation time",
+            ObjectBinding {
+                created: BINDING.created + 1,
+                ..BINDING
+            },
+        ),
     ];
     for subject in [None, Some(&anna)] {
         let sealed = sealed(subject, &keys);
         assert!(open(&BINDING, &sealed, subject, &keys).is_ok());
         for (case, place) in &places {
-            assert_eq!(open(place, &sealed, subject, &keys), Err(CannotOpen), "{case}");
+            assert_eq!(
+                open(place, &sealed, subject, &keys),
+                Err(CannotOpen),
+                "{case}"
+            );
         }
     }
 
     let of_anna = sealed(Some(&anna), &keys);
     let of_nobody = sealed(None, &keys);
-    assert_eq!(open(&BINDING, &of_anna, None, &keys), Err(CannotOpen), "without the subject");
-    assert_eq!(open(&BINDING, &of_nobody, Some(&anna), &keys), Err(CannotOpen), "with a subject that it does not have");
+    assert_eq!(
+        open(&BINDING, &of_anna, None, &keys),
+        Err(CannotOpen),
+        "without the subject"
+    );
+    assert_eq!(
+        open(&BINDING, &of_nobody, Some(&anna), &keys),
+        Err(CannotOpen),
+        "with a subject that it does not have"
+    );
     for (id, version) in [(5, 3), (5, 5), (6, 3)] {
         let other = subject(id, version);
-        assert_eq!(open(&BINDING, &of_anna, Some(&other), &keys), Err(CannotOpen), "{other:?}");
+        assert_eq!(
+            open(&BINDING, &of_anna, Some(&other), &keys),
+            Err(CannotOpen),
+            "{other:?}"
+        );
     }
 }
 
@@ -161,16 +244,38 @@ fn records_of_one_format_do_not_open_as_another() {
     let anna = subject(5, 3);
     let (number, rest) = split(&sealed(Some(&anna), &keys));
     let without = [&[FORMAT][..], &number, &rest].concat();
-    assert_eq!(open(&BINDING, &without, None, &keys), Err(CannotOpen), "a record 04 as 03");
+    assert_eq!(
+        open(&BINDING, &without, None, &keys),
+        Err(CannotOpen),
+        "a record 04 as 03"
+    );
     let (number, rest) = split(&sealed(None, &keys));
-    let with = [&[FORMAT_OF_SUBJECT][..], &number, &3u64.to_be_bytes(), &rest].concat();
-    assert_eq!(open(&BINDING, &with, Some(&anna), &keys), Err(CannotOpen), "a record 03 as 04");
+    let with = [
+        &[FORMAT_OF_SUBJECT][..],
+        &number,
+        &3u64.to_be_bytes(),
+        &rest,
+    ]
+    .concat();
+    assert_eq!(
+        open(&BINDING, &with, Some(&anna), &keys),
+        Err(CannotOpen),
+        "a record 03 as 04"
+    );
 
     for format in [0, 1, 2, 5, 255] {
         for record in [sealed(None, &keys), sealed(Some(&anna), &keys)] {
             let changed = [&[format][..], &record[1..]].concat();
-            assert_eq!(open(&BINDING, &changed, None, &keys), Err(CannotOpen), "{format}");
-            assert_eq!(open(&BINDING, &changed, Some(&anna), &keys), Err(CannotOpen), "{format}");
+            assert_eq!(
+                open(&BINDING, &changed, None, &keys),
+                Err(CannotOpen),
+                "{format}"
+            );
+            assert_eq!(
+                open(&BINDING, &changed, Some(&anna), &keys),
+                Err(CannotOpen),
+                "{format}"
+            );
         }
     }
 }
@@ -180,14 +285,24 @@ fn old_records_do_not_open_as_authenticated_ones() {
     let (id, keys, anna) = (AppId::new("shop").unwrap(), token_keys(7), subject(5, 3));
     for suite in Suite::ALL {
         let key = KeyMaterial::generate(&id, suite).unwrap();
-        let app = AppKeys::new(id.clone(), vec![KeyVersion::new(1, KeyState::Active, key)]).unwrap();
+        let app =
+            AppKeys::new(id.clone(), vec![KeyVersion::new(1, KeyState::Active, key)]).unwrap();
         for subject in [None, Some(&anna)] {
             let recipient: &Arc<KeyVersion> = app.newest(suite).unwrap();
-            let forged = old::seal(&BINDING, &jane(), is_clear, None, subject, &id, recipient).unwrap();
-            assert_eq!(open(&BINDING, &forged, subject, &keys), Err(CannotOpen), "{suite:?}");
+            let forged =
+                old::seal(&BINDING, &jane(), is_clear, None, subject, &id, recipient).unwrap();
+            assert_eq!(
+                open(&BINDING, &forged, subject, &keys),
+                Err(CannotOpen),
+                "{suite:?}"
+            );
             for format in [FORMAT, FORMAT_OF_SUBJECT] {
                 let forged = [&[format][..], &forged[1..]].concat();
-                assert_eq!(open(&BINDING, &forged, subject, &keys), Err(CannotOpen), "{suite:?} as {format}");
+                assert_eq!(
+                    open(&BINDING, &forged, subject, &keys),
+                    Err(CannotOpen),
+                    "{suite:?} as {format}"
+                );
             }
         }
     }
@@ -199,27 +314,75 @@ fn values_cannot_move() {
     let seal_of = |binding: &ObjectBinding, all: &[(u32, &str)]| {
         seal(binding, &values(all), is_clear, None, None, &keys).unwrap()
     };
-    let one = seal_of(&BINDING, &[(1, "jane@example.com"), (3, "Jane"), (100, "gold")]);
-    let joe = ObjectBinding { id: [10; 16], ..BINDING };
+    let one = seal_of(
+        &BINDING,
+        &[(1, "jane@example.com"), (3, "Jane"), (100, "gold")],
+    );
+    let joe = ObjectBinding {
+        id: [10; 16],
+        ..BINDING
+    };
     let other = seal_of(&joe, &[(1, "joe@example.com"), (3, "Joe"), (100, "iron")]);
     let join = |head: &[u8], clear: &[u8], ciphertext: &[u8]| {
-        [&head[..17], &(clear.len() as u32).to_be_bytes(), clear, ciphertext].concat()
+        [
+            &head[..17],
+            &(clear.len() as u32).to_be_bytes(),
+            clear,
+            ciphertext,
+        ]
+        .concat()
     };
     let (of_one, of_other) = (Parts::of(&one).unwrap(), Parts::of(&other).unwrap());
     assert_eq!(join(&one, of_one.clear, of_one.ciphertext), one);
-    assert!(open(&BINDING, &join(&one, of_other.clear, of_one.ciphertext), None, &keys).is_err(), "another clear part");
-    assert!(open(&BINDING, &join(&other, of_one.clear, of_other.ciphertext), None, &keys).is_err(), "another's values");
-    assert!(open(&BINDING, &join(&one, &[], of_one.ciphertext), None, &keys).is_err(), "no clear part");
+    assert!(
+        open(
+            &BINDING,
+            &join(&one, of_other.clear, of_one.ciphertext),
+            None,
+            &keys
+        )
+        .is_err(),
+        "another clear part"
+    );
+    assert!(
+        open(
+            &BINDING,
+            &join(&other, of_one.clear, of_other.ciphertext),
+            None,
+            &keys
+        )
+        .is_err(),
+        "another's values"
+    );
+    assert!(
+        open(&BINDING, &join(&one, &[], of_one.ciphertext), None, &keys).is_err(),
+        "no clear part"
+    );
     // A part of the ciphertext does not pass as clear, nor the other way round.
     let shifted = [of_one.clear, &of_one.ciphertext[..4]].concat();
     assert!(
-        open(&BINDING, &join(&one, &shifted, &of_one.ciphertext[4..]), None, &keys).is_err(),
+        open(
+            &BINDING,
+            &join(&one, &shifted, &of_one.ciphertext[4..]),
+            None,
+            &keys
+        )
+        .is_err(),
         "a longer clear part"
     );
     // The number of a clear value is not free either.
     let mut renumbered = of_one.clear.to_vec();
     renumbered[3] += 1;
-    assert!(open(&BINDING, &join(&one, &renumbered, of_one.ciphertext), None, &keys).is_err(), "another property");
+    assert!(
+        open(
+            &BINDING,
+            &join(&one, &renumbered, of_one.ciphertext),
+            None,
+            &keys
+        )
+        .is_err(),
+        "another property"
+    );
 }
 
 #[test]
@@ -243,29 +406,59 @@ fn keys_of_objects_open_no_rows_of_tokens_and_the_other_way_round() {
     let mut buffer = RowBuffer::default();
     for layout in [1, 2] {
         let as_row = [&[layout][..], &record[1..]].concat();
-        assert!(keys.open(BINDING.collection, &BINDING.id, None, &as_row, &mut buffer).is_err());
+        assert!(
+            keys.open(BINDING.collection, &BINDING.id, None, &as_row, &mut buffer)
+                .is_err()
+        );
     }
     let (number, objects) = keys.object_sealing().unwrap();
     let mut both = vec![7; 8];
     objects.seal([0; 12], b"", &mut both, 0).unwrap();
     let mut opened = both.clone();
-    assert!(keys.object_opening(number).unwrap().open([0; 12], b"", &mut opened).is_ok());
-    assert!(keys.object_opening(1).unwrap().open([0; 12], b"", &mut both).is_err(), "each version has its own key");
+    assert!(
+        keys.object_opening(number)
+            .unwrap()
+            .open([0; 12], b"", &mut opened)
+            .is_ok()
+    );
+    assert!(
+        keys.object_opening(1)
+            .unwrap()
+            .open([0; 12], b"", &mut both)
+            .is_err(),
+        "each version has its own key"
+    );
 }
 
 #[test]
 fn a_stored_subject_key_opens_in_its_place_only() {
     let keys = token_keys(7);
     let (_, stored) = SubjectKey::generate(&keys, COLLECTION, [5; 16], 3).unwrap();
-    assert_eq!(stored[1..5], [0, 0, 0, 2], "the newest version of the token key");
+    assert_eq!(
+        stored[1..5],
+        [0, 0, 0, 2],
+        "the newest version of the token key"
+    );
     let opens = |keys: &TokenKeys, collection, id, version, stored: &[u8]| {
         SubjectKey::open(keys, collection, id, version, stored).is_ok()
     };
     assert!(opens(&keys, COLLECTION, [5; 16], 3, &stored));
-    assert!(!opens(&token_keys(8), COLLECTION, [5; 16], 3, &stored), "another app");
-    assert!(!opens(&keys, COLLECTION + 1, [5; 16], 3, &stored), "another collection");
-    assert!(!opens(&keys, COLLECTION, [6; 16], 3, &stored), "another subject");
-    assert!(!opens(&keys, COLLECTION, [5; 16], 5, &stored), "another version");
+    assert!(
+        !opens(&token_keys(8), COLLECTION, [5; 16], 3, &stored),
+        "another app"
+    );
+    assert!(
+        !opens(&keys, COLLECTION + 1, [5; 16], 3, &stored),
+        "another collection"
+    );
+    assert!(
+        !opens(&keys, COLLECTION, [6; 16], 3, &stored),
+        "another subject"
+    );
+    assert!(
+        !opens(&keys, COLLECTION, [5; 16], 5, &stored),
+        "another version"
+    );
     assert!(!opens(&keys, COLLECTION, [5; 16], 3, &[]), "an erased key");
     // A row of a token map is no key.
     let new = NewToken {
@@ -277,7 +470,10 @@ fn a_stored_subject_key_opens_in_its_place_only() {
         token: "3",
         value: Some((Datatype::Binary, &[1; 32])),
     };
-    assert!(!opens(&keys, COLLECTION, [5; 16], 3, &keys.seal(&new).unwrap()), "a token");
+    assert!(
+        !opens(&keys, COLLECTION, [5; 16], 3, &keys.seal(&new).unwrap()),
+        "a token"
+    );
 }
 
 #[test]
@@ -323,18 +519,43 @@ fn only_canonical_content_is_read() {
 #[test]
 fn key_of_needs_a_record() {
     let sealed = sealed(None, &token_keys(7));
-    for bytes in [&[][..], &[1], &[1, 0, 0, 0, 0], &[3], &[3, 0, 0, 0, 1], &[5, 0, 0, 0, 1], &sealed[..20]] {
-        assert_eq!((key_of(bytes), subject_version(bytes)), (None, None), "{bytes:x?}");
+    for bytes in [
+        &[][..],
+        &[1],
+        &[1, 0, 0, 0, 0],
+        &[3],
+        &[3, 0, 0, 0, 1],
+        &[5, 0, 0, 0, 1],
+        &sealed[..20],
+    ] {
+        assert_eq!(
+            (key_of(bytes), subject_version(bytes)),
+            (None, None),
+            "{bytes:x?}"
+        );
     }
-    for (first, expected) in [(1, true), (2, true), (3, true), (4, true), (0, false), (5, false)] {
+    for (first, expected) in [
+        (1, true),
+        (2, true),
+        (3, true),
+        (4, true),
+        (0, false),
+        (5, false),
+    ] {
         assert_eq!(RecordFormat::of(&[first]).is_some(), expected, "{first}");
     }
 }
 
 #[test]
 fn debug_output_shows_no_value() {
-    let opened = OpenedObject { values: jane(), creation: Some([8; 16]) };
-    assert_eq!(format!("{opened:?}"), "OpenedObject { values: Values(3), .. }");
+    let opened = OpenedObject {
+        values: jane(),
+        creation: Some([8; 16]),
+    };
+    assert_eq!(
+        format!("{opened:?}"),
+        "OpenedObject { values: Values(3), .. }"
+    );
 }
 
 proptest! {

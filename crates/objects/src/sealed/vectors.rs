@@ -9,7 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::tests::{bytes, hex, values};
 use super::*;
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/vectors/object.jsonl");
+const FILE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../proto/vectors/object.jsonl"
+);
 /// The collection of subject keys.
 const SUBJECTS: u32 = 0x7fff_ffff;
 
@@ -56,13 +59,23 @@ struct OpensTo {
 impl ObjectVector {
     fn binding(&self) -> ObjectBinding {
         let id = bytes(&self.id).try_into().unwrap();
-        ObjectBinding { app: self.app, collection: self.collection, id, version: self.version, created: self.created }
+        ObjectBinding {
+            app: self.app,
+            collection: self.collection,
+            id,
+            version: self.version,
+            created: self.created,
+        }
     }
 
     fn token_keys(&self) -> TokenKeys {
         let version = |key: &VectorKey| TokenKeyVersion {
             number: key.number,
-            state: if key.active { KeyState::Active } else { KeyState::Disabled },
+            state: if key.active {
+                KeyState::Active
+            } else {
+                KeyState::Disabled
+            },
             secret: TokenSecret::new(Zeroizing::new(bytes(&key.secret).try_into().unwrap())),
         };
         TokenKeys::new(self.app, self.keys.iter().map(version).collect()).unwrap()
@@ -80,7 +93,15 @@ impl ObjectVector {
         if subject.is_none() {
             // What names no subject is sealed again to the same bytes.
             let nonce = record[5..17].try_into().unwrap();
-            let again = seal_with(nonce, &self.binding(), &opened.values, is_clear, opened.creation, None, &keys);
+            let again = seal_with(
+                nonce,
+                &self.binding(),
+                &opened.values,
+                is_clear,
+                opened.creation,
+                None,
+                &keys,
+            );
             assert_eq!(again.unwrap(), record, "{}", self.name);
         }
         let value = |(number, value): (u32, &[u8])| (number, hex(value), is_clear(number));
@@ -96,7 +117,11 @@ fn is_clear(number: u32) -> bool {
 }
 
 fn key(number: u32, active: bool) -> VectorKey {
-    VectorKey { number, active, secret: hex(&[number as u8; 32]) }
+    VectorKey {
+        number,
+        active,
+        secret: hex(&[number as u8; 32]),
+    }
 }
 
 /// Returns a vector of a record that opens.
@@ -120,7 +145,8 @@ fn record(
         opens_to: None,
     };
     let token_keys = vector.token_keys();
-    let made = subject.map(|version| SubjectKey::generate(&token_keys, SUBJECTS, [0xab; 16], version).unwrap());
+    let made = subject
+        .map(|version| SubjectKey::generate(&token_keys, SUBJECTS, [0xab; 16], version).unwrap());
     let subject = made.as_ref().map(|(subject, _)| subject);
     vector.subject = made.as_ref().map(|(subject, stored)| VectorSubject {
         id: hex(subject.id()),
@@ -128,7 +154,15 @@ fn record(
         key: hex(stored),
     });
     let nonce = std::array::from_fn(|at| (at + name.len()) as u8);
-    let sealed = seal_with(nonce, &vector.binding(), &values(all), is_clear, creation, subject, &token_keys);
+    let sealed = seal_with(
+        nonce,
+        &vector.binding(),
+        &values(all),
+        is_clear,
+        creation,
+        subject,
+        &token_keys,
+    );
     vector.record = hex(&sealed.unwrap());
     vector.opens_to = vector.opened();
     assert!(vector.opens_to.is_some());
@@ -137,7 +171,11 @@ fn record(
 
 /// Returns a vector of a record that does not open any more.
 fn spoilt(from: &ObjectVector, how: &str, change: impl FnOnce(&mut ObjectVector)) -> ObjectVector {
-    let mut vector = ObjectVector { name: format!("{}, {how}", from.name), opens_to: None, ..from.clone() };
+    let mut vector = ObjectVector {
+        name: format!("{}, {how}", from.name),
+        opens_to: None,
+        ..from.clone()
+    };
     change(&mut vector);
     vector
 }
@@ -147,9 +185,21 @@ fn made() -> Vec<ObjectVector> {
     let jane = [(1, "jane@example.com"), (3, "Jane"), (100, "gold")];
     let good = [
         record("plain", &one, &jane, None, None),
-        record("created by a request with a key", &both, &jane, Some([8; 16]), None),
+        record(
+            "created by a request with a key",
+            &both,
+            &jane,
+            Some([8; 16]),
+            None,
+        ),
         record("no values", &one, &[], None, None),
-        record("clear values alone", &one, &[(100, "gold"), (101, "")], None, None),
+        record(
+            "clear values alone",
+            &one,
+            &[(100, "gold"), (101, "")],
+            None,
+            None,
+        ),
         record("of a subject", &both, &jane, Some([8; 16]), Some(3)),
         record("of a subject, no values", &one, &[], None, Some(1)),
     ];
@@ -162,8 +212,12 @@ fn made() -> Vec<ObjectVector> {
             spoilt(&from, "another id", |of| of.id = hex(&[10; 16])),
             spoilt(&from, "another version", |of| of.version = 5),
             spoilt(&from, "another creation", |of| of.created += 1),
-            spoilt(&from, "a disabled key", |of| of.keys[version_of_key - 1].active = false),
-            spoilt(&from, "another format", |of| of.record.replace_range(..2, "01")),
+            spoilt(&from, "a disabled key", |of| {
+                of.keys[version_of_key - 1].active = false
+            }),
+            spoilt(&from, "another format", |of| {
+                of.record.replace_range(..2, "01")
+            }),
             spoilt(&from, "its tag changed", |of| {
                 let mut record = bytes(&of.record);
                 *record.last_mut().unwrap() ^= 1;
@@ -174,7 +228,8 @@ fn made() -> Vec<ObjectVector> {
         if from.subject.is_some() {
             vectors.push(spoilt(&from, "without its subject", |of| of.subject = None));
             vectors.push(spoilt(&from, "as a record without a subject", |of| {
-                (of.subject, of.record) = (None, format!("03{}{}", &of.record[2..10], &of.record[26..]));
+                (of.subject, of.record) =
+                    (None, format!("03{}{}", &of.record[2..10], &of.record[26..]));
             }));
         }
         vectors.push(from);
@@ -188,15 +243,30 @@ fn made() -> Vec<ObjectVector> {
 #[test]
 fn vectors_get_their_verdict() {
     if std::env::var_os("SEALWIRE_BLESS").is_some() {
-        let lines = made().iter().map(|of| serde_json::to_string(of).unwrap() + "\n").collect::<String>();
+        let lines = made()
+            .iter()
+            .map(|of| serde_json::to_string(of).unwrap() + "\n")
+            .collect::<String>();
         std::fs::write(FILE, lines).unwrap();
     }
     let text = std::fs::read_to_string(FILE).unwrap();
-    let read: Vec<ObjectVector> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let read: Vec<ObjectVector> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     for vector in &read {
         assert_eq!(vector.opened(), vector.opens_to, "{}", vector.name);
     }
-    let names = |of: &[ObjectVector]| of.iter().map(|vector| vector.name.clone()).collect::<Vec<_>>();
+    let names = |of: &[ObjectVector]| {
+        of.iter()
+            .map(|vector| vector.name.clone())
+            .collect::<Vec<_>>()
+    };
     assert_eq!(names(&read), names(&made()));
-    assert!(read.iter().filter(|vector| vector.opens_to.is_none()).count() > 40);
+    assert!(
+        read.iter()
+            .filter(|vector| vector.opens_to.is_none())
+            .count()
+            > 40
+    );
 }

@@ -14,13 +14,27 @@ fn keys(app: u32) -> ObjectKeys {
 }
 
 fn index(number: u32, bits: Option<u8>, prefixes: &[u8]) -> Index {
-    Index { number, bits, prefixes: prefixes.to_vec(), was_unique: false }
+    Index {
+        number,
+        bits,
+        prefixes: prefixes.to_vec(),
+        was_unique: false,
+    }
 }
 
 fn property(property_type: PropertyType, index: Option<Index>) -> Property {
     let name = PropertyName::new("p").unwrap();
     let (nullable, unique, encrypted, description) = (true, false, true, String::new());
-    Property { number: 1, name, property_type, nullable, unique, index, encrypted, description }
+    Property {
+        number: 1,
+        name,
+        property_type,
+        nullable,
+        unique,
+        index,
+        encrypted,
+        description,
+    }
 }
 
 fn hex(bytes: [u8; 16]) -> String {
@@ -31,31 +45,65 @@ fn hex(bytes: [u8; 16]) -> String {
 #[test]
 fn hashes_are_golden() {
     let keys = keys(7);
-    let exact =
-        |number, bits, normalized: &[u8]| hex(keys.exact(COLLECTION, &index(number, bits, &[]), normalized).hash);
-    let prefix = |chars, text: &str| {
-        keys.prefix(COLLECTION, &index(5, None, &[]), chars, text.as_bytes()).map(|term| hex(term.hash))
+    let exact = |number, bits, normalized: &[u8]| {
+        hex(keys
+            .exact(COLLECTION, &index(number, bits, &[]), normalized)
+            .hash)
     };
-    let values = Values::from_iter([(9, Zeroizing::new(vec![5])), (1, Zeroizing::new(packed("x")))]);
+    let prefix = |chars, text: &str| {
+        keys.prefix(COLLECTION, &index(5, None, &[]), chars, text.as_bytes())
+            .map(|term| hex(term.hash))
+    };
+    let values = Values::from_iter([
+        (9, Zeroizing::new(vec![5])),
+        (1, Zeroizing::new(packed("x"))),
+    ]);
     let id = std::array::from_fn(|at| at as u8);
     let cases = [
-        (exact(5, None, b"jane@example.com"), "9ff3967f491f75282a1b6b28ea4c1c07"),
-        (exact(5, Some(12), b"jane@example.com"), "9ff00000000000000000000000000000"),
-        (exact(5, Some(8), b"jane@example.com"), "9f000000000000000000000000000000"),
-        (exact(6, None, b"jane@example.com"), "522ace0a7946d5ba7599ca2e6618290b"),
+        (
+            exact(5, None, b"jane@example.com"),
+            "9ff3967f491f75282a1b6b28ea4c1c07",
+        ),
+        (
+            exact(5, Some(12), b"jane@example.com"),
+            "9ff00000000000000000000000000000",
+        ),
+        (
+            exact(5, Some(8), b"jane@example.com"),
+            "9f000000000000000000000000000000",
+        ),
+        (
+            exact(6, None, b"jane@example.com"),
+            "522ace0a7946d5ba7599ca2e6618290b",
+        ),
         (exact(5, None, b""), "d9be72a55971ff0aad04e98b1c7c929a"),
         (exact(5, None, &[1]), "3761da79b3a443c9a4f3021c667fd48c"),
-        (prefix(3, "josé").unwrap(), "cad08463338e461dd8753b12bc0c6c77"),
-        (prefix(4, "josé").unwrap(), "01efe27c9eea2007662ea754e83e6480"),
-        (hex(keys.id_of_request(COLLECTION, "spiffe://org/relay", b"order-17", 2)), "616192ca26e083e888eed68ef60deaf4"),
-        (hex(keys.creation_hash(COLLECTION, &id, &values, b"details")), "cc156d09e1d8a101cb995f9a7a96ce12"),
+        (
+            prefix(3, "josé").unwrap(),
+            "cad08463338e461dd8753b12bc0c6c77",
+        ),
+        (
+            prefix(4, "josé").unwrap(),
+            "01efe27c9eea2007662ea754e83e6480",
+        ),
+        (
+            hex(keys.id_of_request(COLLECTION, "spiffe://org/relay", b"order-17", 2)),
+            "616192ca26e083e888eed68ef60deaf4",
+        ),
+        (
+            hex(keys.creation_hash(COLLECTION, &id, &values, b"details")),
+            "cc156d09e1d8a101cb995f9a7a96ce12",
+        ),
     ];
     for (hash, expected) in cases {
         assert_eq!(hash, expected);
     }
     assert_eq!(prefix(5, "josé"), None);
     assert_eq!(prefix(0, "josé"), None);
-    assert_eq!(keys.prefix(COLLECTION, &index(5, None, &[]), 1, &[0xff]), None);
+    assert_eq!(
+        keys.prefix(COLLECTION, &index(5, None, &[]), 1, &[0xff]),
+        None
+    );
 }
 
 #[test]
@@ -65,10 +113,17 @@ fn a_term_belongs_to_its_place() {
     let others = [
         keys(8).exact(COLLECTION, &place, normalized).hash,
         keys(7).exact(COLLECTION + 1, &place, normalized).hash,
-        keys(7).exact(COLLECTION, &index(6, None, &[]), normalized).hash,
+        keys(7)
+            .exact(COLLECTION, &index(6, None, &[]), normalized)
+            .hash,
         keys(7).exact(COLLECTION, &place, b"janet").hash,
-        keys(7).prefix(COLLECTION, &place, 4, normalized).unwrap().hash,
-        ObjectKeys::new(7, &Zeroizing::new([9; 32])).exact(COLLECTION, &place, normalized).hash,
+        keys(7)
+            .prefix(COLLECTION, &place, 4, normalized)
+            .unwrap()
+            .hash,
+        ObjectKeys::new(7, &Zeroizing::new([9; 32]))
+            .exact(COLLECTION, &place, normalized)
+            .hash,
     ];
     assert!(!others.contains(&term));
 }
@@ -85,26 +140,53 @@ fn terms_of_a_value() {
     assert_eq!(count(&with(index(5, None, &[])), "Jane"), 1);
     assert_eq!(count(&with(index(5, None, &[1, 2, 4, 5])), "Jane"), 4);
     assert_eq!(count(&with(index(5, None, &[1, 2, 4, 5])), "J"), 2);
-    let unique = Property { unique: true, ..with(index(5, None, &[1])) };
+    let unique = Property {
+        unique: true,
+        ..with(index(5, None, &[1]))
+    };
     assert_eq!(count(&unique, "Jane"), 2);
     let stored = check(PropertyType::Name, &packed(" JANE ")).unwrap();
     let terms = keys.terms_of(COLLECTION, &unique, &stored);
-    assert_eq!(terms[0], keys.exact(COLLECTION, unique.index.as_ref().unwrap(), b"jane"));
-    assert_eq!(terms[1], keys.prefix(COLLECTION, unique.index.as_ref().unwrap(), 1, b"jane").unwrap());
+    assert_eq!(
+        terms[0],
+        keys.exact(COLLECTION, unique.index.as_ref().unwrap(), b"jane")
+    );
+    assert_eq!(
+        terms[1],
+        keys.prefix(COLLECTION, unique.index.as_ref().unwrap(), 1, b"jane")
+            .unwrap()
+    );
 }
 
 #[test]
 fn a_search_takes_the_longest_prefix_that_it_can() {
     let place = index(5, None, &[2, 4]);
-    for (searched, expected) in [("", None), ("é", None), ("éé", Some(2)), ("abc", Some(2)), ("abcdef", Some(4))] {
-        assert_eq!(place.prefix_length_for(searched.as_bytes()), expected, "{searched}");
+    for (searched, expected) in [
+        ("", None),
+        ("é", None),
+        ("éé", Some(2)),
+        ("abc", Some(2)),
+        ("abcdef", Some(4)),
+    ] {
+        assert_eq!(
+            place.prefix_length_for(searched.as_bytes()),
+            expected,
+            "{searched}"
+        );
     }
     assert_eq!(index(5, None, &[]).prefix_length_for(b"abc"), None);
     let stored = check(PropertyType::Name, &packed("Janet")).unwrap();
-    let terms = keys(7).terms_of(COLLECTION, &property(PropertyType::Name, Some(place.clone())), &stored);
+    let terms = keys(7).terms_of(
+        COLLECTION,
+        &property(PropertyType::Name, Some(place.clone())),
+        &stored,
+    );
     let searched = crate::normalize_prefix(PropertyType::Name, "JANE").unwrap();
     let length = place.prefix_length_for(&searched).unwrap();
-    assert_eq!(keys(7).prefix(COLLECTION, &place, length, &searched), terms.last().copied());
+    assert_eq!(
+        keys(7).prefix(COLLECTION, &place, length, &searched),
+        terms.last().copied()
+    );
 }
 
 #[test]
@@ -133,7 +215,10 @@ fn a_creation_hash_covers_values_and_details() {
     let keys = keys(7);
     let values = |value: &str| Values::from_iter([(1, Zeroizing::new(packed(value)))]);
     let hash = keys.creation_hash(COLLECTION, &[1; 16], &values("x"), b"d");
-    assert_eq!(hash, keys.creation_hash(COLLECTION, &[1; 16], &values("x"), b"d"));
+    assert_eq!(
+        hash,
+        keys.creation_hash(COLLECTION, &[1; 16], &values("x"), b"d")
+    );
     for other in [
         keys.creation_hash(COLLECTION, &[2; 16], &values("x"), b"d"),
         keys.creation_hash(COLLECTION, &[1; 16], &values("y"), b"d"),

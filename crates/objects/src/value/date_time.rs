@@ -11,7 +11,8 @@ use zeroize::Zeroizing;
 use super::{Checked, stored, text};
 
 const DATE: &str = "be a date of the Gregorian calendar like 2026-01-31";
-const TIMESTAMP: &str = "be a time with an offset like 2026-01-31T12:00:00+01:00 or 2026-01-31T11:00:00.5Z";
+const TIMESTAMP: &str =
+    "be a time with an offset like 2026-01-31T12:00:00+01:00 or 2026-01-31T11:00:00.5Z";
 /// Type of the MessagePack extension for timestamps.
 const EXTENSION: i8 = -1;
 
@@ -34,11 +35,17 @@ pub(super) fn timestamp(token: Token<'_>) -> Checked {
 /// Returns the number of a fixed count of digits.
 fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
     let is_digits = digits.iter().all(u8::is_ascii_digit);
-    std::str::from_utf8(digits).ok().filter(|_| is_digits)?.parse().ok()
+    std::str::from_utf8(digits)
+        .ok()
+        .filter(|_| is_digits)?
+        .parse()
+        .ok()
 }
 
 fn parse_date(text: &[u8]) -> Option<Date> {
-    let [y0, y1, y2, y3, b'-', m0, m1, b'-', d0, d1] = *text else { return None };
+    let [y0, y1, y2, y3, b'-', m0, m1, b'-', d0, d1] = *text else {
+        return None;
+    };
     let year = number(&[y0, y1, y2, y3]).filter(|year| *year > 0)?;
     let month: u8 = number(&[m0, m1])?;
     Date::from_calendar_date(year, Month::try_from(month).ok()?, number(&[d0, d1])?).ok()
@@ -46,7 +53,9 @@ fn parse_date(text: &[u8]) -> Option<Date> {
 
 /// Parses the time of day without fraction.
 fn parse_time(text: &[u8]) -> Option<Time> {
-    let [h0, h1, b':', m0, m1, b':', s0, s1] = *text else { return None };
+    let [h0, h1, b':', m0, m1, b':', s0, s1] = *text else {
+        return None;
+    };
     // A leap second cannot be compared with other times, so it is invalid.
     Time::from_hms(number(&[h0, h1])?, number(&[m0, m1])?, number(&[s0, s1])?).ok()
 }
@@ -55,7 +64,9 @@ fn parse_time(text: &[u8]) -> Option<Time> {
 fn parse_offset(text: &[u8]) -> Option<Duration> {
     let (sign, hours, minutes) = match *text {
         [b'Z' | b'z'] => return Some(Duration::ZERO),
-        [sign @ (b'+' | b'-'), h0, h1, b':', m0, m1] => (sign, number(&[h0, h1])?, number(&[m0, m1])?),
+        [sign @ (b'+' | b'-'), h0, h1, b':', m0, m1] => {
+            (sign, number(&[h0, h1])?, number(&[m0, m1])?)
+        }
         _ => return None,
     };
     let offset = Duration::hours(hours) + Duration::minutes(minutes);
@@ -75,16 +86,20 @@ fn from_rfc3339(text: &str) -> Option<Zeroizing<Vec<u8>>> {
     if !matches!(separator, b'T' | b't') || has_fraction != (1..=9).contains(&fraction.len()) {
         return None;
     }
-    in_utc(local.checked_sub(parse_offset(offset)?)?, std::str::from_utf8(fraction).ok()?)
+    in_utc(
+        local.checked_sub(parse_offset(offset)?)?,
+        std::str::from_utf8(fraction).ok()?,
+    )
 }
 
 /// Reads the 4, 8 or 12 bytes of a MessagePack timestamp.
 fn from_extension(bytes: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     let (seconds, nanoseconds) = match *bytes {
         [a, b, c, d] => (u32::from_be_bytes([a, b, c, d]).into(), 0),
-        [n0, n1, n2, n3, ref seconds @ ..] if seconds.len() == 8 => {
-            (i64::from_be_bytes(seconds.try_into().ok()?), u32::from_be_bytes([n0, n1, n2, n3]))
-        }
+        [n0, n1, n2, n3, ref seconds @ ..] if seconds.len() == 8 => (
+            i64::from_be_bytes(seconds.try_into().ok()?),
+            u32::from_be_bytes([n0, n1, n2, n3]),
+        ),
         _ => {
             let both = u64::from_be_bytes(bytes.try_into().ok()?);
             ((both & ((1 << 34) - 1)) as i64, (both >> 34) as u32)
@@ -106,7 +121,14 @@ fn in_utc(at: PrimitiveDateTime, fraction: &str) -> Option<Zeroizing<Vec<u8>>> {
     }
     let mut out = Zeroizing::new(String::with_capacity(32));
     let (year, month, day) = (at.year(), u8::from(at.month()), at.day());
-    write!(out, "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}", at.hour(), at.minute(), at.second()).ok()?;
+    write!(
+        out,
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}",
+        at.hour(),
+        at.minute(),
+        at.second()
+    )
+    .ok()?;
     if !fraction.is_empty() {
         out.push('.');
         out.push_str(fraction);

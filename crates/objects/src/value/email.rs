@@ -24,8 +24,14 @@ impl<'a> EmailParts<'a> {
     /// Splits an address at its last `@`. Returns `None` without one, or if the rest is no domain name.
     pub(crate) fn of(text: &'a str) -> Option<Self> {
         let (local, domain) = text.rsplit_once('@')?;
-        let domain =
-            Uts46::new().to_ascii(domain.as_bytes(), AsciiDenyList::STD3, Hyphens::Check, DnsLength::Verify).ok()?;
+        let domain = Uts46::new()
+            .to_ascii(
+                domain.as_bytes(),
+                AsciiDenyList::STD3,
+                Hyphens::Check,
+                DnsLength::Verify,
+            )
+            .ok()?;
         Some(Self { local, domain })
     }
 }
@@ -54,7 +60,9 @@ pub(super) fn email(text: &str) -> Checked {
 fn is_local(local: &str) -> bool {
     match local.strip_prefix('"') {
         Some(quoted) => quoted.strip_suffix('"').is_some_and(is_quoted),
-        None => !local.chars().any(|char| char.is_control() || char.is_whitespace() || "()<>[]:;,\\\"@".contains(char)),
+        None => !local.chars().any(|char| {
+            char.is_control() || char.is_whitespace() || "()<>[]:;,\\\"@".contains(char)
+        }),
     }
 }
 

@@ -23,7 +23,9 @@ pub(super) fn decimal(token: Token<'_>) -> Checked {
         Some(b'+') => ("", &text[1..]),
         _ => ("", text),
     };
-    let (whole, fraction) = digits.split_once('.').map_or((digits, None), |(whole, part)| (whole, Some(part)));
+    let (whole, fraction) = digits
+        .split_once('.')
+        .map_or((digits, None), |(whole, part)| (whole, Some(part)));
     let is_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     if !is_digits(whole) || !fraction.is_none_or(is_digits) {
         return Err(FORM);
@@ -55,7 +57,11 @@ pub(super) fn phone(text: &str) -> Checked {
     if rest.contains("(0)") {
         return Err("leave out (0) behind the country code");
     }
-    if text.len() > PHONE_BYTES_MAX || !rest.bytes().all(|byte| byte.is_ascii_digit() || b" -./()".contains(&byte)) {
+    if text.len() > PHONE_BYTES_MAX
+        || !rest
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || b" -./()".contains(&byte))
+    {
         return Err(DIGITS);
     }
     let mut digits = rest.bytes().filter(u8::is_ascii_digit);
@@ -92,14 +98,19 @@ pub(super) fn card(text: &str) -> Checked {
 fn passes_luhn(digits: &[u8]) -> bool {
     let sum = digits.iter().rev().enumerate().map(|(at, digit)| {
         let value = u32::from(digit - b'0');
-        if at % 2 == 0 { value } else { value * 2 / 10 + value * 2 % 10 }
+        if at % 2 == 0 {
+            value
+        } else {
+            value * 2 / 10 + value * 2 % 10
+        }
     });
     sum.sum::<u32>() % 10 == 0
 }
 
 /// Stores a bank account number in upper case without spaces.
 pub(super) fn iban(text: &str) -> Checked {
-    const FORM: &str = "be two letters, two check digits, and 11 to 30 letters or digits, with or without spaces";
+    const FORM: &str =
+        "be two letters, two check digits, and 11 to 30 letters or digits, with or without spaces";
     const CHECK: &str = "have the right check digits";
     let mut compact = Zeroizing::new(String::with_capacity(34));
     for byte in text.bytes().filter(|byte| *byte != b' ') {
@@ -124,15 +135,19 @@ pub(super) fn iban(text: &str) -> Checked {
 
 /// Returns the remainder modulo 97, with the first four characters moved to the end and letters as 10 to 35.
 fn remainder_by_97(compact: &[u8]) -> u32 {
-    compact[4..].iter().chain(&compact[..4]).fold(0, |rest, byte| match byte {
-        b'0'..=b'9' => (rest * 10 + u32::from(byte - b'0')) % 97,
-        _ => (rest * 100 + u32::from(byte - b'A') + 10) % 97,
-    })
+    compact[4..]
+        .iter()
+        .chain(&compact[..4])
+        .fold(0, |rest, byte| match byte {
+            b'0'..=b'9' => (rest * 10 + u32::from(byte - b'0')) % 97,
+            _ => (rest * 100 + u32::from(byte - b'A') + 10) % 97,
+        })
 }
 
 /// Stores a national id as given.
 pub(super) fn national_id(text: &str) -> Checked {
-    const FORM: &str = "be 4 to 32 letters, digits, spaces and .-/, of which at least 4 letters or digits";
+    const FORM: &str =
+        "be 4 to 32 letters, digits, spaces and .-/, of which at least 4 letters or digits";
     let (mut all, mut kept) = (0, 0);
     // The 33rd character shows that there are too many.
     for char in text.chars().take(33) {

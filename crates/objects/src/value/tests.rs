@@ -19,12 +19,23 @@ fn binary(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Checks strings. An expected `None` is an error.
-fn check_texts<'a>(property_type: PropertyType, cases: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) {
+fn check_texts<'a>(
+    property_type: PropertyType,
+    cases: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
+) {
     for (given, expected) in cases {
         let stored = check(property_type, &packed(given)).ok();
-        assert_eq!(stored.as_ref().map(|stored| stored.to_vec()), expected.map(packed), "{property_type} {given:?}");
+        assert_eq!(
+            stored.as_ref().map(|stored| stored.to_vec()),
+            expected.map(packed),
+            "{property_type} {given:?}"
+        );
         if let Some(stored) = stored {
-            assert_eq!(check(property_type, &stored).unwrap(), stored, "{property_type} {given:?} twice");
+            assert_eq!(
+                check(property_type, &stored).unwrap(),
+                stored,
+                "{property_type} {given:?} twice"
+            );
         }
     }
 }
@@ -35,10 +46,17 @@ fn strings() {
     let longer = "x".repeat(VALUE_BYTES_MAX + 1);
     check_texts(
         PropertyType::String,
-        [("", Some("")), ("a\0b", Some("a\0b")), (&longest, Some(&longest)), (&longer, None)],
+        [
+            ("", Some("")),
+            ("a\0b", Some("a\0b")),
+            (&longest, Some(&longest)),
+            (&longer, None),
+        ],
     );
     assert!(check(PropertyType::String, &[0xa1, 0xff]).is_err());
-    assert!(check(PropertyType::String, &[0xd9, 1, b'a']).is_ok_and(|stored| *stored == packed("a")));
+    assert!(
+        check(PropertyType::String, &[0xd9, 1, b'a']).is_ok_and(|stored| *stored == packed("a"))
+    );
     let indexed = packed(&"x".repeat(INDEXED_STRING_BYTES_MAX));
     assert!(check_indexed(PropertyType::String, &indexed).is_ok());
     let long = packed(&"x".repeat(INDEXED_STRING_BYTES_MAX + 1));
@@ -51,8 +69,14 @@ fn integers() {
     let cases: [(&[u8], Option<&[u8]>); 9] = [
         (&[5], Some(&[5])),
         (&[0xd3, 0, 0, 0, 0, 0, 0, 0, 5], Some(&[5])),
-        (&[0xcf, 255, 255, 255, 255, 255, 255, 255, 255], Some(&[0xcf, 255, 255, 255, 255, 255, 255, 255, 255])),
-        (&[0xd3, 128, 0, 0, 0, 0, 0, 0, 0], Some(&[0xd3, 128, 0, 0, 0, 0, 0, 0, 0])),
+        (
+            &[0xcf, 255, 255, 255, 255, 255, 255, 255, 255],
+            Some(&[0xcf, 255, 255, 255, 255, 255, 255, 255, 255]),
+        ),
+        (
+            &[0xd3, 128, 0, 0, 0, 0, 0, 0, 0],
+            Some(&[0xd3, 128, 0, 0, 0, 0, 0, 0, 0]),
+        ),
         (&[0xff], Some(&[0xff])),
         (&[0xcb, 0x40, 0x14, 0, 0, 0, 0, 0, 0], None),
         (&[0xa1, b'5'], None),
@@ -61,7 +85,11 @@ fn integers() {
     ];
     for (given, expected) in cases {
         let stored = check(PropertyType::Integer, given).ok();
-        assert_eq!(stored.as_ref().map(|stored| &stored[..]), expected, "{given:x?}");
+        assert_eq!(
+            stored.as_ref().map(|stored| &stored[..]),
+            expected,
+            "{given:x?}"
+        );
     }
 }
 
@@ -99,8 +127,18 @@ fn decimals() {
 
 #[test]
 fn booleans() {
-    for (given, is_valid) in [(&[0xc3][..], true), (&[0xc2], true), (&[1], false), (&[0xc0], false), (&[], false)] {
-        assert_eq!(check(PropertyType::Boolean, given).is_ok_and(|stored| *stored == given), is_valid, "{given:x?}");
+    for (given, is_valid) in [
+        (&[0xc3][..], true),
+        (&[0xc2], true),
+        (&[1], false),
+        (&[0xc0], false),
+        (&[], false),
+    ] {
+        assert_eq!(
+            check(PropertyType::Boolean, given).is_ok_and(|stored| *stored == given),
+            is_valid,
+            "{given:x?}"
+        );
     }
 }
 
@@ -137,9 +175,15 @@ fn timestamps() {
         [
             ("2026-01-31T12:00:00+01:00", Some("2026-01-31T11:00:00Z")),
             ("2026-01-01T00:30:00+01:00", Some("2025-12-31T23:30:00Z")),
-            ("2025-12-31T23:30:00.250-01:30", Some("2026-01-01T01:00:00.250Z")),
+            (
+                "2025-12-31T23:30:00.250-01:30",
+                Some("2026-01-01T01:00:00.250Z"),
+            ),
             ("2026-01-31t12:00:00z", Some("2026-01-31T12:00:00Z")),
-            ("2026-01-31T12:00:00.123456789Z", Some("2026-01-31T12:00:00.123456789Z")),
+            (
+                "2026-01-31T12:00:00.123456789Z",
+                Some("2026-01-31T12:00:00.123456789Z"),
+            ),
             ("2026-01-31T12:00:00-00:00", Some("2026-01-31T12:00:00Z")),
             ("2026-01-31T12:00:00.1234567890Z", None),
             ("2026-01-31T12:00:00.Z", None),
@@ -164,17 +208,37 @@ fn timestamps() {
 fn timestamp_extensions() {
     let extensions: [(&[u8], Option<&str>); 8] = [
         (&[0xd6, 0xff, 0, 0, 0, 1], Some("1970-01-01T00:00:01Z")),
-        (&[0xd7, 0xff, 0, 0, 0, 4, 0, 0, 0, 1], Some("1970-01-01T00:00:01.000000001Z")),
-        (&[0xc7, 12, 0xff, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255], Some("1969-12-31T23:59:59Z")),
-        (&[0xc7, 12, 0xff, 0, 0, 0, 0, 127, 255, 255, 255, 255, 255, 255, 255], None),
-        (&[0xc7, 12, 0xff, 255, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], None),
+        (
+            &[0xd7, 0xff, 0, 0, 0, 4, 0, 0, 0, 1],
+            Some("1970-01-01T00:00:01.000000001Z"),
+        ),
+        (
+            &[
+                0xc7, 12, 0xff, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255,
+            ],
+            Some("1969-12-31T23:59:59Z"),
+        ),
+        (
+            &[
+                0xc7, 12, 0xff, 0, 0, 0, 0, 127, 255, 255, 255, 255, 255, 255, 255,
+            ],
+            None,
+        ),
+        (
+            &[0xc7, 12, 0xff, 255, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            None,
+        ),
         (&[0xc7, 3, 0xff, 0, 0, 0], None),
         (&[0xd6, 1, 0, 0, 0, 1], None),
         (&[1], None),
     ];
     for (given, expected) in extensions {
         let stored = check(PropertyType::Timestamp, given).ok();
-        assert_eq!(stored.map(|stored| stored.to_vec()), expected.map(packed), "{given:x?}");
+        assert_eq!(
+            stored.map(|stored| stored.to_vec()),
+            expected.map(packed),
+            "{given:x?}"
+        );
     }
 }
 
@@ -182,8 +246,14 @@ fn timestamp_extensions() {
 fn json() {
     let deep = |depth: usize| [vec![0x91; depth], vec![1]].concat();
     let cases: [(Vec<u8>, Option<Vec<u8>>); 11] = [
-        (vec![0x81, 0xd9, 1, b'a', 0xcd, 0, 5], Some(vec![0x81, 0xa1, b'a', 5])),
-        (vec![0x82, 0xa1, b'b', 1, 0xa1, b'a', 0xc0], Some(vec![0x82, 0xa1, b'b', 1, 0xa1, b'a', 0xc0])),
+        (
+            vec![0x81, 0xd9, 1, b'a', 0xcd, 0, 5],
+            Some(vec![0x81, 0xa1, b'a', 5]),
+        ),
+        (
+            vec![0x82, 0xa1, b'b', 1, 0xa1, b'a', 0xc0],
+            Some(vec![0x82, 0xa1, b'b', 1, 0xa1, b'a', 0xc0]),
+        ),
         (vec![0x90], Some(vec![0x90])),
         (vec![0xc4, 1, 0xff], Some(vec![0xc4, 1, 0xff])),
         (deep(JSON_DEPTH_MAX), Some(deep(JSON_DEPTH_MAX))),
@@ -195,12 +265,28 @@ fn json() {
         (vec![1, 1], None),
     ];
     for (given, expected) in cases {
-        assert_eq!(check(PropertyType::Json, &given).ok().map(|stored| stored.to_vec()), expected, "{given:x?}");
+        assert_eq!(
+            check(PropertyType::Json, &given)
+                .ok()
+                .map(|stored| stored.to_vec()),
+            expected,
+            "{given:x?}"
+        );
     }
-    assert!(check(PropertyType::Json, &packed(&"x".repeat(VALUE_BYTES_MAX - 5))).is_ok());
+    assert!(
+        check(
+            PropertyType::Json,
+            &packed(&"x".repeat(VALUE_BYTES_MAX - 5))
+        )
+        .is_ok()
+    );
     assert!(check(PropertyType::Json, &packed(&"x".repeat(VALUE_BYTES_MAX))).is_err());
     // Long encodings of short values: 64 KiB of integers in 9 bytes each.
-    let wide = [vec![0xdc, 255, 255], [0xd3, 0, 0, 0, 0, 0, 0, 0, 1].repeat(65535)].concat();
+    let wide = [
+        vec![0xdc, 255, 255],
+        [0xd3, 0, 0, 0, 0, 0, 0, 0, 1].repeat(65535),
+    ]
+    .concat();
     assert!(check(PropertyType::Json, &wide).is_err());
 }
 
@@ -219,25 +305,48 @@ fn blobs() {
     ];
     for (given, expected) in cases {
         let stored = check(PropertyType::Blob, &given).ok();
-        assert_eq!(stored.map(|stored| stored.to_vec()), expected.map(binary), "{given:x?}");
+        assert_eq!(
+            stored.map(|stored| stored.to_vec()),
+            expected.map(binary),
+            "{given:x?}"
+        );
     }
     assert!(check(PropertyType::Blob, &binary(&vec![0; VALUE_BYTES_MAX])).is_ok());
     assert!(check(PropertyType::Blob, &binary(&vec![0; VALUE_BYTES_MAX + 1])).is_err());
-    assert!(check(PropertyType::Blob, &packed(&STANDARD.encode(vec![0; VALUE_BYTES_MAX]))).is_ok());
-    assert!(check(PropertyType::Blob, &packed(&STANDARD.encode(vec![0; VALUE_BYTES_MAX + 1]))).is_err());
+    assert!(
+        check(
+            PropertyType::Blob,
+            &packed(&STANDARD.encode(vec![0; VALUE_BYTES_MAX]))
+        )
+        .is_ok()
+    );
+    assert!(
+        check(
+            PropertyType::Blob,
+            &packed(&STANDARD.encode(vec![0; VALUE_BYTES_MAX + 1]))
+        )
+        .is_err()
+    );
 }
 
 /// Checks that strings are stored as given, or are invalid.
 fn check_as_given(property_type: PropertyType, valid: &[&str], invalid: &[&str]) {
     check_texts(
         property_type,
-        valid.iter().map(|text| (*text, Some(*text))).chain(invalid.iter().map(|text| (*text, None))),
+        valid
+            .iter()
+            .map(|text| (*text, Some(*text)))
+            .chain(invalid.iter().map(|text| (*text, None))),
     );
 }
 
 /// Returns the longest email address of 254 bytes.
 fn longest_email() -> String {
-    format!("{}@{}.example.com", "a".repeat(64), ["b".repeat(63), "c".repeat(63), "d".repeat(49)].join("."))
+    format!(
+        "{}@{}.example.com",
+        "a".repeat(64),
+        ["b".repeat(63), "c".repeat(63), "d".repeat(49)].join(".")
+    )
 }
 
 #[test]
@@ -290,8 +399,14 @@ fn invalid_emails() {
 
 #[test]
 fn phones() {
-    let valid =
-        ["+49 151 23456789", "0049 151/2345.678", "+1 (415) 555-2671", "+39 06 6982", "+1234567", "+123456789012345"];
+    let valid = [
+        "+49 151 23456789",
+        "0049 151/2345.678",
+        "+1 (415) 555-2671",
+        "+39 06 6982",
+        "+1234567",
+        "+123456789012345",
+    ];
     let invalid = [
         "",
         "0151 2345678",
@@ -343,9 +458,15 @@ fn ibans() {
     check_texts(
         PropertyType::Iban,
         [
-            ("DE89 3704 0044 0532 0130 00", Some("DE89370400440532013000")),
+            (
+                "DE89 3704 0044 0532 0130 00",
+                Some("DE89370400440532013000"),
+            ),
             ("de89370400440532013000", Some("DE89370400440532013000")),
-            ("GB82 WEST 1234 5698 7654 32", Some("GB82WEST12345698765432")),
+            (
+                "GB82 WEST 1234 5698 7654 32",
+                Some("GB82WEST12345698765432"),
+            ),
             ("NO93 8601 1117 947", Some("NO9386011117947")),
             ("DE88 3704 0044 0532 0130 00", None),
             ("D389370400440532013000", None),
@@ -361,9 +482,19 @@ fn ibans() {
 fn national_ids() {
     let longest = "a".repeat(32);
     let longer = "a".repeat(33);
-    let valid =
-        ["078-05-1120", "12345678Z", "AB 12 34 56 C", "123.456.789-09", "СН123456", "A/123", &longest, "12/345"];
-    let invalid = ["", "123", "....", "A-1-2", "1234_5", "12345\n", "(1234)", &longer];
+    let valid = [
+        "078-05-1120",
+        "12345678Z",
+        "AB 12 34 56 C",
+        "123.456.789-09",
+        "СН123456",
+        "A/123",
+        &longest,
+        "12/345",
+    ];
+    let invalid = [
+        "", "123", "....", "A-1-2", "1234_5", "12345\n", "(1234)", &longer,
+    ];
     check_as_given(PropertyType::NationalId, &valid, &["A/12"]);
     check_as_given(PropertyType::NationalId, &[], &invalid);
 }
@@ -371,11 +502,25 @@ fn national_ids() {
 #[test]
 fn names_and_addresses() {
     let (longest, longer) = ("n".repeat(1024), "n".repeat(1025));
-    let invalid = ["", " ", "\u{200B}", "a\nb", "a\tb", "a\u{7f}", "a\u{85}", &longer];
-    check_as_given(PropertyType::Name, &["Jane", "  Jane ", "Ma\u{200B}ry", "王", &longest], &invalid);
+    let invalid = [
+        "", " ", "\u{200B}", "a\nb", "a\tb", "a\u{7f}", "a\u{85}", &longer,
+    ];
+    check_as_given(
+        PropertyType::Name,
+        &["Jane", "  Jane ", "Ma\u{200B}ry", "王", &longest],
+        &invalid,
+    );
     let (longest, longer) = ("a".repeat(4096), "a".repeat(4097));
-    let valid = ["1 Main Street\nSpringfield", "1 Main Street\r\nSpringfield", &longest];
-    check_as_given(PropertyType::Address, &valid, &["", "\n", "a\tb", "a\rb", "a\0", &longer]);
+    let valid = [
+        "1 Main Street\nSpringfield",
+        "1 Main Street\r\nSpringfield",
+        &longest,
+    ];
+    check_as_given(
+        PropertyType::Address,
+        &valid,
+        &["", "\n", "a\tb", "a\rb", "a\0", &longer],
+    );
 }
 
 #[test]
@@ -400,19 +545,36 @@ fn ips() {
 #[test]
 fn nil_and_other_kinds_are_no_values() {
     for property_type in PropertyType::ALL {
-        assert!(check(property_type, &[0xc0]).is_err(), "{property_type} nil");
-        assert!(check(property_type, &[0xc1]).is_err(), "{property_type} reserved");
-        assert!(check(property_type, &[]).is_err(), "{property_type} nothing");
-        assert!(property_type == PropertyType::Json || check(property_type, &[0x90]).is_err(), "{property_type} array");
+        assert!(
+            check(property_type, &[0xc0]).is_err(),
+            "{property_type} nil"
+        );
+        assert!(
+            check(property_type, &[0xc1]).is_err(),
+            "{property_type} reserved"
+        );
+        assert!(
+            check(property_type, &[]).is_err(),
+            "{property_type} nothing"
+        );
+        assert!(
+            property_type == PropertyType::Json || check(property_type, &[0x90]).is_err(),
+            "{property_type} array"
+        );
     }
 }
 
 #[test]
 fn errors_show_no_value() {
     for property_type in PropertyType::ALL {
-        let Err(error) = check(property_type, &packed("Qz\u{1}~QzCanary")) else { continue };
+        let Err(error) = check(property_type, &packed("Qz\u{1}~QzCanary")) else {
+            continue;
+        };
         let shown = format!("{error} {error:?}");
-        assert!(shown.contains(property_type.name()) && !shown.contains("Qz"), "{shown}");
+        assert!(
+            shown.contains(property_type.name()) && !shown.contains("Qz"),
+            "{shown}"
+        );
     }
 }
 

@@ -112,7 +112,9 @@ fn without_quotes(text: &str) -> String {
 fn repeated(bytes: &[u8], keys: &mut [Range<usize>]) -> Option<Range<usize>> {
     // Sorting at the end of an object needs no set per object, and no choice of keys can make it slow.
     keys.sort_unstable_by(|a, b| bytes[a.clone()].cmp(&bytes[b.clone()]));
-    let pair = keys.windows(2).find(|pair| bytes[pair[0].clone()] == bytes[pair[1].clone()])?;
+    let pair = keys
+        .windows(2)
+        .find(|pair| bytes[pair[0].clone()] == bytes[pair[1].clone()])?;
     Some(pair[0].clone())
 }
 
@@ -159,9 +161,15 @@ mod tests {
             (" [ 1 , 2 ] \n", "[1,2]"),
             ("\u{feff}1", "1"),
             (r#""\u00e4\ud83d\ude00\/""#, r#""ä😀/""#),
-            ("[1.10,1E5,1e+2,-0,100000000000000000000]", "[1.1,100000.0,100.0,-0.0,1e+20]"),
+            (
+                "[1.10,1E5,1e+2,-0,100000000000000000000]",
+                "[1.1,100000.0,100.0,-0.0,1e+20]",
+            ),
         ] {
-            assert_eq!(print(&convert(json).expect(json), false).expect(json), canonical);
+            assert_eq!(
+                print(&convert(json).expect(json), false).expect(json),
+                canonical
+            );
         }
     }
 
@@ -215,13 +223,20 @@ mod tests {
             let error = convert(json).expect_err(json).to_string();
             assert!(error.contains(expected), "{json}: {error}");
         };
-        let inexact =
-            |path: &str| format!("the number at {path} does not fit a 64-bit integer or float without changing");
+        let inexact = |path: &str| {
+            format!("the number at {path} does not fit a 64-bit integer or float without changing")
+        };
         check(r#"{"a":[1,1e400]}"#, &inexact("$.a[1]"));
         check("12345678901234567890123", &inexact("$"));
-        check(r#"[{"x":{}},{"a b":0.1234567890123456789012}]"#, &inexact("$[1]['a b']"));
+        check(
+            r#"[{"x":{}},{"a b":0.1234567890123456789012}]"#,
+            &inexact("$[1]['a b']"),
+        );
         check(r#"{"a":1,"b":{"c":1},"a":2}"#, "key at $.a occurs twice");
-        check(r#"[0,{"x":{"k":1,"\u006b":2}}]"#, "key at $[1].x.k occurs twice");
+        check(
+            r#"[0,{"x":{"k":1,"\u006b":2}}]"#,
+            "key at $[1].x.k occurs twice",
+        );
     }
 
     #[test]
@@ -258,9 +273,15 @@ mod tests {
             "{]",
             "//\n1",
         ] {
-            assert!(matches!(convert(json), Err(JsonError::Syntax(_))), "{json:?}");
+            assert!(
+                matches!(convert(json), Err(JsonError::Syntax(_))),
+                "{json:?}"
+            );
         }
-        assert!(matches!(to_msgpack(b"\"\xff\"", WalkLimits::default()), Err(JsonError::Syntax(_))));
+        assert!(matches!(
+            to_msgpack(b"\"\xff\"", WalkLimits::default()),
+            Err(JsonError::Syntax(_))
+        ));
     }
 
     #[test]
@@ -269,12 +290,25 @@ mod tests {
         let deepest = convert(&nested(128)).expect("128 levels");
         assert_eq!(print(&deepest, false).expect("prints"), nested(128));
         let refused = convert(&nested(100_000)).expect_err("too deep").to_string();
-        assert_eq!(refused, format!("nested deeper than 128 at ${}", "[0]".repeat(128)));
-        let refused = print(&[[0x91; 129].as_slice(), &[0xc0]].concat(), false).expect_err("too deep");
-        assert_eq!(refused.to_string(), format!("nested deeper than 128 at ${}", "[0]".repeat(128)));
+        assert_eq!(
+            refused,
+            format!("nested deeper than 128 at ${}", "[0]".repeat(128))
+        );
+        let refused =
+            print(&[[0x91; 129].as_slice(), &[0xc0]].concat(), false).expect_err("too deep");
+        assert_eq!(
+            refused.to_string(),
+            format!("nested deeper than 128 at ${}", "[0]".repeat(128))
+        );
 
-        let limits = |out_bytes_max| WalkLimits { out_bytes_max, ..WalkLimits::default() };
-        assert_eq!(to_msgpack(b"[1]", limits(6)).map(|out| out.len()).ok(), Some(6));
+        let limits = |out_bytes_max| WalkLimits {
+            out_bytes_max,
+            ..WalkLimits::default()
+        };
+        assert_eq!(
+            to_msgpack(b"[1]", limits(6)).map(|out| out.len()).ok(),
+            Some(6)
+        );
         let refused = to_msgpack(b"[1]", limits(5)).expect_err("too large");
         assert_eq!(refused.to_string(), "result longer than 5 bytes");
     }
@@ -282,15 +316,36 @@ mod tests {
     #[test]
     fn bytes_without_a_json_form_are_refused_with_their_path() {
         let check = |bytes: &[u8], expected: &str| {
-            assert_eq!(print(bytes, false).expect_err(expected).to_string(), expected);
+            assert_eq!(
+                print(bytes, false).expect_err(expected).to_string(),
+                expected
+            );
         };
         check(&[0x91, 0xc4, 1, 7], "binary at $[0] has no JSON form");
-        check(&[0x81, 0xa1, b'a', 0xd4, 1, 7], "an extension at $.a has no JSON form");
-        check(&[0x81, 0x05, 0x01], "a map key that is not a string at $[key:5] has no JSON form");
-        check(&[0x81, 0x90, 0x01], "a map key that is not a string at $[key:0x90] has no JSON form");
-        check(&[0xcb, 0x7f, 0xf8, 0, 0, 0, 0, 0, 0], "a float that is not finite at $ has no JSON form");
-        check(&[0x91, 0xca, 0xff, 0x80, 0, 0], "a float that is not finite at $[0] has no JSON form");
-        check(&[0x82, 0xa1, b'a', 1, 0xa1, b'a', 2], "key at $.a occurs twice");
+        check(
+            &[0x81, 0xa1, b'a', 0xd4, 1, 7],
+            "an extension at $.a has no JSON form",
+        );
+        check(
+            &[0x81, 0x05, 0x01],
+            "a map key that is not a string at $[key:5] has no JSON form",
+        );
+        check(
+            &[0x81, 0x90, 0x01],
+            "a map key that is not a string at $[key:0x90] has no JSON form",
+        );
+        check(
+            &[0xcb, 0x7f, 0xf8, 0, 0, 0, 0, 0, 0],
+            "a float that is not finite at $ has no JSON form",
+        );
+        check(
+            &[0x91, 0xca, 0xff, 0x80, 0, 0],
+            "a float that is not finite at $[0] has no JSON form",
+        );
+        check(
+            &[0x82, 0xa1, b'a', 1, 0xa1, b'a', 2],
+            "key at $.a occurs twice",
+        );
         check(&[0x92, 1, 0xa1, 0xff], "string is not UTF-8 at byte 2");
         check(&[0x92, 1], "truncated MessagePack at byte 2");
         check(&[0xc1], "reserved MessagePack marker 0xc1 at byte 0");
@@ -300,7 +355,10 @@ mod tests {
     #[test]
     fn a_32_bit_float_prints_as_its_value() {
         let single = [&[0xca][..], &0.1_f32.to_be_bytes()].concat();
-        assert_eq!(print(&single, false).expect("prints"), "0.10000000149011612");
+        assert_eq!(
+            print(&single, false).expect("prints"),
+            "0.10000000149011612"
+        );
     }
 
     fn json() -> impl Strategy<Value = Value> {
@@ -309,7 +367,9 @@ mod tests {
             any::<bool>().prop_map(Value::from),
             any::<u64>().prop_map(Value::from),
             any::<i64>().prop_map(Value::from),
-            any::<f64>().prop_filter("JSON has no others", |f| f.is_finite()).prop_map(Value::from),
+            any::<f64>()
+                .prop_filter("JSON has no others", |f| f.is_finite())
+                .prop_map(Value::from),
             any::<String>().prop_map(Value::from),
         ];
         leaf.prop_recursive(6, 64, 8, |value| {

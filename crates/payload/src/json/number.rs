@@ -23,7 +23,8 @@ pub fn append(text: &str, out: &mut Vec<u8>) -> bool {
     let Ok(value) = text.parse::<f64>() else {
         return false;
     };
-    let survives = value.is_finite() && Decimal::of(text) == Decimal::of(shortest(value, &mut zmij::Buffer::new()));
+    let survives = value.is_finite()
+        && Decimal::of(text) == Decimal::of(shortest(value, &mut zmij::Buffer::new()));
     if survives {
         write::f64(out, value);
     }
@@ -62,7 +63,11 @@ impl Decimal {
         let digits: Vec<u8> = whole.bytes().chain(fraction.bytes()).collect();
         let Some(first) = digits.iter().position(|d| *d != b'0') else {
             // The exponent of zero is irrelevant; only the sign matters.
-            return Some(Self { is_negative, digits: Vec::new(), exponent: 0 });
+            return Some(Self {
+                is_negative,
+                digits: Vec::new(),
+                exponent: 0,
+            });
         };
         let last = digits.iter().rposition(|d| *d != b'0').unwrap_or(first);
         let shift = i64::try_from(whole.len()).ok()? - i64::try_from(first).ok()?;
@@ -137,7 +142,10 @@ mod tests {
         check("100000000000000000000", Some(Token::F64(1e20)));
         // Halfway between ....2 and ....3, which are the same float and equally near: the even one is the shortest
         // text.
-        check("606072328954555.2", Some(Token::F64(606_072_328_954_555.0 + 0.25)));
+        check(
+            "606072328954555.2",
+            Some(Token::F64(606_072_328_954_555.0 + 0.25)),
+        );
         check("5e-324", Some(Token::F64(5e-324)));
         check("1.7976931348623157e308", Some(Token::F64(f64::MAX)));
     }

@@ -35,7 +35,9 @@ pub fn to_msgpack(json: &[u8], limits: WalkLimits) -> Result<Vec<u8>, JsonError>
             event => build.event(event)?,
         }
         if build.out.len() > limits.out_bytes_max {
-            return Err(JsonError::OutTooLarge { out_bytes_max: limits.out_bytes_max });
+            return Err(JsonError::OutTooLarge {
+                out_bytes_max: limits.out_bytes_max,
+            });
         }
     }
 }
@@ -72,8 +74,9 @@ impl Build {
             _ => {}
         }
         if let Some(open) = self.open.last_mut() {
-            open.count =
-                open.count.checked_add(1).ok_or(JsonError::OutTooLarge { out_bytes_max: self.limits.out_bytes_max })?;
+            open.count = open.count.checked_add(1).ok_or(JsonError::OutTooLarge {
+                out_bytes_max: self.limits.out_bytes_max,
+            })?;
         }
         match event {
             JsonEvent::StartArray => self.open(ARRAY32)?,
@@ -86,14 +89,20 @@ impl Build {
             }
             JsonEvent::Boolean(value) => write::bool(&mut self.out, value),
             JsonEvent::Null => write::nil(&mut self.out),
-            JsonEvent::ObjectKey(_) | JsonEvent::EndArray | JsonEvent::EndObject | JsonEvent::Eof => {}
+            JsonEvent::ObjectKey(_)
+            | JsonEvent::EndArray
+            | JsonEvent::EndObject
+            | JsonEvent::Eof => {}
         }
         Ok(())
     }
 
     fn open(&mut self, marker: u8) -> Result<(), JsonError> {
         if self.open.len() >= self.limits.depth_max {
-            return Err(JsonError::TooDeep { path: self.path(), depth_max: self.limits.depth_max });
+            return Err(JsonError::TooDeep {
+                path: self.path(),
+                depth_max: self.limits.depth_max,
+            });
         }
         self.open.push(OpenContainer {
             header_at: self.out.len(),
@@ -130,11 +139,18 @@ impl Build {
     #[cold]
     fn path(&self) -> String {
         let mut path = String::from("$");
-        let keys_after = self.open.iter().skip(1).map(|open| open.keys_before).chain([self.keys.len()]);
+        let keys_after = self
+            .open
+            .iter()
+            .skip(1)
+            .map(|open| open.keys_before)
+            .chain([self.keys.len()]);
         for (open, keys_after) in self.open.iter().zip(keys_after) {
             if open.is_object {
                 // The last key of this object precedes the first key of the next object.
-                let key = keys_after.checked_sub(1).and_then(|last| self.keys.get(last));
+                let key = keys_after
+                    .checked_sub(1)
+                    .and_then(|last| self.keys.get(last));
                 self.push_name(&mut path, key.cloned().unwrap_or_default());
             } else {
                 // Writing to a String cannot fail.

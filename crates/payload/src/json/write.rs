@@ -24,7 +24,12 @@ use crate::{Path, WalkLimits};
 /// # Errors
 /// [`JsonError`] if the bytes are not one MessagePack document, contain a value without a JSON form, or the writer
 /// fails.
-pub fn from_msgpack(bytes: &[u8], writer: impl Write, pretty: bool, limits: WalkLimits) -> Result<(), JsonError> {
+pub fn from_msgpack(
+    bytes: &[u8],
+    writer: impl Write,
+    pretty: bool,
+    limits: WalkLimits,
+) -> Result<(), JsonError> {
     let mut print = JsonWriter {
         reader: TokenReader::new(bytes),
         input: bytes,
@@ -38,7 +43,9 @@ pub fn from_msgpack(bytes: &[u8], writer: impl Write, pretty: bool, limits: Walk
     print.value()?;
     while print.next()? {}
     if !print.reader.is_at_end() {
-        return Err(JsonError::Trailing { at: print.reader.position() });
+        return Err(JsonError::Trailing {
+            at: print.reader.position(),
+        });
     }
     print.writer.flush()?;
     Ok(())
@@ -93,7 +100,8 @@ impl<'a, W: Write> JsonWriter<'a, W> {
         self.string(key, key_start)?;
         let end = self.reader.position();
         self.keys.push(end - key.len()..end);
-        self.writer.write_all(if self.pretty { b": " } else { b":" })?;
+        self.writer
+            .write_all(if self.pretty { b": " } else { b":" })?;
         Ok(())
     }
 
@@ -115,10 +123,14 @@ impl<'a, W: Write> JsonWriter<'a, W> {
 
     fn begin(&mut self, token: Token<'_>, start: usize) -> Result<(), JsonError> {
         if self.frames.len() >= self.limits.depth_max {
-            return Err(JsonError::TooDeep { path: self.path(), depth_max: self.limits.depth_max });
+            return Err(JsonError::TooDeep {
+                path: self.path(),
+                depth_max: self.limits.depth_max,
+            });
         }
         let frame = Frame::new(token, start, NOTHING, false);
-        self.writer.write_all(if frame.is_map { b"{" } else { b"[" })?;
+        self.writer
+            .write_all(if frame.is_map { b"{" } else { b"[" })?;
         self.frames.push(frame);
         self.keys_before.push(self.keys.len());
         Ok(())
@@ -138,7 +150,8 @@ impl<'a, W: Write> JsonWriter<'a, W> {
         if frame.len > 0 {
             self.line_break(self.frames.len())?;
         }
-        self.writer.write_all(if frame.is_map { b"}" } else { b"]" })?;
+        self.writer
+            .write_all(if frame.is_map { b"}" } else { b"]" })?;
         Ok(())
     }
 
@@ -147,14 +160,19 @@ impl<'a, W: Write> JsonWriter<'a, W> {
             return Err(self.not_json("a float that is not finite"));
         }
         let mut buffer = zmij::Buffer::new();
-        self.writer.write_all(shortest(value, &mut buffer).as_bytes())?;
+        self.writer
+            .write_all(shortest(value, &mut buffer).as_bytes())?;
         Ok(())
     }
 
     fn string(&mut self, bytes: &[u8], at: usize) -> Result<(), JsonError> {
-        let text = std::str::from_utf8(bytes).map_err(|_| JsonError::Malformed { at, source: Malformed::NotUtf8 })?;
+        let text = std::str::from_utf8(bytes).map_err(|_| JsonError::Malformed {
+            at,
+            source: Malformed::NotUtf8,
+        })?;
         // A new serializer for each string, because only its quoting is needed; an empty serializer allocates nothing.
-        LowLevelJsonSerializer::new().serialize_event(JsonEvent::String(text.into()), &mut self.writer)?;
+        LowLevelJsonSerializer::new()
+            .serialize_event(JsonEvent::String(text.into()), &mut self.writer)?;
         Ok(())
     }
 
@@ -167,17 +185,25 @@ impl<'a, W: Write> JsonWriter<'a, W> {
 
     fn token(&mut self) -> Result<Token<'a>, JsonError> {
         let at = self.reader.position();
-        self.reader.token().map_err(|source| JsonError::Malformed { at, source })
+        self.reader
+            .token()
+            .map_err(|source| JsonError::Malformed { at, source })
     }
 
     #[cold]
     fn not_json(&self, what: &'static str) -> JsonError {
-        JsonError::NotJson { path: self.path(), what }
+        JsonError::NotJson {
+            path: self.path(),
+            what,
+        }
     }
 
     #[cold]
     fn path(&self) -> String {
-        let path = Path { frames: &self.frames, input: self.input };
+        let path = Path {
+            frames: &self.frames,
+            input: self.input,
+        };
         path.to_string()
     }
 }

@@ -117,7 +117,10 @@ impl Selection {
         Self::of(paths, STEPS_MAX)
     }
 
-    fn of<'p>(paths: impl IntoIterator<Item = &'p str>, steps_max: u32) -> Result<Self, SelectError> {
+    fn of<'p>(
+        paths: impl IntoIterator<Item = &'p str>,
+        steps_max: u32,
+    ) -> Result<Self, SelectError> {
         let mut selection = Self::starting_with(NOTHING);
         let mut bits_used = 0;
         for path in paths {
@@ -134,7 +137,10 @@ impl Selection {
         self.indexes.sort_unstable();
         self.indexes.dedup_by(merge_same);
         self.named = self.names.iter().fold(0, |all, (_, states)| all | states);
-        self.name_lengths = self.names.iter().fold(0, |all, (key, _)| all | length_bit(key));
+        self.name_lengths = self
+            .names
+            .iter()
+            .fold(0, |all, (key, _)| all | length_bit(key));
         self.indexed = self.indexes.iter().fold(0, |all, (_, states)| all | states);
     }
 
@@ -150,8 +156,16 @@ impl Selection {
             indexes.extend(name.parse().ok().map(|index: u32| (index, *states)));
             names.push((name.into_bytes().into(), *states));
         }
-        names.extend(self.indexes.iter().map(|(index, states)| (index.to_string().into_bytes().into(), *states)));
-        let mut formed = Self { names, indexes, ..Self::starting_with(self.start) };
+        names.extend(
+            self.indexes
+                .iter()
+                .map(|(index, states)| (index.to_string().into_bytes().into(), *states)),
+        );
+        let mut formed = Self {
+            names,
+            indexes,
+            ..Self::starting_with(self.start)
+        };
         formed.accept = self.accept;
         formed.descend = self.descend;
         formed.wild = self.wild;
@@ -169,14 +183,20 @@ impl Selection {
             left &= left - 1;
             let mut ways = vec![Vec::new()];
             while state & (self.accept | EVERYTHING) == 0 {
-                let named = self.names.iter().filter(|(_, states)| state & states != NOTHING);
-                let names: Vec<&str> = named.filter_map(|(name, _)| std::str::from_utf8(name).ok()).collect();
+                let named = self
+                    .names
+                    .iter()
+                    .filter(|(_, states)| state & states != NOTHING);
+                let names: Vec<&str> = named
+                    .filter_map(|(name, _)| std::str::from_utf8(name).ok())
+                    .collect();
                 let has_others = state & (self.wild | self.indexed) != NOTHING;
                 if ways.len() * (names.len() + usize::from(has_others)) + paths.len() > max {
                     return None;
                 }
-                let longer =
-                    ways.iter().flat_map(|way: &Vec<&str>| names.iter().map(|name| [&way[..], &[*name]].concat()));
+                let longer = ways.iter().flat_map(|way: &Vec<&str>| {
+                    names.iter().map(|name| [&way[..], &[*name]].concat())
+                });
                 let longer: Vec<_> = longer.collect();
                 ways.truncate(if has_others { ways.len() } else { 0 });
                 ways.extend(longer);
@@ -202,7 +222,10 @@ impl Selection {
     #[inline]
     pub fn at(&self, object: Position, key: &[u8]) -> Position {
         // Most keys of a document have the length of no name, which spares the search.
-        if self.name_lengths & length_bit(key) == 0 && self.ranks.is_none() && object.0 & EVERYTHING == 0 {
+        if self.name_lengths & length_bit(key) == 0
+            && self.ranks.is_none()
+            && object.0 & EVERYTHING == 0
+        {
             return Position(self.moved(object.0, self.wild));
         }
         Position(self.at_key(object.0, key))
@@ -210,7 +233,10 @@ impl Selection {
 
     /// Names that a path has next at an object. A wildcard and a descent go on beneath any key, and have none.
     pub fn names_at(&self, object: Position) -> impl Iterator<Item = &[u8]> {
-        self.names.iter().filter(move |(_, states)| object.0 & states != NOTHING).map(|(name, _)| name.as_ref())
+        self.names
+            .iter()
+            .filter(move |(_, states)| object.0 & states != NOTHING)
+            .map(|(name, _)| name.as_ref())
     }
 
     /// Returns the position of an array's element.
@@ -247,7 +273,10 @@ impl Selection {
             .ok()
             .and_then(|len| first.checked_add(len))
             .filter(|last| *last < steps_max)
-            .ok_or_else(|| SelectError::TooManySteps { path: path.to_owned(), steps_max })?;
+            .ok_or_else(|| SelectError::TooManySteps {
+                path: path.to_owned(),
+                steps_max,
+            })?;
         *bits_used = last + 1;
         self.start |= 1 << first;
         self.accept |= 1 << last;
@@ -259,7 +288,9 @@ impl Selection {
             for selector in segment.selectors {
                 match selector {
                     parse::Selector::Wild => self.wild |= state,
-                    parse::Selector::Name(name) => self.names.push((name.into_bytes().into(), state)),
+                    parse::Selector::Name(name) => {
+                        self.names.push((name.into_bytes().into(), state))
+                    }
                     parse::Selector::Index(index) => self.indexes.push((index, state)),
                 }
             }
@@ -271,7 +302,11 @@ impl Selection {
     /// were met, and `within` those of values whose own values were not looked at one by one, because these were
     /// selected as a whole.
     pub(crate) fn unmatched(&self, met: States, within: States) -> Vec<u32> {
-        let (mut unmatched, mut left, mut first) = (Vec::new(), if self.is_ranked() { 0 } else { self.accept }, 0);
+        let (mut unmatched, mut left, mut first) = (
+            Vec::new(),
+            if self.is_ranked() { 0 } else { self.accept },
+            0,
+        );
         for position in 0.. {
             if left == NOTHING {
                 break;
@@ -324,7 +359,9 @@ impl Selection {
             matched |= lookup(&self.names, |other| other.as_ref().cmp(key));
         }
         let moved = self.moved(states, matched);
-        self.ranks.as_ref().map_or(moved, |ranks| ranks.at_key(moved, key))
+        self.ranks
+            .as_ref()
+            .map_or(moved, |ranks| ranks.at_key(moved, key))
     }
 
     /// Returns the states of a map's value under a key that is not a string.
@@ -355,7 +392,11 @@ fn merge_same<K: PartialEq>(next: &mut (K, States), kept: &mut (K, States)) -> b
 /// One bit for the length of a key; all long keys share one.
 #[inline]
 const fn length_bit(key: &[u8]) -> u64 {
-    if key.len() < 63 { 1 << key.len() } else { 1 << 63 }
+    if key.len() < 63 {
+        1 << key.len()
+    } else {
+        1 << 63
+    }
 }
 
 #[inline]
@@ -383,7 +424,11 @@ mod tests {
     #[track_caller]
     fn check(paths: &[&str], containers: Containers, expected: &[&str]) {
         let selection = Selection::parse(paths.iter().copied()).expect("paths parse");
-        assert_eq!(fields(selection, containers, &doc(DOC)), expected, "{paths:?} {containers:?}");
+        assert_eq!(
+            fields(selection, containers, &doc(DOC)),
+            expected,
+            "{paths:?} {containers:?}"
+        );
     }
 
     /// Checks paths that select only leaves, where both modes agree.
@@ -439,26 +484,49 @@ mod tests {
     #[test]
     fn paths_of_one_selection_are_a_union() {
         check_both(&["$.b", "$.a.b", "$.b"], &["$.a.b", "$.b"]);
-        check_both(&["$.a.b", "$.list[2]", "$.nowhere"], &["$.a.b", "$.list[2]"]);
+        check_both(
+            &["$.a.b", "$.list[2]", "$.nowhere"],
+            &["$.a.b", "$.list[2]"],
+        );
         // Adjacent paths in the bit set: a complete path must not shift into the next one.
         check_both(&["$.a.z", "$.*.z", "$.b.b"], &[]);
     }
 
     #[test]
     fn a_path_that_fits_nothing_selects_nothing() {
-        for path in ["$.nowhere", "$.a[0]", "$.a['0']", "$.list.pan", "$.list['0']", "$.b.b", "$.a.n", "$.A"] {
+        for path in [
+            "$.nowhere",
+            "$.a[0]",
+            "$.a['0']",
+            "$.list.pan",
+            "$.list['0']",
+            "$.b.b",
+            "$.a.n",
+            "$.A",
+        ] {
             check_both(&[path], &[]);
         }
     }
 
     #[test]
     fn paths_that_match_nothing_are_known() {
-        let (longest, many): (String, Vec<&str>) = ("$".to_owned() + &".a".repeat(126), vec!["$.a"; 63]);
+        let (longest, many): (String, Vec<&str>) =
+            ("$".to_owned() + &".a".repeat(126), vec!["$.a"; 63]);
         for (paths, expected) in [
             (&["$.a", "$.b", "$.list[0].pan"][..], &[][..]),
             // A null value matches a path, although it is not a field.
             (&["$.a.n", "$.a.c[2]"], &[]),
-            (&["$.nowhere", "$.b", "$.a.z", "$..x.pan", "$..nowhere", "$.list[9]"], &[0, 2, 4, 5]),
+            (
+                &[
+                    "$.nowhere",
+                    "$.b",
+                    "$.a.z",
+                    "$..x.pan",
+                    "$..nowhere",
+                    "$.list[9]",
+                ],
+                &[0, 2, 4, 5],
+            ),
             (&["$.b.b", "$.A", "$.user.sn"], &[0, 1, 2]),
             // Values inside a container that is selected as a whole are not examined, so their paths do not count as
             // unmatched.
@@ -470,7 +538,11 @@ mod tests {
         ] {
             for containers in [Containers::Whole, Containers::Descend] {
                 let selection = Selection::parse(paths.iter().copied()).expect("paths parse");
-                assert_eq!(unmatched(selection, containers, &doc(DOC)), expected, "{paths:?} {containers:?}");
+                assert_eq!(
+                    unmatched(selection, containers, &doc(DOC)),
+                    expected,
+                    "{paths:?} {containers:?}"
+                );
             }
         }
         assert!(unmatched(Selection::everything(), Containers::Whole, &doc(DOC)).is_empty());
@@ -480,23 +552,53 @@ mod tests {
     fn a_selected_container_is_one_field_or_all_its_leaves() {
         check(&["$"], Containers::Whole, &["$"]);
         check(&["$.a"], Containers::Whole, &["$.a"]);
-        check(&["$.a"], Containers::Descend, &["$.a.b", "$.a.c[0]", "$.a.c[1].b"]);
+        check(
+            &["$.a"],
+            Containers::Descend,
+            &["$.a.b", "$.a.c[0]", "$.a.c[1].b"],
+        );
         check(&["$.a", "$.a.b", "$..c"], Containers::Whole, &["$.a"]);
-        check(&["$..pan"], Containers::Whole, &["$.list[0].pan", "$.list[0].x.pan", "$.list[1].pan"]);
+        check(
+            &["$..pan"],
+            Containers::Whole,
+            &["$.list[0].pan", "$.list[0].x.pan", "$.list[1].pan"],
+        );
         check(
             &["$..pan"],
             Containers::Descend,
-            &["$.list[0].pan", "$.list[0].x.pan", "$.list[1].pan[0]", "$.list[1].pan[1]"],
+            &[
+                "$.list[0].pan",
+                "$.list[0].x.pan",
+                "$.list[1].pan[0]",
+                "$.list[1].pan[1]",
+            ],
         );
-        check(&["$.*"], Containers::Whole, &["$.a", "$.b", "$.list", "$['weird key']", "$['']"]);
-        check(&["$.list[*]"], Containers::Whole, &["$.list[0]", "$.list[1]", "$.list[2]"]);
+        check(
+            &["$.*"],
+            Containers::Whole,
+            &["$.a", "$.b", "$.list", "$['weird key']", "$['']"],
+        );
+        check(
+            &["$.list[*]"],
+            Containers::Whole,
+            &["$.list[0]", "$.list[1]", "$.list[2]"],
+        );
     }
 
     #[test]
     fn a_scalar_root_is_selected_by_the_root_path_only() {
-        for (path, expected) in [("$", vec!["$"]), ("$.a", vec![]), ("$..*", vec![]), ("$[0]", vec![])] {
+        for (path, expected) in [
+            ("$", vec!["$"]),
+            ("$.a", vec![]),
+            ("$..*", vec![]),
+            ("$[0]", vec![]),
+        ] {
             let selection = Selection::parse([path]).expect("path parses");
-            assert_eq!(fields(selection, Containers::Whole, &doc("7")), expected, "{path}");
+            assert_eq!(
+                fields(selection, Containers::Whole, &doc("7")),
+                expected,
+                "{path}"
+            );
         }
     }
 
@@ -509,12 +611,26 @@ mod tests {
             &[0xc4, 1, b'a', 0xa1, b'e', 0xa1, b'a', 0xa1, b'f'],
         ]
         .concat();
-        let all = ["$[key:1]", "$[key:-1]", "$[key:nil]", "$[key:0x9200a16b].x", "$[key:0xc40161]", "$.a"];
+        let all = [
+            "$[key:1]",
+            "$[key:-1]",
+            "$[key:nil]",
+            "$[key:0x9200a16b].x",
+            "$[key:0xc40161]",
+            "$.a",
+        ];
         let check = |path: &str, expected: &[&str]| {
             let selection = Selection::parse([path]).expect("path parses");
-            assert_eq!(fields(selection, Containers::Descend, &input), expected, "{path}");
+            assert_eq!(
+                fields(selection, Containers::Descend, &input),
+                expected,
+                "{path}"
+            );
         };
-        assert_eq!(fields(Selection::everything(), Containers::Whole, &input), all);
+        assert_eq!(
+            fields(Selection::everything(), Containers::Whole, &input),
+            all
+        );
         check("$.*", &all);
         check("$.a", &["$.a"]);
         check("$[1]", &[]);
@@ -528,13 +644,20 @@ mod tests {
     fn all_steps_fit_or_are_refused() {
         // 63 paths of one segment take 126 steps; the 127th is `$`.
         let names: Vec<String> = (0..63).map(|i| format!("$.k{i}")).collect();
-        let with = |extra: &'static str| Selection::parse(names.iter().map(String::as_str).chain([extra]));
+        let with =
+            |extra: &'static str| Selection::parse(names.iter().map(String::as_str).chain([extra]));
         assert!(with("$").is_ok());
         let refused = with("$.a").expect_err("128 steps");
-        assert_eq!(refused.to_string(), "select paths have more than 127 steps in all, from `$.a` on");
+        assert_eq!(
+            refused.to_string(),
+            "select paths have more than 127 steps in all, from `$.a` on"
+        );
         let input = doc(r#"{"k0": 1, "k62": 2, "k63": 3}"#);
         let selection = Selection::parse(names.iter().map(String::as_str)).expect("126 steps");
-        assert_eq!(fields(selection, Containers::Whole, &input), ["$.k0", "$.k62"]);
+        assert_eq!(
+            fields(selection, Containers::Whole, &input),
+            ["$.k0", "$.k62"]
+        );
 
         let long = format!("${}", ".a".repeat(126));
         assert!(Selection::parse([long.as_str()]).is_ok());
@@ -561,14 +684,33 @@ mod tests {
             Selection::ranked(entries()).expect("entries parse"),
             Selection::everything(),
         ];
-        let keys = ["", "a", "b", "bb", "cc", "dd", "abc", "four", long.as_str(), other_long.as_str()];
+        let keys = [
+            "",
+            "a",
+            "b",
+            "bb",
+            "cc",
+            "dd",
+            "abc",
+            "four",
+            long.as_str(),
+            other_long.as_str(),
+        ];
         for selection in &selections {
             for first in keys {
                 let position = selection.at(selection.root(), first.as_bytes());
-                assert_eq!(position.0, selection.at_key(selection.start(), first.as_bytes()), "{first}");
+                assert_eq!(
+                    position.0,
+                    selection.at_key(selection.start(), first.as_bytes()),
+                    "{first}"
+                );
                 for second in keys {
                     let expected = selection.at_key(position.0, second.as_bytes());
-                    assert_eq!(selection.at(position, second.as_bytes()).0, expected, "{first} {second}");
+                    assert_eq!(
+                        selection.at(position, second.as_bytes()).0,
+                        expected,
+                        "{first} {second}"
+                    );
                 }
             }
         }
@@ -577,7 +719,8 @@ mod tests {
     #[test]
     fn forms_of_names_are_compared() {
         let selection =
-            Selection::parse(["$.Card.NUMBER", "$..Ssn", "$.items[2].x", "$.list['1']"]).expect("paths parse");
+            Selection::parse(["$.Card.NUMBER", "$..Ssn", "$.items[2].x", "$.list['1']"])
+                .expect("paths parse");
         let formed = selection.in_form(str::to_lowercase);
         for (path, is_selected) in [
             (&["card", "number"][..], true),
@@ -612,7 +755,13 @@ mod tests {
         ] {
             let selection = Selection::parse(paths.iter().copied()).expect("paths parse");
             let found = selection.name_paths(4);
-            let found = found.map(|paths| paths.iter().map(|path| path.join(".")).collect::<Vec<_>>().join(" "));
+            let found = found.map(|paths| {
+                paths
+                    .iter()
+                    .map(|path| path.join("."))
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            });
             assert_eq!(found.as_deref(), expected, "{paths:?}");
         }
     }

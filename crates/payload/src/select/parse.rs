@@ -55,13 +55,20 @@ impl Cursor<'_> {
             self.at += 1;
         }
         let selectors = if self.eat('.') {
-            if descends && self.eat('[') { self.bracket()? } else { vec![self.dotted()?] }
+            if descends && self.eat('[') {
+                self.bracket()?
+            } else {
+                vec![self.dotted()?]
+            }
         } else if self.eat('[') {
             self.bracket()?
         } else {
             return Err(self.expected(AFTER_SEGMENT));
         };
-        Ok(Segment { descends, selectors })
+        Ok(Segment {
+            descends,
+            selectors,
+        })
     }
 
     /// Parses the part after a dot: `*` or a bare name.
@@ -110,7 +117,9 @@ impl Cursor<'_> {
 
     fn index(&mut self) -> Result<u32, SelectError> {
         let rest = self.rest();
-        let len = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let len = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
         let digits = &rest[..len];
         if digits.len() > 1 && digits.starts_with('0') {
             return Err(self.expected("an index without leading zeros"));
@@ -159,7 +168,9 @@ impl Cursor<'_> {
             }
             _ => {
                 self.at = start;
-                return Err(self.expected("an escape: \\b \\f \\n \\r \\t \\/ \\\\ \\uXXXX or the quote"));
+                return Err(
+                    self.expected("an escape: \\b \\f \\n \\r \\t \\/ \\\\ \\uXXXX or the quote")
+                );
             }
         };
         self.at += 1;
@@ -183,7 +194,10 @@ impl Cursor<'_> {
     }
 
     fn hex_unit(&mut self) -> Result<u16, SelectError> {
-        let digits = self.rest().get(..4).filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
+        let digits = self
+            .rest()
+            .get(..4)
+            .filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
         let unit = digits.and_then(|d| u16::from_str_radix(d, 16).ok());
         let unit = unit.ok_or_else(|| self.expected("four hexadecimal digits"))?;
         self.at += 4;
@@ -208,7 +222,11 @@ impl Cursor<'_> {
     }
 
     fn expected(&self, expected: &'static str) -> SelectError {
-        SelectError::Syntax { path: self.path.to_owned(), at: self.at, expected }
+        SelectError::Syntax {
+            path: self.path.to_owned(),
+            at: self.at,
+            expected,
+        }
     }
 }
 
@@ -227,7 +245,10 @@ mod tests {
 
     fn check(path: &str, expected: &[(bool, &[Selector])]) {
         let found = segments(path).expect(path);
-        let found: Vec<_> = found.iter().map(|s| (s.descends, s.selectors.as_slice())).collect();
+        let found: Vec<_> = found
+            .iter()
+            .map(|s| (s.descends, s.selectors.as_slice()))
+            .collect();
         assert_eq!(found, expected, "{path}");
     }
 
@@ -240,25 +261,53 @@ mod tests {
         check("$", &[]);
         check("$.a._b1", &[(false, &[name("a")]), (false, &[name("_b1")])]);
         check("$.größe", &[(false, &[name("größe")])]);
-        check("$.*[*]", &[(false, &[Selector::Wild]), (false, &[Selector::Wild])]);
-        check("$[0][4294967295]", &[(false, &[Selector::Index(0)]), (false, &[Selector::Index(u32::MAX)])]);
+        check(
+            "$.*[*]",
+            &[(false, &[Selector::Wild]), (false, &[Selector::Wild])],
+        );
+        check(
+            "$[0][4294967295]",
+            &[
+                (false, &[Selector::Index(0)]),
+                (false, &[Selector::Index(u32::MAX)]),
+            ],
+        );
         check("$..a", &[(true, &[name("a")])]);
         check("$..*", &[(true, &[Selector::Wild])]);
         check("$..[3]", &[(true, &[Selector::Index(3)])]);
         check("$..['a b']", &[(true, &[name("a b")])]);
-        check("$[ 'a' ,\t\"b\", 2, * ]", &[(false, &[name("a"), name("b"), Selector::Index(2), Selector::Wild])]);
+        check(
+            "$[ 'a' ,\t\"b\", 2, * ]",
+            &[(
+                false,
+                &[name("a"), name("b"), Selector::Index(2), Selector::Wild],
+            )],
+        );
         check("$['']", &[(false, &[name("")])]);
         check("$['a.b[0]']", &[(false, &[name("a.b[0]")])]);
-        check(r#"$['it\'s']["say \"x\""]"#, &[(false, &[name("it's")]), (false, &[name("say \"x\"")])]);
-        check(r#"$['"']["'"]"#, &[(false, &[name("\"")]), (false, &[name("'")])]);
-        check(r"$['\b\f\n\r\t\/\\']", &[(false, &[name("\u{8}\u{c}\n\r\t/\\")])]);
+        check(
+            r#"$['it\'s']["say \"x\""]"#,
+            &[(false, &[name("it's")]), (false, &[name("say \"x\"")])],
+        );
+        check(
+            r#"$['"']["'"]"#,
+            &[(false, &[name("\"")]), (false, &[name("'")])],
+        );
+        check(
+            r"$['\b\f\n\r\t\/\\']",
+            &[(false, &[name("\u{8}\u{c}\n\r\t/\\")])],
+        );
         check(r"$['\u00e4\uD83D\uDE00']", &[(false, &[name("ä😀")])]);
     }
 
     #[track_caller]
     fn refused(path: &str, byte: usize, needle: &str) {
         match segments(path) {
-            Err(SelectError::Syntax { path: named, at, expected }) => {
+            Err(SelectError::Syntax {
+                path: named,
+                at,
+                expected,
+            }) => {
                 assert_eq!(named, path);
                 assert_eq!(at, byte, "{path}: {expected}");
                 assert!(expected.contains(needle), "{path}: {expected}");

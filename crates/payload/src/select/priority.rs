@@ -41,19 +41,32 @@ impl Selection {
     ///
     /// # Errors
     /// As [`Selection::parse`]. Paths have at most 110 steps in total. Paths and keys together are limited to 65,535.
-    pub fn ranked<'p>(ranked: impl IntoIterator<Item = PrioritizedEntry<'p>>) -> Result<Self, SelectError> {
-        let (mut texts, mut ranks) = (Vec::new(), Ranks { paths: Vec::new(), keys: Vec::new() });
+    pub fn ranked<'p>(
+        ranked: impl IntoIterator<Item = PrioritizedEntry<'p>>,
+    ) -> Result<Self, SelectError> {
+        let (mut texts, mut ranks) = (
+            Vec::new(),
+            Ranks {
+                paths: Vec::new(),
+                keys: Vec::new(),
+            },
+        );
         for (rank, ranked) in ranked.into_iter().enumerate() {
             let (PrioritizedEntry::Path(text) | PrioritizedEntry::Key(text)) = ranked;
             if rank >= RANKS_MAX {
-                return Err(SelectError::TooManySteps { path: text.to_owned(), steps_max: RANKS_MAX as u32 });
+                return Err(SelectError::TooManySteps {
+                    path: text.to_owned(),
+                    steps_max: RANKS_MAX as u32,
+                });
             }
             match ranked {
                 PrioritizedEntry::Path(path) => {
                     texts.push(path);
                     ranks.paths.push(rank as u32);
                 }
-                PrioritizedEntry::Key(key) => ranks.keys.push((key.as_bytes().into(), rank as States + 1)),
+                PrioritizedEntry::Key(key) => {
+                    ranks.keys.push((key.as_bytes().into(), rank as States + 1))
+                }
             }
         }
         // Of equal keys, the first takes precedence.
@@ -76,7 +89,9 @@ impl Selection {
 
     /// Returns the rank of a leaf with these states; 0 for a selection without ranks.
     pub(crate) fn rank(&self, states: States) -> Option<u32> {
-        self.ranks.as_ref().map_or(Some(0), |ranks| self.lowest(ranks, states))
+        self.ranks
+            .as_ref()
+            .map_or(Some(0), |ranks| self.lowest(ranks, states))
     }
 
     fn lowest(&self, ranks: &Ranks, states: States) -> Option<u32> {
@@ -84,7 +99,11 @@ impl Selection {
         let first = complete & complete.wrapping_neg();
         // Each path has one accepting bit, in path order.
         let before = (self.accept & first.wrapping_sub(1)).count_ones() as usize;
-        let by_path = if complete == 0 { None } else { ranks.paths.get(before).copied() };
+        let by_path = if complete == 0 {
+            None
+        } else {
+            ranks.paths.get(before).copied()
+        };
         let by_key = (((states & KEY_RANK) >> KEY_RANK_AT) as u32).checked_sub(1);
         match (by_path, by_key) {
             (Some(path), Some(key)) => Some(path.min(key)),

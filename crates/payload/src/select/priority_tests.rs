@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use crate::testing::{doc, fields};
 use crate::{
-    Budget, Containers, Field, Outcome, Path, PrioritizedEntry, SelectError, Selection, Transform, Walk, WalkLimits,
+    Budget, Containers, Field, Outcome, Path, PrioritizedEntry, SelectError, Selection, Transform,
+    Walk, WalkLimits,
 };
 
 /// Collects the paths and ranks of all fields.
@@ -27,20 +28,26 @@ impl Transform for Ranks {
 fn ranks(selection: Selection, input: &[u8]) -> Vec<(String, Option<u32>)> {
     let mut ranks = Ranks::default();
     let mut out = Vec::new();
-    Walk::new(Arc::new(selection), Containers::Whole, WalkLimits::default())
-        .advance(input, &mut out, &mut ranks, Budget::UNLIMITED)
-        .expect("walks");
+    Walk::new(
+        Arc::new(selection),
+        Containers::Whole,
+        WalkLimits::default(),
+    )
+    .advance(input, &mut out, &mut ranks, Budget::UNLIMITED)
+    .expect("walks");
     assert_eq!(out, input);
     ranks.0
 }
 
 /// Parses entries: a text that begins with `$` is a path, any other text is a key.
 fn ranked<'p>(texts: impl IntoIterator<Item = &'p str>) -> Result<Selection, SelectError> {
-    Selection::ranked(
-        texts
-            .into_iter()
-            .map(|text| if text.starts_with('$') { PrioritizedEntry::Path(text) } else { PrioritizedEntry::Key(text) }),
-    )
+    Selection::ranked(texts.into_iter().map(|text| {
+        if text.starts_with('$') {
+            PrioritizedEntry::Path(text)
+        } else {
+            PrioritizedEntry::Key(text)
+        }
+    }))
 }
 
 /// The reference: selections of each path alone, with everything beneath.
@@ -48,11 +55,24 @@ fn expected(paths: &[String], input: &[u8]) -> Vec<(String, Option<u32>)> {
     let alone: Vec<Vec<String>> = paths
         .iter()
         .map(|text| {
-            let path = if text.starts_with('$') { text.clone() } else { format!("$..['{text}']") };
-            fields(Selection::parse([path.as_str()]).expect("parses"), Containers::Descend, input)
+            let path = if text.starts_with('$') {
+                text.clone()
+            } else {
+                format!("$..['{text}']")
+            };
+            fields(
+                Selection::parse([path.as_str()]).expect("parses"),
+                Containers::Descend,
+                input,
+            )
         })
         .collect();
-    let rank = |leaf: &String| alone.iter().position(|selected| selected.contains(leaf)).map(|at| at as u32);
+    let rank = |leaf: &String| {
+        alone
+            .iter()
+            .position(|selected| selected.contains(leaf))
+            .map(|at| at as u32)
+    };
     fields(Selection::everything(), Containers::Descend, input)
         .into_iter()
         .map(|leaf| {
@@ -72,7 +92,13 @@ const DOC: &str = r#"{
 #[test]
 fn the_first_path_around_a_leaf_is_its_rank() {
     let all = |paths: &[&str]| ranks(ranked(paths.iter().copied()).expect("parses"), &doc(DOC));
-    let of = |paths: &[&str], leaf: &str| all(paths).into_iter().find(|(path, _)| path == leaf).expect("a leaf").1;
+    let of = |paths: &[&str], leaf: &str| {
+        all(paths)
+            .into_iter()
+            .find(|(path, _)| path == leaf)
+            .expect("a leaf")
+            .1
+    };
     assert_eq!(of(&["$.a", "$.a.b"], "$.a.b"), Some(0));
     assert_eq!(of(&["$.a.b", "$.a"], "$.a.b"), Some(0));
     assert_eq!(of(&["$.a.b", "$.a"], "$.a.c[0]"), Some(1));
@@ -86,7 +112,10 @@ fn the_first_path_around_a_leaf_is_its_rank() {
 
 #[test]
 fn under_other_selections_every_field_has_rank_0() {
-    for selection in [Selection::everything(), Selection::parse(["$.x", "$.a"]).expect("parses")] {
+    for selection in [
+        Selection::everything(),
+        Selection::parse(["$.x", "$.a"]).expect("parses"),
+    ] {
         let ranks = ranks(selection, &doc(DOC));
         assert!(!ranks.is_empty() && ranks.iter().all(|(_, rank)| *rank == Some(0)));
     }
@@ -96,7 +125,11 @@ fn under_other_selections_every_field_has_rank_0() {
 fn a_key_holds_for_what_is_beneath_it_until_one_before_it() {
     let of = |texts: &[&str], leaf: &str| {
         let ranks = ranks(ranked(texts.iter().copied()).expect("parses"), &doc(DOC));
-        ranks.into_iter().find(|(path, _)| path == leaf).expect("a leaf").1
+        ranks
+            .into_iter()
+            .find(|(path, _)| path == leaf)
+            .expect("a leaf")
+            .1
     };
     assert_eq!(of(&["a"], "$.a.c[1].b"), Some(0));
     assert_eq!(of(&["a", "b"], "$.a.c[1].b"), Some(0));
@@ -111,14 +144,26 @@ fn a_key_holds_for_what_is_beneath_it_until_one_before_it() {
 
 #[test]
 fn paths_have_110_steps_and_keys_none() {
-    let names: Vec<String> =
-        (0..55).map(|at| format!("$.k{at}")).chain((0..60_000).map(|at| format!("c{at}"))).collect();
+    let names: Vec<String> = (0..55)
+        .map(|at| format!("$.k{at}"))
+        .chain((0..60_000).map(|at| format!("c{at}")))
+        .collect();
     let all = || names.iter().map(String::as_str);
-    let found = ranks(ranked(all()).expect("110 steps"), &doc(r#"{"k54": 1, "other": 2, "c59999": {"c0": 3}}"#));
-    let expected = [("$.k54", Some(54)), ("$.other", None), ("$.c59999.c0", Some(55))];
+    let found = ranks(
+        ranked(all()).expect("110 steps"),
+        &doc(r#"{"k54": 1, "other": 2, "c59999": {"c0": 3}}"#),
+    );
+    let expected = [
+        ("$.k54", Some(54)),
+        ("$.other", None),
+        ("$.c59999.c0", Some(55)),
+    ];
     assert_eq!(found, expected.map(|(path, rank)| (path.to_owned(), rank)));
     let refused = ranked(all().chain(["$"])).expect_err("111 steps");
-    assert_eq!(refused.to_string(), "select paths have more than 110 steps in all, from `$` on");
+    assert_eq!(
+        refused.to_string(),
+        "select paths have more than 110 steps in all, from `$` on"
+    );
     assert!(ranked(all().chain(std::iter::repeat_n("x", 65_535 - names.len()))).is_ok());
     assert!(ranked(all().chain(std::iter::repeat_n("x", 65_536 - names.len()))).is_err());
 }

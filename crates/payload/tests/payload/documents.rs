@@ -7,9 +7,13 @@ use proptest::prelude::*;
 pub(crate) fn document() -> impl Strategy<Value = Vec<u8>> {
     leaf().prop_recursive(6, 96, 8, |value| {
         prop_oneof![
-            (width(), vec(value.clone(), 0..8)).prop_map(|(width, values)| container(ARRAY, width, &values)),
+            (width(), vec(value.clone(), 0..8))
+                .prop_map(|(width, values)| container(ARRAY, width, &values)),
             (width(), vec((key(value.clone()), value), 0..8)).prop_map(|(width, pairs)| {
-                let pairs: Vec<_> = pairs.into_iter().map(|(key, value)| [key, value].concat()).collect();
+                let pairs: Vec<_> = pairs
+                    .into_iter()
+                    .map(|(key, value)| [key, value].concat())
+                    .collect();
                 container(MAP, width, &pairs)
             }),
         ]
@@ -19,16 +23,22 @@ pub(crate) fn document() -> impl Strategy<Value = Vec<u8>> {
 /// Generates a document with a few changed bytes, or truncated.
 pub(crate) fn broken_document() -> impl Strategy<Value = Vec<u8>> {
     let changes = vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
-    (document(), changes, any::<prop::sample::Index>(), any::<bool>()).prop_map(|(mut bytes, changes, cut, is_cut)| {
-        for (at, byte) in changes {
-            let at = at.index(bytes.len());
-            bytes[at] = byte;
-        }
-        if is_cut {
-            bytes.truncate(cut.index(bytes.len()));
-        }
-        bytes
-    })
+    (
+        document(),
+        changes,
+        any::<prop::sample::Index>(),
+        any::<bool>(),
+    )
+        .prop_map(|(mut bytes, changes, cut, is_cut)| {
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            if is_cut {
+                bytes.truncate(cut.index(bytes.len()));
+            }
+            bytes
+        })
 }
 
 /// Generates the number of extra steps in the width of a length, as far as the kind allows.
@@ -66,15 +76,19 @@ fn leaf() -> impl Strategy<Value = Vec<u8>> {
             [&[0xca + kind as u8], &bytes[..len]].concat()
         }),
         text(),
-        (0..3_usize, vec(any::<u8>(), 0..20)).prop_map(|(width, bytes)| with_length(0xc4, width, &[], &bytes)),
-        (0..3_usize, any::<u8>(), vec(any::<u8>(), 0..20)).prop_map(|(width, kind, bytes)| with_length(
-            0xc7,
+        (0..3_usize, vec(any::<u8>(), 0..20)).prop_map(|(width, bytes)| with_length(
+            0xc4,
             width,
-            &[kind],
+            &[],
             &bytes
         )),
-        (0..5_usize, any::<[u8; 17]>())
-            .prop_map(|(kind, bytes)| [&[0xd4 + kind as u8], &bytes[..1 + (1 << kind)]].concat()),
+        (0..3_usize, any::<u8>(), vec(any::<u8>(), 0..20))
+            .prop_map(|(width, kind, bytes)| with_length(0xc7, width, &[kind], &bytes)),
+        (0..5_usize, any::<[u8; 17]>()).prop_map(|(kind, bytes)| [
+            &[0xd4 + kind as u8],
+            &bytes[..1 + (1 << kind)]
+        ]
+        .concat()),
     ]
 }
 
@@ -82,7 +96,13 @@ fn leaf() -> impl Strategy<Value = Vec<u8>> {
 /// consecutive.
 fn with_length(marker: u8, width: usize, kind: &[u8], bytes: &[u8]) -> Vec<u8> {
     let len = (bytes.len() as u32).to_be_bytes();
-    [&[marker + width as u8], &len[4 - (1 << width)..], kind, bytes].concat()
+    [
+        &[marker + width as u8],
+        &len[4 - (1 << width)..],
+        kind,
+        bytes,
+    ]
+    .concat()
 }
 
 const ARRAY: (u8, u8) = (0x90, 0xdc);

@@ -42,11 +42,24 @@ fn check(leaf: &[u8], expected: &str) {
     ];
     for (input, count) in contexts.iter().zip([1, 2, 2, 1]) {
         let mut seen = Seen::default();
-        let (out, _) = run(&everything, Containers::Whole, AT_ONCE, input, &mut seen).expect("walks");
+        let (out, _) =
+            run(&everything, Containers::Whole, AT_ONCE, input, &mut seen).expect("walks");
         assert_eq!(&out, input);
-        assert_eq!(seen.0, vec![(expected.to_owned(), leaf.to_vec()); count], "{input:02x?}");
-        let (wrapped, _) = run(&everything, Containers::Whole, AT_ONCE, input, &mut Wrap).expect("walks");
-        let (back, _) = run(&everything, Containers::Whole, AT_ONCE, &wrapped, &mut Unwrap).expect("walks");
+        assert_eq!(
+            seen.0,
+            vec![(expected.to_owned(), leaf.to_vec()); count],
+            "{input:02x?}"
+        );
+        let (wrapped, _) =
+            run(&everything, Containers::Whole, AT_ONCE, input, &mut Wrap).expect("walks");
+        let (back, _) = run(
+            &everything,
+            Containers::Whole,
+            AT_ONCE,
+            &wrapped,
+            &mut Unwrap,
+        )
+        .expect("walks");
         assert_eq!(&back, input);
     }
 }
@@ -54,9 +67,18 @@ fn check(leaf: &[u8], expected: &str) {
 #[test]
 fn integers_are_exact_to_both_ends() {
     check(&[0x00], "Uint(0)");
-    check(&[0xcf, 255, 255, 255, 255, 255, 255, 255, 255], "Uint(18446744073709551615)");
-    check(&[0xd3, 0x7f, 255, 255, 255, 255, 255, 255, 255], "Int(9223372036854775807)");
-    check(&[0xd3, 0x80, 0, 0, 0, 0, 0, 0, 0], "Int(-9223372036854775808)");
+    check(
+        &[0xcf, 255, 255, 255, 255, 255, 255, 255, 255],
+        "Uint(18446744073709551615)",
+    );
+    check(
+        &[0xd3, 0x7f, 255, 255, 255, 255, 255, 255, 255],
+        "Int(9223372036854775807)",
+    );
+    check(
+        &[0xd3, 0x80, 0, 0, 0, 0, 0, 0, 0],
+        "Int(-9223372036854775808)",
+    );
     check(&[0xff], "Int(-1)");
     // The value 5 encoded in nine bytes keeps its nine bytes.
     check(&[0xcf, 0, 0, 0, 0, 0, 0, 0, 5], "Uint(5)");
@@ -78,10 +100,22 @@ fn floats_are_exact_to_the_bit() {
         0x7ff0_0000_0000_0001,
         0x3fb9_9999_9999_999a_u64,
     ] {
-        check(&[&[0xcb][..], &bits.to_be_bytes()].concat(), &format!("F64 {bits:016x}"));
+        check(
+            &[&[0xcb][..], &bits.to_be_bytes()].concat(),
+            &format!("F64 {bits:016x}"),
+        );
     }
-    for bits in [0x8000_0000, 0x7fc0_0001, 0x7f80_0001, 0xff80_0000_u32, 0x3dcc_cccd] {
-        check(&[&[0xca][..], &bits.to_be_bytes()].concat(), &format!("F32 {bits:08x}"));
+    for bits in [
+        0x8000_0000,
+        0x7fc0_0001,
+        0x7f80_0001,
+        0xff80_0000_u32,
+        0x3dcc_cccd,
+    ] {
+        check(
+            &[&[0xca][..], &bits.to_be_bytes()].concat(),
+            &format!("F32 {bits:08x}"),
+        );
     }
 }
 
@@ -115,7 +149,13 @@ fn long_strings_and_binary_are_exact() {
 #[test]
 fn nil_and_empty_containers_are_no_fields() {
     let everything = Arc::new(Selection::everything());
-    for input in [&[0xc0][..], &[0x90], &[0x80], &[0xdd, 0, 0, 0, 0], &[0x93, 0xc0, 0x80, 0x91, 0x90]] {
+    for input in [
+        &[0xc0][..],
+        &[0x90],
+        &[0x80],
+        &[0xdd, 0, 0, 0, 0],
+        &[0x93, 0xc0, 0x80, 0x91, 0x90],
+    ] {
         let mut seen = Seen::default();
         let outcome = run(&everything, Containers::Whole, AT_ONCE, input, &mut seen);
         assert_eq!(outcome, Ok((input.to_vec(), input.len())));

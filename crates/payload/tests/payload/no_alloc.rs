@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use allocation_counter::measure;
 use sealwire_msgpack::write;
-use sealwire_payload::{Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkLimits};
+use sealwire_payload::{
+    Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkLimits,
+};
 
 /// Replaces even fields, and fails odd fields but continues.
 #[derive(Default)]
@@ -18,7 +20,11 @@ impl Transform for Alternate {
     fn field(&mut self, field: Field<'_>, out: &mut Vec<u8>) -> Result<Outcome, ()> {
         self.count += 1;
         write::bin(out, field.raw);
-        if self.count.is_multiple_of(2) { Ok(Outcome::Replaced) } else { Err(()) }
+        if self.count.is_multiple_of(2) {
+            Ok(Outcome::Replaced)
+        } else {
+            Err(())
+        }
     }
 
     fn failed(&mut self, _: &Path<'_>, (): ()) -> Result<(), ()> {
@@ -49,7 +55,9 @@ fn allocations(fields: u32, selection: &Arc<Selection>, containers: Containers) 
     let info = measure(|| {
         let mut walk = Walk::new(Arc::clone(selection), containers, WalkLimits::default());
         let mut transform = Alternate::default();
-        while walk.advance(&input, &mut out, &mut transform, Budget::fields(100)) == Ok(Progress::More) {}
+        while walk.advance(&input, &mut out, &mut transform, Budget::fields(100))
+            == Ok(Progress::More)
+        {}
         fields_seen = walk.fields();
     });
     assert!(fields_seen >= fields as usize);
@@ -58,7 +66,12 @@ fn allocations(fields: u32, selection: &Arc<Selection>, containers: Containers) 
 
 #[test]
 fn ten_fields_cost_as_many_allocations_as_ten_thousand() {
-    let paths = ["$.list[*].pan", "$..pan", "$.list[0,1,2].other", "$.list[*]['x','y']"];
+    let paths = [
+        "$.list[*].pan",
+        "$..pan",
+        "$.list[0,1,2].other",
+        "$.list[*]['x','y']",
+    ];
     let narrow = Arc::new(Selection::parse(paths).expect("paths parse"));
     let maps = Arc::new(Selection::parse(["$.list[*]"]).expect("path parses"));
     let cases = [

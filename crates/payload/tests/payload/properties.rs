@@ -25,7 +25,10 @@ fn containers() -> impl Strategy<Value = Containers> {
 fn budgets() -> impl Strategy<Value = Vec<Budget>> {
     let budget = prop_oneof![
         (0..8_usize).prop_map(Budget::fields),
-        (0..8_usize, 0..100_usize).prop_map(|(fields_max, bytes_max)| Budget { fields_max, bytes_max }),
+        (0..8_usize, 0..100_usize).prop_map(|(fields_max, bytes_max)| Budget {
+            fields_max,
+            bytes_max
+        }),
     ];
     vec(budget, 1..4)
 }

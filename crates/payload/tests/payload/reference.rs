@@ -30,8 +30,13 @@ pub(crate) fn segments() -> impl Strategy<Value = Vec<Segment>> {
         3 => "[a-d]".prop_map(Selector::Name),
         1 => (0..4_usize).prop_map(Selector::Index),
     ];
-    let segment = (proptest::bool::weighted(0.25), vec(selector, 1..3))
-        .prop_map(|(descends, selectors)| Segment { descends, selectors });
+    let segment =
+        (proptest::bool::weighted(0.25), vec(selector, 1..3)).prop_map(|(descends, selectors)| {
+            Segment {
+                descends,
+                selectors,
+            }
+        });
     vec(segment, 0..5)
 }
 
@@ -72,24 +77,44 @@ fn search(value: &Value, path: &str, segments: &[Segment], found: &mut BTreeSet<
     }
 }
 
-fn children<'v>(value: &'v Value, path: &str) -> Vec<(&'v Value, String, Option<&'v String>, Option<usize>)> {
+fn children<'v>(
+    value: &'v Value,
+    path: &str,
+) -> Vec<(&'v Value, String, Option<&'v String>, Option<usize>)> {
     match value {
-        Value::Array(values) => {
-            values.iter().enumerate().map(|(i, v)| (v, format!("{path}[{i}]"), None, Some(i))).collect()
-        }
-        Value::Object(map) => map.iter().map(|(k, v)| (v, format!("{path}.{k}"), Some(k), None)).collect(),
+        Value::Array(values) => values
+            .iter()
+            .enumerate()
+            .map(|(i, v)| (v, format!("{path}[{i}]"), None, Some(i)))
+            .collect(),
+        Value::Object(map) => map
+            .iter()
+            .map(|(k, v)| (v, format!("{path}.{k}"), Some(k), None))
+            .collect(),
         _ => Vec::new(),
     }
 }
 
 /// Lists the fields in document order, given the selected values.
-fn fields(value: &Value, path: &str, selected: &BTreeSet<String>, mode: ReferenceMode, out: &mut Vec<String>) {
+fn fields(
+    value: &Value,
+    path: &str,
+    selected: &BTreeSet<String>,
+    mode: ReferenceMode,
+    out: &mut Vec<String>,
+) {
     let is_selected = mode == ReferenceMode::All || selected.contains(path);
     match value {
         Value::Null => {}
-        Value::Array(_) | Value::Object(_) if is_selected && mode == ReferenceMode::Whole => out.push(path.to_owned()),
+        Value::Array(_) | Value::Object(_) if is_selected && mode == ReferenceMode::Whole => {
+            out.push(path.to_owned())
+        }
         Value::Array(_) | Value::Object(_) => {
-            let mode = if is_selected { ReferenceMode::All } else { mode };
+            let mode = if is_selected {
+                ReferenceMode::All
+            } else {
+                mode
+            };
             for (child, child_path, _, _) in children(value, path) {
                 fields(child, &child_path, selected, mode, out);
             }
@@ -107,11 +132,16 @@ enum ReferenceMode {
 }
 
 fn json() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![Just(Value::Null), any::<bool>().prop_map(Value::from), any::<i64>().prop_map(Value::from)];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from)
+    ];
     leaf.prop_recursive(6, 64, 4, |value| {
         prop_oneof![
             vec(value.clone(), 0..5).prop_map(Value::from),
-            vec(("[a-d]", value), 0..5).prop_map(|pairs| Value::Object(pairs.into_iter().collect::<Map<_, _>>())),
+            vec(("[a-d]", value), 0..5)
+                .prop_map(|pairs| Value::Object(pairs.into_iter().collect::<Map<_, _>>())),
         ]
     })
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use sealwire_msgpack::{Token, write};
 use sealwire_payload::{
-    Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkError, WalkLimits,
+    Budget, Containers, Field, Outcome, Path, Progress, Selection, Transform, Walk, WalkError,
+    WalkLimits,
 };
 
 /// Replaces a field by binary data that holds its raw bytes: reversible, as encryption is.

@@ -17,13 +17,18 @@ pub(super) struct Chunk<'a> {
 
 impl<'a> Chunk<'a> {
     pub(super) const fn new(input: &'a Bytes, out: &'a mut Vec<Piece>) -> Self {
-        Self { input, emitted: 0, out }
+        Self {
+            input,
+            emitted: 0,
+            out,
+        }
     }
 
     /// Emits the bytes up to `end` as a literal.
     fn literal(&mut self, end: usize) {
         if end > self.emitted {
-            self.out.push(Piece::Literal(self.input.slice(self.emitted..end)));
+            self.out
+                .push(Piece::Literal(self.input.slice(self.emitted..end)));
             self.emitted = end;
         }
     }
@@ -52,8 +57,18 @@ pub(super) struct Capture {
 
 impl Capture {
     pub(super) const fn new(limits: Limits) -> Self {
-        let Limits { key_bytes_max, value_bytes_max, .. } = limits;
-        Self { part: None, begin: 0, held: Vec::new(), key_bytes_max, value_bytes_max }
+        let Limits {
+            key_bytes_max,
+            value_bytes_max,
+            ..
+        } = limits;
+        Self {
+            part: None,
+            begin: 0,
+            held: Vec::new(),
+            key_bytes_max,
+            value_bytes_max,
+        }
     }
 
     pub(super) fn clear(&mut self) {
@@ -87,7 +102,11 @@ impl Capture {
     }
 
     /// Ends a key, and passes it unescaped to `then`.
-    pub(super) fn end_key<T>(&mut self, input: &[u8], then: impl FnOnce(&[u8]) -> T) -> Result<T, BodyError> {
+    pub(super) fn end_key<T>(
+        &mut self,
+        input: &[u8],
+        then: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T, BodyError> {
         let last = &input[self.begin..];
         self.check_len(Part::Key, last.len())?;
         let quoted = if self.held.is_empty() {
@@ -110,7 +129,9 @@ impl Capture {
 
     /// Ends a selected value at an offset of the present input, and emits its hole.
     pub(super) fn end_value(&mut self, chunk: &mut Chunk<'_>, end: usize) -> Result<(), BodyError> {
-        let Some(part) = self.part.take() else { return Ok(()) };
+        let Some(part) = self.part.take() else {
+            return Ok(());
+        };
         self.check_len(part, end - self.begin)?;
         chunk.literal(self.begin);
         let mut source = chunk.input.slice(self.begin..end);
@@ -129,7 +150,12 @@ impl Capture {
             Part::Scalar(rule) => (rule, value::scalar(&source, rule)?),
             Part::Key => return Ok(()),
         };
-        chunk.out.push(Piece::Hole(Hole { rule, value, source, place: Place::Json }));
+        chunk.out.push(Piece::Hole(Hole {
+            rule,
+            value,
+            source,
+            place: Place::Json,
+        }));
         Ok(())
     }
 
@@ -139,7 +165,10 @@ impl Capture {
             Part::Scalar(_) | Part::Container(..) => ("selected value", self.value_bytes_max),
         };
         if self.held.len() + more > max {
-            return Err(BodyError::TooLarge { limit, max: max as u64 });
+            return Err(BodyError::TooLarge {
+                limit,
+                max: max as u64,
+            });
         }
         Ok(())
     }

@@ -42,11 +42,15 @@ impl Escape {
     /// The state after a byte of an escape; `None` if the escape is malformed.
     pub(super) const fn next(self, byte: u8) -> Option<Self> {
         match (self, byte) {
-            (Self::Backslash, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Some(Self::No),
-            (Self::Backslash, b'u') => Some(Self::Hex(4)),
-            (Self::Hex(left), byte) if byte.is_ascii_hexdigit() => {
-                Some(if left == 1 { Self::No } else { Self::Hex(left - 1) })
+            (Self::Backslash, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
+                Some(Self::No)
             }
+            (Self::Backslash, b'u') => Some(Self::Hex(4)),
+            (Self::Hex(left), byte) if byte.is_ascii_hexdigit() => Some(if left == 1 {
+                Self::No
+            } else {
+                Self::Hex(left - 1)
+            }),
             _ => None,
         }
     }
@@ -81,7 +85,10 @@ impl Number {
     }
 
     pub(super) const fn may_end(self) -> bool {
-        matches!(self, Self::Zero | Self::Digits | Self::Fraction | Self::Exponent)
+        matches!(
+            self,
+            Self::Zero | Self::Digits | Self::Fraction | Self::Exponent
+        )
     }
 }
 
@@ -103,7 +110,10 @@ pub(super) fn plain_len(text: &[u8]) -> usize {
         at += 8;
     }
     let tail = &text[at..];
-    at + tail.iter().position(|byte| *byte < b' ' || matches!(byte, b'"' | b'\\')).unwrap_or(tail.len())
+    at + tail
+        .iter()
+        .position(|byte| *byte < b' ' || matches!(byte, b'"' | b'\\'))
+        .unwrap_or(tail.len())
 }
 
 /// Sets the highest bit of the first byte that ends a run of plain characters, and perhaps of later bytes.
@@ -132,10 +142,18 @@ mod tests {
                     let mut text = [other; 20];
                     text[at] = byte;
                     let is_special = byte < 0x20 || byte == b'"' || byte == b'\\';
-                    assert_eq!(plain_len(&text), if is_special { at } else { 20 }, "{byte:#x} at {at}");
+                    assert_eq!(
+                        plain_len(&text),
+                        if is_special { at } else { 20 },
+                        "{byte:#x} at {at}"
+                    );
                     // A second special byte behind it changes nothing.
                     text[19] = b'"';
-                    assert_eq!(plain_len(&text), if is_special { at } else { 19 }, "{byte:#x} at {at}");
+                    assert_eq!(
+                        plain_len(&text),
+                        if is_special { at } else { 19 },
+                        "{byte:#x} at {at}"
+                    );
                 }
             }
         }

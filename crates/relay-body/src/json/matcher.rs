@@ -48,12 +48,26 @@ impl Matcher {
 
     /// Moves to the root of a new text.
     pub(super) fn restart(&mut self) {
-        let root = |rule: &BodyRule| rule.selection.as_ref().map_or(Position::NOWHERE, |selection| selection.root());
+        let root = |rule: &BodyRule| {
+            rule.selection
+                .as_ref()
+                .map_or(Position::NOWHERE, |selection| selection.root())
+        };
         self.here.clear();
         self.here.extend(self.rules.iter().map(root));
         self.guarded_here.clear();
-        self.guarded_here.extend(self.rules.guard().paths.iter().map(|guarded| guarded.paths.root()));
-        self.is_reached = self.here.iter().chain(&self.guarded_here).any(|position| !position.is_nowhere());
+        self.guarded_here.extend(
+            self.rules
+                .guard()
+                .paths
+                .iter()
+                .map(|guarded| guarded.paths.root()),
+        );
+        self.is_reached = self
+            .here
+            .iter()
+            .chain(&self.guarded_here)
+            .any(|position| !position.is_nowhere());
         self.single_of = None;
         self.levels.clear();
         self.guarded_levels.clear();
@@ -75,7 +89,8 @@ impl Matcher {
     /// Leaves a container that was entered.
     pub(super) fn close(&mut self) {
         self.levels.truncate(self.levels.len() - self.rules.len());
-        self.guarded_levels.truncate(self.guarded_levels.len() - self.rules.guard().paths.len());
+        self.guarded_levels
+            .truncate(self.guarded_levels.len() - self.rules.guard().paths.len());
     }
 
     /// Moves to a value that no path reaches.
@@ -103,9 +118,13 @@ impl Matcher {
         let is_endless = name::each_reading_of_levels(key, |text| {
             let form = normal_form(text);
             // Some databases and search engines take `card.number` for two keys, and some frameworks `card[number]`.
-            let levels = text.split(BREAKS).filter(|level| !level.is_empty() && text.contains(BREAKS) && !is_accepted);
+            let levels = text
+                .split(BREAKS)
+                .filter(|level| !level.is_empty() && text.contains(BREAKS) && !is_accepted);
             let levels: Vec<_> = levels.map(normal_form).collect();
-            for ((guarded, position), here) in guard.paths.iter().zip(level).zip(&mut self.guarded_here) {
+            for ((guarded, position), here) in
+                guard.paths.iter().zip(level).zip(&mut self.guarded_here)
+            {
                 // A name that is accepted meets wildcards alone, as a name of nothing does.
                 let form = if is_accepted { "\0" } else { &*form };
                 *here = here.union(guarded.paths.at(*position, form.as_bytes()));
@@ -116,16 +135,29 @@ impl Matcher {
         });
         // Rails has the list that is a whole body under this name.
         if key == "_json" && self.guarded_levels.len() == level.len() {
-            self.guarded_here.iter_mut().zip(level).for_each(|(here, root)| *here = here.union(*root));
+            self.guarded_here
+                .iter_mut()
+                .zip(level)
+                .for_each(|(here, root)| *here = here.union(*root));
         }
         if is_unclear || is_endless {
-            let has_names = |at: &usize| guard.paths[*at].paths.names_at(level[*at]).next().is_some();
-            unreadable = (0..level.len()).find(has_names).map(|at| guard.paths[at].rule);
+            let has_names =
+                |at: &usize| guard.paths[*at].paths.names_at(level[*at]).next().is_some();
+            unreadable = (0..level.len())
+                .find(has_names)
+                .map(|at| guard.paths[at].rule);
         }
         if let Some(rule) = unreadable
             && !self.rule().is_some_and(|rule| self.rules[rule].seals)
         {
-            return Err(BodyError::Value { rule, reason: if is_unclear { name::UNCLEAR } else { name::ALIAS } });
+            return Err(BodyError::Value {
+                rule,
+                reason: if is_unclear {
+                    name::UNCLEAR
+                } else {
+                    name::ALIAS
+                },
+            });
         }
         self.check_sealed(Some(key.as_bytes()))
     }
@@ -137,10 +169,14 @@ impl Matcher {
         let level = &self.guarded_levels[self.guarded_levels.len() - guard.paths.len()..];
         for (at, guarded) in guard.paths.iter().enumerate() {
             // An element that the paths leave out is not met by their names either.
-            let is_left_out = guarded
-                .names_of
-                .is_some_and(|of| self.guarded_here[of].is_nowhere() && guard.paths[of].goes_on_by_element(level[of]));
-            let position = if is_left_out { Position::NOWHERE } else { level[at] };
+            let is_left_out = guarded.names_of.is_some_and(|of| {
+                self.guarded_here[of].is_nowhere() && guard.paths[of].goes_on_by_element(level[of])
+            });
+            let position = if is_left_out {
+                Position::NOWHERE
+            } else {
+                level[at]
+            };
             self.guarded_here[at] = guarded.at_element(position, index);
         }
         self.check_sealed(None)
@@ -150,7 +186,8 @@ impl Matcher {
     fn check_sealed(&mut self, key: Option<&[u8]>) -> Result<(), BodyError> {
         let guarded = || self.rules.guard().paths.iter().zip(&self.guarded_here);
         let is_reached = guarded().any(|(_, position)| !position.is_nowhere());
-        let is_found = is_reached && guarded().any(|(guarded, position)| guarded.paths.selects(*position));
+        let is_found =
+            is_reached && guarded().any(|(guarded, position)| guarded.paths.selects(*position));
         self.is_reached |= is_reached;
         let applies = if is_found { self.rule() } else { None };
         if !is_found || applies.is_some_and(|rule| self.rules[rule].seals) {
@@ -158,7 +195,8 @@ impl Matcher {
         }
         // A rule that names a value in this format decides on it, if the one that seals it is for another format.
         let level = &self.levels[self.levels.len() - self.rules.len()..];
-        let is_named = applies.is_some_and(|rule| key.is_none_or(|key| self.rules.names_key(rule, level[rule], key)));
+        let is_named = applies
+            .is_some_and(|rule| key.is_none_or(|key| self.rules.names_key(rule, level[rule], key)));
         for (guarded, position) in self.rules.guard().paths.iter().zip(&self.guarded_here) {
             let is_here = guarded.paths.selects(*position) && !self.selects(guarded.rule);
             // The elements of a list are checked in their turn.
@@ -171,7 +209,10 @@ impl Matcher {
             }
             let is_foreign = guarded.is_foreign || self.rules[guarded.rule].selection.is_none();
             if is_here && !(is_foreign && is_named) {
-                return Err(BodyError::Value { rule: guarded.rule, reason: name::ALIAS });
+                return Err(BodyError::Value {
+                    rule: guarded.rule,
+                    reason: name::ALIAS,
+                });
             }
         }
         Ok(())
@@ -196,7 +237,10 @@ impl Matcher {
     pub(super) fn check_single(&self, applies: Option<usize>) -> Result<(), BodyError> {
         match self.single_of {
             Some(rule) if !applies.is_some_and(|applies| self.rules[applies].seals) => {
-                Err(BodyError::Value { rule, reason: SINGLE })
+                Err(BodyError::Value {
+                    rule,
+                    reason: SINGLE,
+                })
             }
             _ => Ok(()),
         }
@@ -241,7 +285,11 @@ impl Matcher {
 
 /// Rejects a body without a value that a rule requires.
 pub(crate) fn check_required(rules: &[BodyRule], found: &[bool]) -> Result<(), BodyError> {
-    match rules.iter().zip(found).position(|(rule, found)| rule.required && !found) {
+    match rules
+        .iter()
+        .zip(found)
+        .position(|(rule, found)| rule.required && !found)
+    {
         Some(rule) => Err(BodyError::Missing { rule }),
         None => Ok(()),
     }

@@ -143,7 +143,10 @@ impl JsonScanner {
 
     #[cold]
     const fn malformed(&self, at: usize, reason: &'static str) -> BodyError {
-        BodyError::Malformed { at: self.offset + at as u64, reason }
+        BodyError::Malformed {
+            at: self.offset + at as u64,
+            reason,
+        }
     }
 
     fn skip_mark(&mut self, input: &[u8]) -> usize {
@@ -165,7 +168,11 @@ impl JsonScanner {
         match (self.expect, byte) {
             (Expect::Comma, b',') => {
                 let is_object = self.frames.last().is_some_and(|frame| frame.is_object);
-                self.expect = if is_object { Expect::Key } else { Expect::Value };
+                self.expect = if is_object {
+                    Expect::Key
+                } else {
+                    Expect::Value
+                };
                 if !is_object {
                     self.enter_element(at)?;
                 } else if chunk.input.get(at + 1) == Some(&b'"') {
@@ -180,7 +187,11 @@ impl JsonScanner {
             }
             (Expect::FirstKey, b'}') | (Expect::FirstElement, b']') => self.close(chunk, at + 1)?,
             (Expect::Comma, b'}' | b']') => {
-                if self.frames.last().is_some_and(|frame| frame.is_object != (byte == b'}')) {
+                if self
+                    .frames
+                    .last()
+                    .is_some_and(|frame| frame.is_object != (byte == b'}'))
+                {
                     return Err(self.malformed(at, "a bracket that does not fit"));
                 }
                 self.close(chunk, at + 1)?;
@@ -198,7 +209,8 @@ impl JsonScanner {
     }
 
     fn begin_key(&mut self, chunk: &mut Chunk<'_>, at: usize) -> Result<usize, BodyError> {
-        if self.capture.part().is_none() && self.frames.last().is_some_and(|frame| frame.is_reached) {
+        if self.capture.part().is_none() && self.frames.last().is_some_and(|frame| frame.is_reached)
+        {
             self.capture.begin(at, Part::Key);
         }
         self.string(chunk, at + 1, true, Escape::No)
@@ -219,7 +231,8 @@ impl JsonScanner {
         let rule = self.rule_here();
         self.matcher.check_single(rule)?;
         if let Some(rule) = rule {
-            self.matcher.note_found(self.frames.last().and_then(|frame| frame.leaves_of));
+            self.matcher
+                .note_found(self.frames.last().and_then(|frame| frame.leaves_of));
             self.capture.begin(at, Part::Scalar(rule));
         }
         match byte {
@@ -243,17 +256,24 @@ impl JsonScanner {
 
     fn open(&mut self, is_object: bool, at: usize) -> Result<(), BodyError> {
         if self.frames.len() >= DEPTH_MAX {
-            return Err(BodyError::TooLarge { limit: "nesting depth", max: DEPTH_MAX as u64 });
+            return Err(BodyError::TooLarge {
+                limit: "nesting depth",
+                max: DEPTH_MAX as u64,
+            });
         }
         let mut leaves_of = self.frames.last().and_then(|frame| frame.leaves_of);
         if let Some(rule) = self.rule_here() {
             match self.matcher.containers(rule) {
                 Containers::Deny => {
-                    return Err(BodyError::Value { rule, reason: "a selected value is an array or object" });
+                    return Err(BodyError::Value {
+                        rule,
+                        reason: "a selected value is an array or object",
+                    });
                 }
                 Containers::Whole => {
                     self.matcher.note_found(leaves_of);
-                    self.capture.begin(at, Part::Container(rule, self.frames.len()));
+                    self.capture
+                        .begin(at, Part::Container(rule, self.frames.len()));
                 }
                 Containers::Leaves => leaves_of = Some(rule),
             }
@@ -262,8 +282,17 @@ impl JsonScanner {
         if is_reached {
             self.matcher.open();
         }
-        self.frames.push(Frame { is_object, is_reached, index: 0, leaves_of });
-        self.expect = if is_object { Expect::FirstKey } else { Expect::FirstElement };
+        self.frames.push(Frame {
+            is_object,
+            is_reached,
+            index: 0,
+            leaves_of,
+        });
+        self.expect = if is_object {
+            Expect::FirstKey
+        } else {
+            Expect::FirstElement
+        };
         Ok(())
     }
 
@@ -273,13 +302,19 @@ impl JsonScanner {
         }
         self.after_value();
         match self.capture.part() {
-            Some(Part::Container(_, depth)) if depth == self.frames.len() => self.capture.end_value(chunk, end),
+            Some(Part::Container(_, depth)) if depth == self.frames.len() => {
+                self.capture.end_value(chunk, end)
+            }
             _ => Ok(()),
         }
     }
 
     fn after_value(&mut self) {
-        self.expect = if self.frames.is_empty() { Expect::Nothing } else { Expect::Comma };
+        self.expect = if self.frames.is_empty() {
+            Expect::Nothing
+        } else {
+            Expect::Comma
+        };
     }
 
     fn end_scalar(&mut self, chunk: &mut Chunk<'_>, end: usize) -> Result<(), BodyError> {
@@ -307,7 +342,12 @@ impl JsonScanner {
         Ok(())
     }
 
-    fn number(&mut self, chunk: &mut Chunk<'_>, at: usize, mut state: Number) -> Result<usize, BodyError> {
+    fn number(
+        &mut self,
+        chunk: &mut Chunk<'_>,
+        at: usize,
+        mut state: Number,
+    ) -> Result<usize, BodyError> {
         let input: &[u8] = chunk.input;
         let mut end = at;
         while let Some(byte) = input.get(end) {
@@ -325,9 +365,18 @@ impl JsonScanner {
         Ok(end)
     }
 
-    fn word(&mut self, chunk: &mut Chunk<'_>, at: usize, rest: &'static [u8]) -> Result<usize, BodyError> {
+    fn word(
+        &mut self,
+        chunk: &mut Chunk<'_>,
+        at: usize,
+        rest: &'static [u8],
+    ) -> Result<usize, BodyError> {
         let input = &chunk.input[at..];
-        let equal = rest.iter().zip(input).take_while(|(expected, byte)| expected == byte).count();
+        let equal = rest
+            .iter()
+            .zip(input)
+            .take_while(|(expected, byte)| expected == byte)
+            .count();
         if equal == rest.len() {
             self.end_scalar(chunk, at + equal)?;
         } else if equal < input.len() {
@@ -356,7 +405,9 @@ impl JsonScanner {
                     Some(_) => return Err(self.malformed(at, "a control character in a string")),
                 };
             } else {
-                escape = escape.next(input[at]).ok_or_else(|| self.malformed(at, "an unknown escape"))?;
+                escape = escape
+                    .next(input[at])
+                    .ok_or_else(|| self.malformed(at, "an unknown escape"))?;
             }
             at += 1;
         }
@@ -364,7 +415,12 @@ impl JsonScanner {
         Ok(at)
     }
 
-    fn end_string(&mut self, chunk: &mut Chunk<'_>, end: usize, is_key: bool) -> Result<usize, BodyError> {
+    fn end_string(
+        &mut self,
+        chunk: &mut Chunk<'_>,
+        end: usize,
+        is_key: bool,
+    ) -> Result<usize, BodyError> {
         if !is_key {
             self.end_scalar(chunk, end)?;
             return Ok(end);
@@ -372,7 +428,8 @@ impl JsonScanner {
         self.token = Token::None;
         self.expect = Expect::Colon;
         if self.capture.part() == Some(Part::Key) {
-            self.capture.end_key(&chunk.input[..end], |key| self.matcher.key(key))??;
+            self.capture
+                .end_key(&chunk.input[..end], |key| self.matcher.key(key))??;
         } else {
             self.matcher.skip();
         }

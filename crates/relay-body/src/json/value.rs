@@ -21,7 +21,10 @@ pub(super) fn scalar(text: &[u8], rule: usize) -> Result<Vec<u8>, BodyError> {
         [b'"', raw @ .., b'"'] => {
             let mut plain = Vec::with_capacity(raw.len());
             if !unescape(raw, false, &mut plain) {
-                return Err(BodyError::Value { rule, reason: "a selected string has half of a surrogate pair" });
+                return Err(BodyError::Value {
+                    rule,
+                    reason: "a selected string has half of a surrogate pair",
+                });
             }
             write::str_header(&mut out, plain.len());
             out.extend_from_slice(&plain);
@@ -29,7 +32,10 @@ pub(super) fn scalar(text: &[u8], rule: usize) -> Result<Vec<u8>, BodyError> {
         number => {
             let number = std::str::from_utf8(number).unwrap_or_default();
             if !json::append_number(number, &mut out) {
-                return Err(BodyError::Value { rule, reason: "a selected number fits no 64-bit type" });
+                return Err(BodyError::Value {
+                    rule,
+                    reason: "a selected number fits no 64-bit type",
+                });
             }
         }
     }
@@ -77,5 +83,7 @@ fn low_surrogate(high: u32, behind: &[u8]) -> Option<char> {
 }
 
 fn hex(digits: &[u8]) -> u32 {
-    digits.iter().take(4).fold(0, |value, digit| value << 4 | char::from(*digit).to_digit(16).unwrap_or(0))
+    digits.iter().take(4).fold(0, |value, digit| {
+        value << 4 | char::from(*digit).to_digit(16).unwrap_or(0)
+    })
 }

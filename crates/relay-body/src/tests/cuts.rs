@@ -82,16 +82,28 @@ impl Numbers {
                 out.push_str(self.one_of(&["", ": hi\n", "id: 1\r\n", "event:x\r"]));
                 let mut data = String::new();
                 self.json(2, &mut data);
-                let _ = write!(out, "data: {}{end}{end}", data.replace(", ", &format!(",{end}data:")));
+                let _ = write!(
+                    out,
+                    "data: {}{end}{end}",
+                    data.replace(", ", &format!(",{end}data:"))
+                );
             }),
             Format::Multipart { .. } => {
                 out.clear();
                 (0..self.below(3)).for_each(|_| {
-                    let _ = write!(out, "--bnd{}\r\n{PART}", self.one_of(&["", "", "", "", "", "", "", "", " "]));
+                    let _ = write!(
+                        out,
+                        "--bnd{}\r\n{PART}",
+                        self.one_of(&["", "", "", "", "", "", "", "", " "])
+                    );
                     out.push_str(self.one_of(&["", "v", "\r\n", "--b\r\n-", "ü", "\r\n--bn"]));
                     out.push_str("\r\n");
                 });
-                let _ = write!(out, "--bnd--{}", self.one_of(&["", "\r\n", " \r\nend", "\r\n--b"]));
+                let _ = write!(
+                    out,
+                    "--bnd--{}",
+                    self.one_of(&["", "\r\n", " \r\nend", "\r\n--b"])
+                );
             }
         }
         let mut body = out.into_bytes();
@@ -107,11 +119,18 @@ impl Numbers {
 type Joined = (Vec<u8>, Vec<(usize, usize, Bytes, Vec<u8>)>);
 
 /// Scans the parts of a body. `None` for a body that is rejected: with two faults, the cut can decide which is named.
-fn joined(format: &Format, rules: &Arc<RuleSet>, limits: Limits, parts: &[&[u8]]) -> Option<Joined> {
+fn joined(
+    format: &Format,
+    rules: &Arc<RuleSet>,
+    limits: Limits,
+    parts: &[&[u8]],
+) -> Option<Joined> {
     let mut scanner = Scanner::new(format.clone(), Arc::clone(rules), limits);
     let mut pieces = Vec::new();
     let mut scan = || -> Result<(), BodyError> {
-        parts.iter().try_for_each(|part| scanner.push(&Bytes::copy_from_slice(part), &mut pieces))?;
+        parts
+            .iter()
+            .try_for_each(|part| scanner.push(&Bytes::copy_from_slice(part), &mut pieces))?;
         scanner.finish(&mut pieces)
     };
     scan().ok()?;
@@ -140,29 +159,52 @@ fn source((literal, holes): &Joined) -> Vec<u8> {
 #[track_caller]
 fn check(format: &Format) {
     let rules: [Arc<RuleSet>; 2] = [
-        set([rule(&["$.a", "$[*].a"], Containers::Whole), rule(&["$..b"], Containers::Leaves)]),
-        set([BodyRule { required: true, ..rule(&["$..a"], Containers::Deny) }]),
+        set([
+            rule(&["$.a", "$[*].a"], Containers::Whole),
+            rule(&["$..b"], Containers::Leaves),
+        ]),
+        set([BodyRule {
+            required: true,
+            ..rule(&["$..a"], Containers::Deny)
+        }]),
     ];
     let (mut accepted, mut found) = (0, 0);
     for seed in 0..BODIES {
         let body = Numbers(seed << 32).body(format);
         let rules = &rules[usize::from(seed % 4 == 0)];
         let pass_unparsed = seed % 3 == 0;
-        let limits = Limits { value_bytes_max: 40, record_bytes_max: 120, pass_unparsed, ..Limits::default() };
+        let limits = Limits {
+            value_bytes_max: 40,
+            record_bytes_max: 120,
+            pass_unparsed,
+            ..Limits::default()
+        };
         let whole = joined(format, rules, limits, &[&body]);
         for at in 0..=body.len() {
             let cut = joined(format, rules, limits, &[&body[..at], &body[at..]]);
-            assert_eq!(cut, whole, "body {seed} cut at {at}: {:?}", String::from_utf8_lossy(&body));
+            assert_eq!(
+                cut,
+                whole,
+                "body {seed} cut at {at}: {:?}",
+                String::from_utf8_lossy(&body)
+            );
         }
         let bytes: Vec<&[u8]> = body.chunks(1).collect();
-        assert_eq!(joined(format, rules, limits, &bytes), whole, "body {seed} byte by byte");
+        assert_eq!(
+            joined(format, rules, limits, &bytes),
+            whole,
+            "body {seed} byte by byte"
+        );
         if let Some(pieces) = &whole {
             accepted += 1;
             found += pieces.1.len();
             assert_eq!(source(pieces), body, "body {seed}");
         }
     }
-    assert!(accepted > 300 && accepted < 950 && found > 150, "{accepted} accepted, {found} values found");
+    assert!(
+        accepted > 300 && accepted < 950 && found > 150,
+        "{accepted} accepted, {found} values found"
+    );
 }
 
 #[test]
@@ -187,5 +229,7 @@ fn events_are_cut_anywhere() {
 
 #[test]
 fn parts_are_cut_anywhere() {
-    check(&Format::Multipart { boundary: "bnd".into() });
+    check(&Format::Multipart {
+        boundary: "bnd".into(),
+    });
 }

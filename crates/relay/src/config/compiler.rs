@@ -9,8 +9,8 @@ use http::Uri;
 
 use super::text::{self, ConfigError, ConfigErrors};
 use super::{
-    ClientsKind, Config, Limits, ListenConfig, ListenKind, ProtocolConfig, RouteConfig, TunnelProtocols, Unlisted,
-    UpstreamConfig,
+    ClientsKind, Config, Limits, ListenConfig, ListenKind, ProtocolConfig, RouteConfig,
+    TunnelProtocols, Unlisted, UpstreamConfig,
 };
 use crate::clients::is_principal;
 use crate::egress::Destination;
@@ -19,8 +19,7 @@ use crate::upstream::pool::Pool;
 use crate::upstream::{Protocol, Upstream};
 
 /// The error of a body that is longer than its memory.
-pub(super) const BODY_TOO_LONG: &str =
-    "must be at most half of limits.connection_memory_bytes, which is a quarter of limits.memory_bytes unless set";
+pub(super) const BODY_TOO_LONG: &str = "must be at most half of limits.connection_memory_bytes, which is a quarter of limits.memory_bytes unless set";
 
 /// A checked configuration.
 #[derive(Debug)]
@@ -57,7 +56,10 @@ pub(super) struct Compiler {
 /// # Errors
 /// Every error.
 pub fn compile(config: &Config) -> Result<Compiled, ConfigErrors> {
-    let mut compiler = Compiler { errors: Vec::new(), warnings: Vec::new() };
+    let mut compiler = Compiler {
+        errors: Vec::new(),
+        warnings: Vec::new(),
+    };
     compiler.process(config);
     let window_bytes = config.limits.http2_window_bytes;
     let upstreams: BTreeMap<String, Pool> = config
@@ -65,32 +67,50 @@ pub fn compile(config: &Config) -> Result<Compiled, ConfigErrors> {
         .iter()
         .filter_map(|(name, upstream)| {
             let compiled = compiler.upstream(name, upstream, window_bytes)?;
-            Some((name.clone(), Pool::limited(Arc::new(compiled), upstream.websockets_max)))
+            Some((
+                name.clone(),
+                Pool::limited(Arc::new(compiled), upstream.websockets_max),
+            ))
         })
         .collect();
-    let mut listeners: Vec<CompiledListener> =
-        config.listen.iter().map(|(name, listener)| compiler.listener(name, listener)).collect();
+    let mut listeners: Vec<CompiledListener> = config
+        .listen
+        .iter()
+        .map(|(name, listener)| compiler.listener(name, listener))
+        .collect();
     let mut names = HashSet::new();
     for route in &config.route {
         let place = format!("route \"{}\"", route.name);
         if !names.insert(&route.name) {
             compiler.error(&place, "another route has this name");
         }
-        let Some(listener) = listeners.iter_mut().find(|listener| *listener.name == *route.listen) else {
+        let Some(listener) = listeners
+            .iter_mut()
+            .find(|listener| *listener.name == *route.listen)
+        else {
             compiler.error(&place, "listen names no listener");
             continue;
         };
-        let Some(upstream) = compiler.upstream_of(&place, route, listener, &upstreams) else { continue };
+        let Some(upstream) = compiler.upstream_of(&place, route, listener, &upstreams) else {
+            continue;
+        };
         let methods = compiler.methods(&place, route);
         let compiled = Arc::new(compiler.route(&place, config, route, upstream));
-        if let Err(error) = listener.routes.add(&route.host, &route.path, methods, compiled) {
+        if let Err(error) = listener
+            .routes
+            .add(&route.host, &route.path, methods, compiled)
+        {
             compiler.error(&place, &error.to_string());
         }
     }
     compiler.oracles(config);
     text::locate(&mut compiler.errors, &config.lines);
     ConfigErrors::unless_empty(compiler.errors)?;
-    Ok(Compiled { listeners, upstreams, warnings: compiler.warnings })
+    Ok(Compiled {
+        listeners,
+        upstreams,
+        warnings: compiler.warnings,
+    })
 }
 
 impl Compiler {
@@ -107,31 +127,55 @@ impl Compiler {
     /// Rules between keys of the process. Ranges of single keys are in the table of keys.
     fn process(&mut self, config: &Config) {
         let limits = &config.limits;
-        self.require(!config.listen.is_empty(), "listen", "at least one listener is needed, such as [listen.public]");
-        self.require(!config.route.is_empty(), "route", "at least one [[route]] is needed");
+        self.require(
+            !config.listen.is_empty(),
+            "listen",
+            "at least one listener is needed, such as [listen.public]",
+        );
+        self.require(
+            !config.route.is_empty(),
+            "route",
+            "at least one [[route]] is needed",
+        );
         self.memory(limits);
         self.require(
             limits.requests_per_client_max() <= limits.requests_max as usize,
             "limits.requests_per_client_max",
             "must be at most limits.requests_max",
         );
-        let windows = u64::from(limits.streams_per_connection) * u64::from(limits.http2_window_bytes);
+        let windows =
+            u64::from(limits.streams_per_connection) * u64::from(limits.http2_window_bytes);
         self.require(
             windows < 1 << 31,
             "limits.http2_window_bytes",
             "times limits.streams_per_connection must be below 2 GiB, which is the largest window of a connection",
         );
-        let addresses: Vec<_> = config.listen.iter().map(|(name, listener)| (name, listener.address)).collect();
-        for (at, (name, address)) in addresses.iter().enumerate().filter(|(_, (_, address))| address.port() != 0) {
-            let is_taken =
-                *address == config.admin.address || addresses.iter().take(at).any(|(_, other)| other == address);
-            self.require(!is_taken, &format!("listen.{name}"), "another listener, or admin, has this address");
+        let addresses: Vec<_> = config
+            .listen
+            .iter()
+            .map(|(name, listener)| (name, listener.address))
+            .collect();
+        for (at, (name, address)) in addresses
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, address))| address.port() != 0)
+        {
+            let is_taken = *address == config.admin.address
+                || addresses.iter().take(at).any(|(_, other)| other == address);
+            self.require(
+                !is_taken,
+                &format!("listen.{name}"),
+                "another listener, or admin, has this address",
+            );
         }
     }
 
     /// Shares of the memory hold the longest bodies.
     fn memory(&mut self, limits: &Limits) {
-        let (client, connection) = (limits.client_memory_bytes(), limits.connection_memory_bytes());
+        let (client, connection) = (
+            limits.client_memory_bytes(),
+            limits.connection_memory_bytes(),
+        );
         self.require(
             client <= limits.memory_bytes,
             "limits.client_memory_bytes",
@@ -142,7 +186,11 @@ impl Compiler {
             "limits.connection_memory_bytes",
             "must be at most limits.client_memory_bytes",
         );
-        self.require(limits.body_bytes <= connection / 2, "limits.body_bytes", BODY_TOO_LONG);
+        self.require(
+            limits.body_bytes <= connection / 2,
+            "limits.body_bytes",
+            BODY_TOO_LONG,
+        );
         // The body before and after its edit and as it came, and its decoder.
         self.require(
             limits.decoded_bytes <= connection / 4,
@@ -156,30 +204,68 @@ impl Compiler {
         );
     }
 
-    fn upstream(&mut self, name: &str, config: &UpstreamConfig, window_bytes: u32) -> Option<Upstream> {
+    fn upstream(
+        &mut self,
+        name: &str,
+        config: &UpstreamConfig,
+        window_bytes: u32,
+    ) -> Option<Upstream> {
         let place = format!("upstream.{name}");
         self.require(
             config.connections_per_client_max() <= config.connections_max,
             &format!("{place}.connections_per_client_max"),
             "must be at most connections_max",
         );
-        let uri = config.url.parse::<Uri>().ok().filter(|uri| uri.query().is_none());
-        let Some((scheme, authority)) = uri.as_ref().and_then(|uri| Some((uri.scheme_str()?, uri.authority()?))) else {
-            self.error(&place, "url must be http:// or https:// with a host, and no query");
+        let uri = config
+            .url
+            .parse::<Uri>()
+            .ok()
+            .filter(|uri| uri.query().is_none());
+        let Some((scheme, authority)) = uri
+            .as_ref()
+            .and_then(|uri| Some((uri.scheme_str()?, uri.authority()?)))
+        else {
+            self.error(
+                &place,
+                "url must be http:// or https:// with a host, and no query",
+            );
             return None;
         };
         let is_tls = scheme == "https";
-        self.require(is_tls || scheme == "http", &place, "url must be http:// or https://");
-        self.require(!authority.as_str().contains('@'), &place, "url must have no user");
+        self.require(
+            is_tls || scheme == "http",
+            &place,
+            "url must be http:// or https://",
+        );
+        self.require(
+            !authority.as_str().contains('@'),
+            &place,
+            "url must have no user",
+        );
         self.require(!is_tls || config.roots.is_some(), &place, "roots is needed with https: a PEM file with the authorities to trust, such as /etc/ssl/certs/ca-certificates.crt");
-        let identity = self.pair(&place, "certificate", config.certificate.as_ref(), "key", config.key.as_ref());
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
-        let path = uri.as_ref().map_or("", |uri| uri.path()).trim_end_matches('/');
+        let identity = self.pair(
+            &place,
+            "certificate",
+            config.certificate.as_ref(),
+            "key",
+            config.key.as_ref(),
+        );
+        let host = authority
+            .host()
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_ascii_lowercase();
+        let path = uri
+            .as_ref()
+            .map_or("", |uri| uri.path())
+            .trim_end_matches('/');
         Some(Upstream {
             name: name.into(),
             is_tls,
             host: host.into(),
-            port: authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 }),
+            port: authority
+                .port_u16()
+                .unwrap_or(if is_tls { 443 } else { 80 }),
             base_path: path.into(),
             roots: config.roots.clone(),
             identity,
@@ -208,14 +294,25 @@ impl Compiler {
         other: &str,
         second: Option<&PathBuf>,
     ) -> Option<(PathBuf, PathBuf)> {
-        self.require(first.is_some() == second.is_some(), place, &format!("{one} and {other} need each other"));
+        self.require(
+            first.is_some() == second.is_some(),
+            place,
+            &format!("{one} and {other} need each other"),
+        );
         Some((first?.clone(), second?.clone()))
     }
 
     fn listener(&mut self, name: &str, config: &ListenConfig) -> CompiledListener {
         let place = format!("listen.{name}");
-        let is_tls =
-            self.pair(&place, "certificate", config.certificate.as_ref(), "key", config.key.as_ref()).is_some();
+        let is_tls = self
+            .pair(
+                &place,
+                "certificate",
+                config.certificate.as_ref(),
+                "key",
+                config.key.as_ref(),
+            )
+            .is_some();
         let is_local = config.address.ip().is_loopback();
         self.require(
             is_tls || is_local || config.plaintext,
@@ -224,7 +321,9 @@ impl Compiler {
         );
         self.clients(&place, config, is_tls);
         if config.clients == ClientsKind::Open && !is_local {
-            self.warnings.push(format!("{place}: everybody who reaches the address is let in"));
+            self.warnings.push(format!(
+                "{place}: everybody who reaches the address is let in"
+            ));
             if config.trust_forwarded {
                 self.warnings.push(format!(
                     "{place}: with trust_forwarded, everybody who reaches the address chooses the client that limits count for"
@@ -237,7 +336,12 @@ impl Compiler {
             "trust_forwarded has no effect with kind = \"ext_proc\", which leaves forwarding headers to Envoy",
         );
         let tunnel = self.tunnel(&place, config);
-        CompiledListener { name: name.into(), config: config.clone(), routes: RouteTable::default(), tunnel }
+        CompiledListener {
+            name: name.into(),
+            config: config.clone(),
+            routes: RouteTable::default(),
+            tunnel,
+        }
     }
 
     /// Each kind of authentication needs its files, and no others.
@@ -249,13 +353,22 @@ impl Compiler {
             "clients = \"mtls\" needs certificate, key and client_ca; say clients = \"open\" to let everybody in",
         );
         self.require(
-            clients == ClientsKind::Mtls || (config.client_ca.is_none() && config.principals.is_empty()),
+            clients == ClientsKind::Mtls
+                || (config.client_ca.is_none() && config.principals.is_empty()),
             place,
             "client_ca and principals are for clients = \"mtls\"",
         );
-        if let Some(at) = config.principals.iter().position(|principal| !is_principal(principal)) {
-            let message = "is no DNS name (with or without dns: before it), URI, or cn: and a common name";
-            self.error(&format!("{place}.principals"), &format!("entry {} {message}", at + 1));
+        if let Some(at) = config
+            .principals
+            .iter()
+            .position(|principal| !is_principal(principal))
+        {
+            let message =
+                "is no DNS name (with or without dns: before it), URI, or cn: and a common name";
+            self.error(
+                &format!("{place}.principals"),
+                &format!("entry {} {message}", at + 1),
+            );
         }
         self.require(
             (clients == ClientsKind::Bearer) == config.tokens.is_some(),
@@ -264,7 +377,8 @@ impl Compiler {
         );
         let is_plaintext = !is_tls && !config.address.ip().is_loopback();
         if clients == ClientsKind::Bearer && is_plaintext {
-            self.warnings.push(format!("{place}: tokens of clients arrive in plaintext"));
+            self.warnings
+                .push(format!("{place}: tokens of clients arrive in plaintext"));
         }
     }
 
@@ -283,8 +397,9 @@ impl Compiler {
             place,
             "kind = \"forward\" and authority_certificate with authority_key need each other",
         );
-        let has_tunnels =
-            !config.tunnel.is_empty() || !config.tunnel_addresses.is_empty() || config.unlisted == Unlisted::Tunnel;
+        let has_tunnels = !config.tunnel.is_empty()
+            || !config.tunnel_addresses.is_empty()
+            || config.unlisted == Unlisted::Tunnel;
         let is_any = config.tunnel_protocols == TunnelProtocols::Any;
         self.require(
             is_forward || !(has_tunnels || is_any),
@@ -292,17 +407,23 @@ impl Compiler {
             "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for kind = \"forward\"",
         );
         if is_forward && config.unlisted == Unlisted::Tunnel {
-            self.warnings.push(format!("{place}: hosts that no route names pass untouched"));
+            self.warnings
+                .push(format!("{place}: hosts that no route names pass untouched"));
         }
         if is_forward && has_tunnels && is_any {
-            self.warnings.push(format!("{place}: tunnels with other protocols than TLS can lead to other hosts"));
+            self.warnings.push(format!(
+                "{place}: tunnels with other protocols than TLS can lead to other hosts"
+            ));
         }
         let mut tunnel = HashSet::new();
         for text in &config.tunnel {
             match Destination::parse(text) {
                 Some(destination) => drop(tunnel.insert(destination)),
                 None => {
-                    self.error(&format!("{place}.tunnel"), "an entry is no host:port with a name as its host");
+                    self.error(
+                        &format!("{place}.tunnel"),
+                        "an entry is no host:port with a name as its host",
+                    );
                 }
             }
         }
@@ -346,14 +467,24 @@ impl Compiler {
     }
 
     /// Rules for routes of a CONNECT proxy.
-    fn forward_route(&mut self, place: &str, route: &RouteConfig, listener: &CompiledListener, upstream: &Upstream) {
+    fn forward_route(
+        &mut self,
+        place: &str,
+        route: &RouteConfig,
+        listener: &CompiledListener,
+        upstream: &Upstream,
+    ) {
         if listener.config.kind == ListenKind::Forward {
             self.require(
                 route.host.eq_ignore_ascii_case(&upstream.host),
                 place,
                 "host must be the host of the upstream, which is intercepted",
             );
-            self.require(upstream.is_tls, place, "the upstream must be https, because the tunnel was");
+            self.require(
+                upstream.is_tls,
+                place,
+                "the upstream must be https, because the tunnel was",
+            );
         }
     }
 }
@@ -362,24 +493,32 @@ impl Compiler {
 mod tests {
     use super::super::{compile, parse};
 
-    const ENGINE: &str = "[engine]\nendpoints = ['e:7443']\nca = 'ca'\ncertificate = 'c'\nkey = 'k'\n";
+    const ENGINE: &str =
+        "[engine]\nendpoints = ['e:7443']\nca = 'ca'\ncertificate = 'c'\nkey = 'k'\n";
     const LISTEN: &str = "[listen.public]\naddress = '127.0.0.1:8080'\nclients = 'open'\n";
     const REST: &str = "[upstream.shop]\nurl = 'http://shop.internal'\n[[route]]\nname = 'r'\nlisten = 'public'\npath = '/{*rest}'\n\
         upstream = 'shop'\npass = true\n";
 
     fn compiled(rest: &str) -> Result<Vec<String>, Vec<String>> {
-        let config = parse(&format!("{ENGINE}{rest}"), []).unwrap_or_else(|errors| panic!("{errors}\n{rest}"));
+        let config = parse(&format!("{ENGINE}{rest}"), [])
+            .unwrap_or_else(|errors| panic!("{errors}\n{rest}"));
         let compiled = compile(&config).map(|compiled| compiled.warnings);
         compiled.map_err(|errors| {
             assert!(!errors.to_string().contains("s3cret"), "{errors}");
-            errors.iter().map(|error| format!("{}: {}", error.place, error.message)).collect()
+            errors
+                .iter()
+                .map(|error| format!("{}: {}", error.place, error.message))
+                .collect()
         })
     }
 
     #[track_caller]
     fn is_rejected(rest: &str, expected: &str) {
         let errors = compiled(rest).unwrap_err();
-        assert!(errors.iter().any(|error| error.starts_with(expected)), "{rest}\n{errors:?}");
+        assert!(
+            errors.iter().any(|error| error.starts_with(expected)),
+            "{rest}\n{errors:?}"
+        );
     }
 
     #[test]
@@ -392,17 +531,38 @@ mod tests {
     #[test]
     fn limits_fit_into_the_memory() {
         for (limits, expected) in [
-            ("body_bytes = 134_217_729", "limits.body_bytes: must be at most half of limits.connection_memory_bytes"),
+            (
+                "body_bytes = 134_217_729",
+                "limits.body_bytes: must be at most half of limits.connection_memory_bytes",
+            ),
             (
                 "decoded_bytes = 67_108_865",
                 "limits.decoded_bytes: must be at most a quarter of limits.connection_memory",
             ),
-            ("memory_bytes = 65536", "limits.stream_window_bytes: must be at most limits.connection_memory_bytes"),
-            ("client_memory_bytes = 1_073_741_825", "limits.client_memory_bytes: must be at most limits.memory_bytes"),
-            ("connection_memory_bytes = 536_870_913", "limits.connection_memory_bytes: must be at most limits.client_"),
-            ("requests_per_client_max = 4_097", "limits.requests_per_client_max: must be at most limits.requests_max"),
-            ("streams_per_connection = 65536", "limits.http2_window_bytes: times limits.streams_per_connection must"),
-            ("http2_window_bytes = 16_777_216\nstreams_per_connection = 128", "limits.http2_window_bytes: times"),
+            (
+                "memory_bytes = 65536",
+                "limits.stream_window_bytes: must be at most limits.connection_memory_bytes",
+            ),
+            (
+                "client_memory_bytes = 1_073_741_825",
+                "limits.client_memory_bytes: must be at most limits.memory_bytes",
+            ),
+            (
+                "connection_memory_bytes = 536_870_913",
+                "limits.connection_memory_bytes: must be at most limits.client_",
+            ),
+            (
+                "requests_per_client_max = 4_097",
+                "limits.requests_per_client_max: must be at most limits.requests_max",
+            ),
+            (
+                "streams_per_connection = 65536",
+                "limits.http2_window_bytes: times limits.streams_per_connection must",
+            ),
+            (
+                "http2_window_bytes = 16_777_216\nstreams_per_connection = 128",
+                "limits.http2_window_bytes: times",
+            ),
         ] {
             is_rejected(&format!("[limits]\n{limits}\n{LISTEN}{REST}"), expected);
         }
@@ -412,7 +572,11 @@ mod tests {
     fn bodies_that_can_pass_as_they_came_need_memory_for_three() {
         for (keys, body_bytes, is_rejected) in [
             ("pass = true", 512_000, false),
-            ("app = 'a'\n[[route.request]]\naction = 'encrypt'\nselect = ['$.a']", 512_000, false),
+            (
+                "app = 'a'\n[[route.request]]\naction = 'encrypt'\nselect = ['$.a']",
+                512_000,
+                false,
+            ),
             (
                 "request_unparsed = 'pass'\napp = 'a'\n[[route.request]]\naction = 'encrypt'\nselect = ['$.a']",
                 512_000,
@@ -431,12 +595,17 @@ mod tests {
             ("pass = true\nwebsocket_origins = ['*']", 204_801, true),
             ("pass = true\nwebsocket_origins = ['*']", 204_800, false),
         ] {
-            let limits =
-                "[limits]\nmemory_bytes = 4_096_000\nbody_bytes = 1\ndecoded_bytes = 1\nstream_window_bytes = 65_536\n";
+            let limits = "[limits]\nmemory_bytes = 4_096_000\nbody_bytes = 1\ndecoded_bytes = 1\nstream_window_bytes = 65_536\n";
             let route = REST.replace("pass = true", &format!("body_bytes = {body_bytes}\n{keys}"));
             let outcome = compiled(&format!("{limits}{LISTEN}{route}"));
-            let is_told = outcome.as_ref().is_err_and(|errors| errors.iter().any(|error| error.contains("body_bytes")));
-            assert_eq!((is_told, outcome.is_err()), (is_rejected, is_rejected), "{keys} {body_bytes}: {outcome:?}");
+            let is_told = outcome
+                .as_ref()
+                .is_err_and(|errors| errors.iter().any(|error| error.contains("body_bytes")));
+            assert_eq!(
+                (is_told, outcome.is_err()),
+                (is_rejected, is_rejected),
+                "{keys} {body_bytes}: {outcome:?}"
+            );
         }
     }
 
@@ -445,33 +614,84 @@ mod tests {
         let forward = "kind = 'forward'\nauthority_certificate = 'a'\nauthority_key = 'b'";
         let tunnel = format!("{forward}\ntunnel = ['s3cret']");
         for (keys, expected) in [
-            ("address = '0.0.0.0:1'\nclients = 'open'", "certificate and key are needed, or plaintext = true"),
-            ("address = '127.0.0.1:8080'\nclients = 'open'", "another listener, or admin, has this address"),
-            ("address = '127.0.0.1:8444'\nclients = 'open'", "another listener, or admin, has this address"),
-            ("certificate = 's3cret'\nclients = 'open'", "certificate and key need each other"),
-            ("", "clients = \"mtls\" needs certificate, key and client_ca"),
-            ("certificate = 'c'\nkey = 'k'", "clients = \"mtls\" needs certificate, key and client_ca"),
-            ("client_ca = 's3cret'", "clients = \"mtls\" needs certificate, key and client_ca"),
-            ("clients = 'open'\nclient_ca = 's3cret'", "client_ca and principals are for clients = \"mtls\""),
-            ("clients = 'open'\nprincipals = ['s3cret']", "client_ca and principals are for clients = \"mtls\""),
+            (
+                "address = '0.0.0.0:1'\nclients = 'open'",
+                "certificate and key are needed, or plaintext = true",
+            ),
+            (
+                "address = '127.0.0.1:8080'\nclients = 'open'",
+                "another listener, or admin, has this address",
+            ),
+            (
+                "address = '127.0.0.1:8444'\nclients = 'open'",
+                "another listener, or admin, has this address",
+            ),
+            (
+                "certificate = 's3cret'\nclients = 'open'",
+                "certificate and key need each other",
+            ),
+            (
+                "",
+                "clients = \"mtls\" needs certificate, key and client_ca",
+            ),
+            (
+                "certificate = 'c'\nkey = 'k'",
+                "clients = \"mtls\" needs certificate, key and client_ca",
+            ),
+            (
+                "client_ca = 's3cret'",
+                "clients = \"mtls\" needs certificate, key and client_ca",
+            ),
+            (
+                "clients = 'open'\nclient_ca = 's3cret'",
+                "client_ca and principals are for clients = \"mtls\"",
+            ),
+            (
+                "clients = 'open'\nprincipals = ['s3cret']",
+                "client_ca and principals are for clients = \"mtls\"",
+            ),
             ("principals = ['dns:cn:s3cret']", "entry 1 is no DNS name"),
-            ("principals = ['cn:a', 'DNS:s3cret']", "entry 2 is no DNS name"),
-            ("principals = ['dns:spiffe://s3cret']", "entry 1 is no DNS name"),
+            (
+                "principals = ['cn:a', 'DNS:s3cret']",
+                "entry 2 is no DNS name",
+            ),
+            (
+                "principals = ['dns:spiffe://s3cret']",
+                "entry 1 is no DNS name",
+            ),
             ("principals = ['dns:dns:s3cret']", "entry 1 is no DNS name"),
             ("principals = ['CN:s3cret']", "entry 1 is no DNS name"),
             ("principals = ['cn:']", "entry 1 is no DNS name"),
             ("principals = ['cn: s3cret']", "entry 1 is no DNS name"),
             ("principals = ['']", "entry 1 is no DNS name"),
-            ("clients = 'bearer'", "clients = \"bearer\" and tokens need each other"),
-            ("clients = 'open'\ntokens = 's3cret'", "clients = \"bearer\" and tokens need each other"),
-            ("clients = 'open'\nkind = 'forward'", "kind = \"forward\" and authority_certificate with authority_key"),
-            ("clients = 'open'\nauthority_key = 's3cret'", "authority_certificate and authority_key need each other"),
-            ("clients = 'open'\nkind = 'ext_proc'\ntrust_forwarded = true", "trust_forwarded has no effect"),
+            (
+                "clients = 'bearer'",
+                "clients = \"bearer\" and tokens need each other",
+            ),
+            (
+                "clients = 'open'\ntokens = 's3cret'",
+                "clients = \"bearer\" and tokens need each other",
+            ),
+            (
+                "clients = 'open'\nkind = 'forward'",
+                "kind = \"forward\" and authority_certificate with authority_key",
+            ),
+            (
+                "clients = 'open'\nauthority_key = 's3cret'",
+                "authority_certificate and authority_key need each other",
+            ),
+            (
+                "clients = 'open'\nkind = 'ext_proc'\ntrust_forwarded = true",
+                "trust_forwarded has no effect",
+            ),
             (
                 "clients = 'open'\nkind = 'ext_proc'\ntunnel = ['a:1']",
                 "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for kind",
             ),
-            ("clients = 'open'\ntunnel = ['a:1']", "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for"),
+            (
+                "clients = 'open'\ntunnel = ['a:1']",
+                "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for",
+            ),
             (
                 "clients = 'open'\nunlisted = 'tunnel'",
                 "tunnel, tunnel_addresses, tunnel_protocols and unlisted are for",
@@ -486,7 +706,11 @@ mod tests {
             ),
             (tunnel.as_str(), "an entry is no host:port"),
         ] {
-            let address = if keys.contains("address = ") { "" } else { "address = '127.0.0.1:0'\n" };
+            let address = if keys.contains("address = ") {
+                ""
+            } else {
+                "address = '127.0.0.1:0'\n"
+            };
             let text = format!("{LISTEN}[listen.other]\n{address}{keys}\n{REST}");
             let errors = compiled(&text).unwrap_err();
             let is_told = |error: &String| error.starts_with("listen.") && error.contains(expected);
@@ -496,10 +720,18 @@ mod tests {
 
     #[test]
     fn open_and_plaintext_listeners_are_told() {
-        let listen = |keys: &str| format!("[listen.public]\naddress = '0.0.0.0:1'\nplaintext = true\n{keys}\n{REST}");
+        let listen = |keys: &str| {
+            format!("[listen.public]\naddress = '0.0.0.0:1'\nplaintext = true\n{keys}\n{REST}")
+        };
         for (keys, expected) in [
-            ("clients = 'open'", vec!["listen.public: everybody who reaches the address is let in"]),
-            ("clients = 'bearer'\ntokens = 't'", vec!["listen.public: tokens of clients arrive in plaintext"]),
+            (
+                "clients = 'open'",
+                vec!["listen.public: everybody who reaches the address is let in"],
+            ),
+            (
+                "clients = 'bearer'\ntokens = 't'",
+                vec!["listen.public: tokens of clients arrive in plaintext"],
+            ),
             (
                 "clients = 'open'\ntrust_forwarded = true",
                 vec![
@@ -511,19 +743,33 @@ mod tests {
             assert_eq!(compiled(&listen(keys)).unwrap(), expected);
         }
         let forward = "kind = 'forward'\nauthority_certificate = 'a'\nauthority_key = 'b'\nunlisted = 'tunnel'\n";
-        let text = format!("{LISTEN}[listen.egress]\naddress = '127.0.0.1:0'\nclients = 'open'\n{forward}{REST}");
-        assert_eq!(compiled(&text).unwrap(), ["listen.egress: hosts that no route names pass untouched"]);
+        let text = format!(
+            "{LISTEN}[listen.egress]\naddress = '127.0.0.1:0'\nclients = 'open'\n{forward}{REST}"
+        );
+        assert_eq!(
+            compiled(&text).unwrap(),
+            ["listen.egress: hosts that no route names pass untouched"]
+        );
     }
 
     #[test]
     fn upstreams_are_checked() {
         for (keys, expected) in [
-            ("url = 's3cret'", "url must be http:// or https:// with a host, and no query"),
-            ("url = 'http://shop?s3cret'", "url must be http:// or https:// with a host, and no query"),
+            (
+                "url = 's3cret'",
+                "url must be http:// or https:// with a host, and no query",
+            ),
+            (
+                "url = 'http://shop?s3cret'",
+                "url must be http:// or https:// with a host, and no query",
+            ),
             ("url = 'ftp://s3cret'", "url must be http:// or https://"),
             ("url = 'http://user:s3cret@shop'", "url must have no user"),
             ("url = 'https://shop'", "roots is needed with https"),
-            ("url = 'https://shop'\nroots = 'r'\ncertificate = 'c'", "certificate and key need each other"),
+            (
+                "url = 'https://shop'\nroots = 'r'\ncertificate = 'c'",
+                "certificate and key need each other",
+            ),
         ] {
             let text = format!("{LISTEN}[upstream.other]\n{keys}\n{REST}");
             is_rejected(&text, &format!("upstream.other: {expected}"));
@@ -537,10 +783,19 @@ mod tests {
             ("https://shop:8443/", ("shop", 8_443, "", true)),
             ("https://[::1]/base/path/", ("::1", 443, "/base/path", true)),
         ] {
-            let text = format!("{ENGINE}{LISTEN}{REST}[upstream.other]\nurl = '{url}'\nroots = 'r'\n");
+            let text =
+                format!("{ENGINE}{LISTEN}{REST}[upstream.other]\nurl = '{url}'\nroots = 'r'\n");
             let compiled = compile(&parse(&text, []).unwrap()).unwrap();
             let upstream = compiled.upstreams["other"].upstream();
-            assert_eq!((&*upstream.host, upstream.port, &*upstream.base_path, upstream.is_tls), expected);
+            assert_eq!(
+                (
+                    &*upstream.host,
+                    upstream.port,
+                    &*upstream.base_path,
+                    upstream.is_tls
+                ),
+                expected
+            );
         }
     }
 }

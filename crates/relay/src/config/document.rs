@@ -24,7 +24,12 @@ pub(super) type Lines = BTreeMap<String, usize>;
 
 /// Checks a text. `overridden` are keys, such as `engine.ca`, that the environment sets.
 pub(super) fn check(text: &str, overridden: &[String]) -> (Lines, Vec<ConfigError>) {
-    let mut document = Document { text, overridden, lines: Lines::new(), errors: Vec::new() };
+    let mut document = Document {
+        text,
+        overridden,
+        lines: Lines::new(),
+        errors: Vec::new(),
+    };
     let (root, errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {
         document.root(root.get_ref());
@@ -46,26 +51,48 @@ struct Document<'t> {
 
 impl Document<'_> {
     fn line(&self, offset: usize) -> usize {
-        1 + self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
+        1 + self
+            .text
+            .bytes()
+            .take(offset)
+            .filter(|byte| *byte == b'\n')
+            .count()
     }
 
     fn error(&mut self, line: usize, place: impl Into<String>, message: impl Into<String>) {
-        self.errors.push(ConfigError { line: Some(line), place: place.into(), message: message.into() });
+        self.errors.push(ConfigError {
+            line: Some(line),
+            place: place.into(),
+            message: message.into(),
+        });
     }
 
     fn root(&mut self, root: &DeTable<'_>) {
         for (name, value) in root {
             let line = self.line(name.span().start);
-            match SECTIONS.iter().find(|section| section.name == name.get_ref()) {
+            match SECTIONS
+                .iter()
+                .find(|section| section.name == name.get_ref())
+            {
                 Some(section) => self.top(section, line, value),
                 None => {
-                    let known = SECTIONS.iter().map(|section| section.name).filter(|name| !name.contains('.'));
+                    let known = SECTIONS
+                        .iter()
+                        .map(|section| section.name)
+                        .filter(|name| !name.contains('.'));
                     let hint = hint(name.get_ref(), known);
-                    self.error(line, shown(name.get_ref()), format!("unknown section{hint}"));
+                    self.error(
+                        line,
+                        shown(name.get_ref()),
+                        format!("unknown section{hint}"),
+                    );
                 }
             }
         }
-        for section in SECTIONS.iter().filter(|section| section.form == Form::Table) {
+        for section in SECTIONS
+            .iter()
+            .filter(|section| section.form == Form::Table)
+        {
             if !root.contains_key(section.name) {
                 self.missing(section, section.name, 1, &DeTable::new());
             }
@@ -76,13 +103,19 @@ impl Document<'_> {
     fn top(&mut self, section: &'static Section, line: usize, value: &Spanned<DeValue<'_>>) {
         self.lines.insert(section.name.to_owned(), line);
         match (section.form, value.get_ref()) {
-            (Form::Table, DeValue::Table(table)) => self.section(section, section.name, line, table),
+            (Form::Table, DeValue::Table(table)) => {
+                self.section(section, section.name, line, table)
+            }
             (Form::Named(_), DeValue::Table(tables)) => {
                 for (name, value) in tables {
                     let line = self.line(name.span().start);
                     let place = format!("{}.{}", section.name, shown(name.get_ref()));
                     if !is_name(name.get_ref()) {
-                        self.error(line, &place, "the name must be 1 to 64 letters, digits, -, _ or .");
+                        self.error(
+                            line,
+                            &place,
+                            "the name must be 1 to 64 letters, digits, -, _ or .",
+                        );
                     }
                     match value.get_ref() {
                         DeValue::Table(table) => self.section(section, &place, line, table),
@@ -91,9 +124,21 @@ impl Document<'_> {
                 }
             }
             (Form::List, DeValue::Array(tables)) => self.routes(section, tables),
-            (Form::Table, _) => self.error(line, section.name, format!("must be a table: [{}]", section.name)),
-            (Form::Named(_), _) => self.error(line, section.name, format!("must be tables: [{}.NAME]", section.name)),
-            (Form::List, _) => self.error(line, section.name, format!("must be tables: [[{}]]", section.name)),
+            (Form::Table, _) => self.error(
+                line,
+                section.name,
+                format!("must be a table: [{}]", section.name),
+            ),
+            (Form::Named(_), _) => self.error(
+                line,
+                section.name,
+                format!("must be tables: [{}.NAME]", section.name),
+            ),
+            (Form::List, _) => self.error(
+                line,
+                section.name,
+                format!("must be tables: [[{}]]", section.name),
+            ),
         }
     }
 
@@ -104,14 +149,26 @@ impl Document<'_> {
                 self.error(line, section.name, "must be tables: [[route]]");
                 continue;
             };
-            let name = table.get("name").and_then(|name| name.get_ref().as_str()).filter(|name| is_name(name));
-            let place = name.map_or_else(|| format!("route {}", at + 1), |name| format!("route \"{name}\""));
+            let name = table
+                .get("name")
+                .and_then(|name| name.get_ref().as_str())
+                .filter(|name| is_name(name));
+            let place = name.map_or_else(
+                || format!("route {}", at + 1),
+                |name| format!("route \"{name}\""),
+            );
             self.section(section, &place, line, table);
         }
     }
 
     /// Checks the keys of a table.
-    fn section(&mut self, section: &'static Section, place: &str, line: usize, table: &DeTable<'_>) {
+    fn section(
+        &mut self,
+        section: &'static Section,
+        place: &str,
+        line: usize,
+        table: &DeTable<'_>,
+    ) {
         // Of two places with one name, errors name the first.
         self.lines.entry(place.to_owned()).or_insert(line);
         for (name, value) in table {
@@ -138,21 +195,37 @@ impl Document<'_> {
     }
 
     fn rules(&mut self, place: &str, direction: &str, line: usize, value: &Spanned<DeValue<'_>>) {
-        let (DeValue::Array(rules), Some(section)) = (value.get_ref(), section("route.request")) else {
-            self.error(line, format!("{place}.{direction}"), format!("must be tables: [[route.{direction}]]"));
+        let (DeValue::Array(rules), Some(section)) = (value.get_ref(), section("route.request"))
+        else {
+            self.error(
+                line,
+                format!("{place}.{direction}"),
+                format!("must be tables: [[route.{direction}]]"),
+            );
             return;
         };
         for (at, value) in rules.iter().enumerate() {
-            let (line, place) = (self.line(value.span().start), format!("{place}, {direction} rule {}", at + 1));
+            let (line, place) = (
+                self.line(value.span().start),
+                format!("{place}, {direction} rule {}", at + 1),
+            );
             match value.get_ref() {
                 DeValue::Table(table) => self.section(section, &place, line, table),
-                _ => self.error(line, place, format!("must be a table: [[route.{direction}]]")),
+                _ => self.error(
+                    line,
+                    place,
+                    format!("must be a table: [[route.{direction}]]"),
+                ),
             }
         }
     }
 
     fn missing(&mut self, section: &Section, place: &str, line: usize, table: &DeTable<'_>) {
-        for key in section.keys.iter().filter(|key| matches!(key.preset, Preset::Required(_))) {
+        for key in section
+            .keys
+            .iter()
+            .filter(|key| matches!(key.preset, Preset::Required(_)))
+        {
             let path = format!("{place}.{}", key.name);
             if !table.contains_key(key.name) && !self.overridden.contains(&path) {
                 self.error(line, path, "is missing");
@@ -170,30 +243,42 @@ pub(super) fn check_value(key: &Key, value: &DeValue<'_>) -> Result<(), String> 
         (Kind::Name, DeValue::String(text)) => is_name(text),
         (Kind::Choice(choices), DeValue::String(text)) => choices.contains(&&**text),
         (Kind::Number { min, max, .. }, DeValue::Integer(number)) => {
-            u64::from_str_radix(number.as_str(), number.radix()).is_ok_and(|number| (min..=max).contains(&number))
+            u64::from_str_radix(number.as_str(), number.radix())
+                .is_ok_and(|number| (min..=max).contains(&number))
         }
-        (Kind::Fraction, DeValue::Float(number)) => {
-            number.as_str().parse().is_ok_and(|number| (0.0..=1.0).contains(&number))
-        }
+        (Kind::Fraction, DeValue::Float(number)) => number
+            .as_str()
+            .parse()
+            .is_ok_and(|number| (0.0..=1.0).contains(&number)),
         (Kind::Fraction, DeValue::Integer(number)) => matches!(number.as_str(), "0" | "1"),
-        (Kind::Collector, DeValue::String(text)) => text.is_empty() || Endpoint::parse(text).is_some(),
+        (Kind::Collector, DeValue::String(text)) => {
+            text.is_empty() || Endpoint::parse(text).is_some()
+        }
         (Kind::Texts, value) => texts(value).is_some(),
         (Kind::Endpoints, value) => texts(value).is_some_and(|endpoints| {
-            (1..=ClientConfig::ENDPOINTS_MAX).contains(&endpoints.len()) && endpoints.into_iter().all(is_endpoint)
+            (1..=ClientConfig::ENDPOINTS_MAX).contains(&endpoints.len())
+                && endpoints.into_iter().all(is_endpoint)
         }),
-        (Kind::Networks, value) => {
-            texts(value).is_some_and(|networks| networks.iter().all(|network| network.parse::<IpNet>().is_ok()))
-        }
+        (Kind::Networks, value) => texts(value).is_some_and(|networks| {
+            networks
+                .iter()
+                .all(|network| network.parse::<IpNet>().is_ok())
+        }),
         (Kind::Context, DeValue::String(_)) => true,
         (Kind::Context, DeValue::Table(table)) => {
             table.len() == 1
                 && table.iter().all(|(name, value)| {
-                    matches!(&**name.get_ref(), "header" | "segment") && value.get_ref().as_str().is_some()
+                    matches!(&**name.get_ref(), "header" | "segment")
+                        && value.get_ref().as_str().is_some()
                 })
         }
         _ => false,
     };
-    if fits { Ok(()) } else { Err(expected(key.kind)) }
+    if fits {
+        Ok(())
+    } else {
+        Err(expected(key.kind))
+    }
 }
 
 /// Describes the values of a kind.
@@ -205,53 +290,88 @@ pub(super) fn expected(kind: Kind) -> String {
         Kind::Name => "must be a name of 1 to 64 letters, digits, -, _ or .".into(),
         Kind::Flag => "must be true or false".into(),
         Kind::Choice(choices) => format!("must be one of \"{}\"", choices.join("\", \"")),
-        Kind::Number { unit, min, max } => format!("must be a whole number in {min}..={max} {unit}"),
+        Kind::Number { unit, min, max } => {
+            format!("must be a whole number in {min}..={max} {unit}")
+        }
         Kind::Fraction => "must be a number from 0 to 1".into(),
-        Kind::Collector => "must be a URL in plain HTTP, such as \"http://127.0.0.1:4318/v1/traces\", or empty".into(),
+        Kind::Collector => {
+            "must be a URL in plain HTTP, such as \"http://127.0.0.1:4318/v1/traces\", or empty"
+                .into()
+        }
         Kind::Texts => "must be a list of texts in quotes".into(),
-        Kind::Endpoints => format!("must be a list of 1 to {} \"host:port\"", ClientConfig::ENDPOINTS_MAX),
+        Kind::Endpoints => format!(
+            "must be a list of 1 to {} \"host:port\"",
+            ClientConfig::ENDPOINTS_MAX
+        ),
         Kind::Networks => "must be a list of networks, such as [\"10.2.0.0/16\"]".into(),
-        Kind::Context => "must be text in quotes, { header = \"name\" } or { segment = \"name\" }".into(),
+        Kind::Context => {
+            "must be text in quotes, { header = \"name\" } or { segment = \"name\" }".into()
+        }
     }
 }
 
 fn texts<'v>(value: &'v DeValue<'_>) -> Option<Vec<&'v str>> {
-    value.as_array()?.iter().map(|item| item.get_ref().as_str()).collect()
+    value
+        .as_array()?
+        .iter()
+        .map(|item| item.get_ref().as_str())
+        .collect()
 }
 
 /// Returns true if a text can be a name of the configuration.
 fn is_name(text: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
 fn is_endpoint(text: &str) -> bool {
-    let Some((host, port)) = text.rsplit_once(':') else { return false };
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return false;
+    };
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
     let is_host = match bare {
-        Some(address) => address.parse::<IpAddr>().is_ok_and(|address| address.is_ipv6()),
-        None => !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)),
+        Some(address) => address
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_ipv6()),
+        None => {
+            !host.is_empty()
+                && host
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+        }
     };
     is_host && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
 /// A name out of the file, made fit for a terminal: printable ASCII, at most 64 characters.
 pub(super) fn shown(name: &str) -> String {
-    name.chars().take(NAME_BYTES_MAX).map(|char| if char.is_ascii_graphic() { char } else { '?' }).collect()
+    name.chars()
+        .take(NAME_BYTES_MAX)
+        .map(|char| if char.is_ascii_graphic() { char } else { '?' })
+        .collect()
 }
 
 /// Suggests the known name that is nearest to a mistyped one.
 pub(super) fn hint(name: &str, known: impl Iterator<Item = &'static str>) -> String {
     let nearest = known.map(|known| (distance(name, known), known)).min();
     match nearest {
-        Some((distance, known)) if distance <= 1 + known.len() / 4 => format!("; did you mean {known}?"),
+        Some((distance, known)) if distance <= 1 + known.len() / 4 => {
+            format!("; did you mean {known}?")
+        }
         _ => String::new(),
     }
 }
 
 /// Levenshtein distance in bytes. Both are short: the longest key has 25 bytes.
 fn distance(one: &str, other: &str) -> usize {
-    let one = one.as_bytes().get(..NAME_BYTES_MAX).unwrap_or(one.as_bytes());
+    let one = one
+        .as_bytes()
+        .get(..NAME_BYTES_MAX)
+        .unwrap_or(one.as_bytes());
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, byte) in one.iter().enumerate() {
         let mut diagonal = at;

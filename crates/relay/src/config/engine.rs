@@ -11,9 +11,18 @@ impl EngineConfig {
     /// Configuration of the client. Opens no file.
     pub fn client(&self) -> ClientConfig {
         let pem = |path: &Path| Pem::File(path.to_owned());
-        let mut client = ClientConfig::new("", "", pem(&self.ca), pem(&self.certificate), pem(&self.key));
-        client.endpoints =
-            self.endpoints.iter().map(|address| Endpoint::new(address.clone(), self.name_of(address))).collect();
+        let mut client = ClientConfig::new(
+            "",
+            "",
+            pem(&self.ca),
+            pem(&self.certificate),
+            pem(&self.key),
+        );
+        client.endpoints = self
+            .endpoints
+            .iter()
+            .map(|address| Endpoint::new(address.clone(), self.name_of(address)))
+            .collect();
         client.connections = self.connections;
         client.connection_age_max = Duration::from_secs(self.connection_age_max_s.into());
         client.in_flight_max = self.in_flight_max;
@@ -27,7 +36,10 @@ impl EngineConfig {
     /// Name that the certificate of an endpoint must have.
     fn name_of<'a>(&'a self, address: &'a str) -> &'a str {
         if self.server_name.is_empty() {
-            address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']'])
+            address
+                .rsplit_once(':')
+                .map_or(address, |(host, _)| host)
+                .trim_matches(['[', ']'])
         } else {
             &self.server_name
         }
@@ -45,7 +57,11 @@ mod tests {
                 "[engine]\nendpoints = ['a.internal:7443', '[::1]:7']\nserver_name = '{name}'\nca = 'a'\ncertificate = 'c'\nkey = 'k'\n"
             );
             let client = parse(&text, []).unwrap().engine.client();
-            client.endpoints.iter().map(|endpoint| endpoint.server_name.clone()).collect::<Vec<_>>()
+            client
+                .endpoints
+                .iter()
+                .map(|endpoint| endpoint.server_name.clone())
+                .collect::<Vec<_>>()
         };
         assert_eq!(named(""), ["a.internal", "::1"]);
         assert_eq!(named("engine"), ["engine", "engine"]);

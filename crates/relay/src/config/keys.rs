@@ -99,11 +99,19 @@ macro_rules! keys {
 }
 
 const fn time(max: u64) -> Kind {
-    Kind::Number { unit: "ms", min: 1, max }
+    Kind::Number {
+        unit: "ms",
+        min: 1,
+        max,
+    }
 }
 
 const fn bytes(min: u64, max: u64) -> Kind {
-    Kind::Number { unit: "bytes", min, max }
+    Kind::Number {
+        unit: "bytes",
+        min,
+        max,
+    }
 }
 
 const fn count(unit: &'static str, max: u64) -> Kind {

@@ -24,7 +24,8 @@ use serde::Deserialize;
 
 pub use compiler::{Compiled, CompiledListener, compile};
 pub use route_config::{
-    ActionKind, ContainersKind, ContextConfig, FailKind, RouteConfig, RuleConfig, UnneededKind, UnparsedKind,
+    ActionKind, ContainersKind, ContextConfig, FailKind, RouteConfig, RuleConfig, UnneededKind,
+    UnparsedKind,
 };
 pub use template::{markdown, template};
 pub use text::{ConfigError, ConfigErrors, FILE_VARIABLE, load, parse};
@@ -187,7 +188,10 @@ impl Default for Limits {
 impl Limits {
     /// Exchanges at once of one client: three quarters of all, unless set.
     pub fn requests_per_client_max(&self) -> usize {
-        self.requests_per_client_max.map_or_else(|| three_quarters(self.requests_max as usize), |max| max as usize)
+        self.requests_per_client_max.map_or_else(
+            || three_quarters(self.requests_max as usize),
+            |max| max as usize,
+        )
     }
 
     /// Memory of one client in bytes: half of all, unless set.
@@ -197,7 +201,8 @@ impl Limits {
 
     /// Memory of one connection in bytes: a quarter of all, unless set.
     pub fn connection_memory_bytes(&self) -> usize {
-        self.connection_memory_bytes.unwrap_or(self.memory_bytes / 4)
+        self.connection_memory_bytes
+            .unwrap_or(self.memory_bytes / 4)
     }
 
     /// Time without a byte of a body.
@@ -247,7 +252,9 @@ pub struct AdminConfig {
 
 impl Default for AdminConfig {
     fn default() -> Self {
-        Self { address: SocketAddr::from(([127, 0, 0, 1], 8_444)) }
+        Self {
+            address: SocketAddr::from(([127, 0, 0, 1], 8_444)),
+        }
     }
 }
 
@@ -265,7 +272,11 @@ pub struct LogConfig {
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { format: LogFormat::Text, level: LogLevel::Info, access: true }
+        Self {
+            format: LogFormat::Text,
+            level: LogLevel::Info,
+            access: true,
+        }
     }
 }
 
@@ -481,7 +492,8 @@ pub struct UpstreamConfig {
 impl UpstreamConfig {
     /// Connections at once of one client over HTTP/1.1: three quarters of all, unless set.
     pub fn connections_per_client_max(&self) -> usize {
-        self.connections_per_client_max.unwrap_or_else(|| three_quarters(self.connections_max))
+        self.connections_per_client_max
+            .unwrap_or_else(|| three_quarters(self.connections_max))
     }
     const fn connections_max() -> usize {
         256

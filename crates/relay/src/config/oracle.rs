@@ -18,15 +18,28 @@ impl Compiler {
     /// Compares all routes with each other.
     pub(super) fn oracles(&mut self, config: &Config) {
         for reading in &config.route {
-            let mut reveals: Vec<&RuleConfig> = reading.response.iter().filter(|rule| reveals(rule)).collect();
+            let mut reveals: Vec<&RuleConfig> = reading
+                .response
+                .iter()
+                .filter(|rule| reveals(rule))
+                .collect();
             reveals.retain(|rule| !is_bound(config, reading, rule));
-            let beside = config.route.iter().filter(|route| route.listen == reading.listen);
+            let beside = config
+                .route
+                .iter()
+                .filter(|route| route.listen == reading.listen);
             let beside = beside.filter(|route| has_one_upstream(config, route, reading));
             for route in beside.filter(|_| !reveals.is_empty()) {
-                let opens = reveals.iter().any(|rule| rule.action == ActionKind::Decrypt);
+                let opens = reveals
+                    .iter()
+                    .any(|rule| rule.action == ActionKind::Decrypt);
                 // A response can repeat what its own request holds, whatever the method.
                 if opens && (writes(route) || route.name == reading.name) {
-                    route.request.iter().enumerate().for_each(|(at, rule)| self.passing(reading, route, at, rule));
+                    route
+                        .request
+                        .iter()
+                        .enumerate()
+                        .for_each(|(at, rule)| self.passing(reading, route, at, rule));
                 }
                 if writes(route) {
                     self.unguarded(reading, &reveals, route);
@@ -35,18 +48,28 @@ impl Compiler {
         }
         // Two routes that read can have the same to say about one that writes.
         let mut told = std::collections::HashSet::new();
-        self.errors.retain(|error| told.insert((error.place.clone(), error.message.clone())));
+        self.errors
+            .retain(|error| told.insert((error.place.clone(), error.message.clone())));
         let mut told = std::collections::HashSet::new();
         self.warnings.retain(|warning| told.insert(warning.clone()));
     }
 
     /// A rule that lets envelopes pass must say so.
-    fn passing(&mut self, reading: &RouteConfig, route: &RouteConfig, at: usize, rule: &RuleConfig) {
+    fn passing(
+        &mut self,
+        reading: &RouteConfig,
+        route: &RouteConfig,
+        at: usize,
+        rule: &RuleConfig,
+    ) {
         if rule.action != ActionKind::Encrypt {
             return;
         }
         let place = format!("route \"{}\", request rule {}", route.name, at + 1);
-        let opened = format!("route {} decrypts responses for the same clients", reading.name);
+        let opened = format!(
+            "route {} decrypts responses for the same clients",
+            reading.name
+        );
         match rule.unneeded {
             Some(UnneededKind::Deny | UnneededKind::Apply) => {}
             Some(UnneededKind::Pass) => self.warnings.push(format!(
@@ -64,17 +87,28 @@ impl Compiler {
 
     /// A place that is revealed needs a rule where clients can write it, in each format that they can write.
     fn unguarded(&mut self, reading: &RouteConfig, reveals: &[&RuleConfig], route: &RouteConfig) {
-        let rules: Vec<(&RuleConfig, Vec<Format>)> =
-            route.request.iter().filter(|rule| !rule.select.is_empty()).map(|rule| (rule, formats(rule))).collect();
+        let rules: Vec<(&RuleConfig, Vec<Format>)> = route
+            .request
+            .iter()
+            .filter(|rule| !rule.select.is_empty())
+            .map(|rule| (rule, formats(rule)))
+            .collect();
         // Without a rule for bodies, all formats pass. With one, those without a rule are denied.
         let is_guarded_in = |path: &String, format: &Format| {
             let is_for = |(rule, formats): &&(&RuleConfig, Vec<Format>)| {
                 rule.select.contains(path) && formats.iter().any(|other| other.is_like(format))
             };
-            rules.iter().find(is_for).is_some_and(|(rule, _)| seals(rule))
+            rules
+                .iter()
+                .find(is_for)
+                .is_some_and(|(rule, _)| seals(rule))
         };
         let is_guarded = |path: &&String| {
-            !rules.is_empty() && rules.iter().flat_map(|(_, formats)| formats).all(|format| is_guarded_in(path, format))
+            !rules.is_empty()
+                && rules
+                    .iter()
+                    .flat_map(|(_, formats)| formats)
+                    .all(|format| is_guarded_in(path, format))
         };
         let mut paths = reveals.iter().flat_map(|rule| &rule.select);
         if let Some(path) = paths.find(|path| !is_guarded(path)) {
@@ -93,13 +127,18 @@ fn reveals(rule: &RuleConfig) -> bool {
 
 fn writes(route: &RouteConfig) -> bool {
     let is_writing = |method: &String| !READING.contains(&method.as_str());
-    route.websocket_origins.is_some() || route.methods.is_empty() || route.methods.iter().any(is_writing)
+    route.websocket_origins.is_some()
+        || route.methods.is_empty()
+        || route.methods.iter().any(is_writing)
 }
 
 /// Returns true if no envelope or token of a client stays what it is under the rule. [`Compiler::passing`] judges
 /// `encrypt` on its own.
 fn seals(rule: &RuleConfig) -> bool {
-    matches!(rule.action, ActionKind::Encrypt | ActionKind::Tokenize | ActionKind::Mask)
+    matches!(
+        rule.action,
+        ActionKind::Encrypt | ActionKind::Tokenize | ActionKind::Mask
+    )
 }
 
 /// Formats of a rule for requests.
@@ -107,19 +146,32 @@ fn formats(rule: &RuleConfig) -> Vec<Format> {
     if rule.types.is_empty() {
         return vec![Format::Json];
     }
-    let read = |name: &String| Format::from_content_type(&format!("{}; boundary=b", name.trim())).ok();
+    let read =
+        |name: &String| Format::from_content_type(&format!("{}; boundary=b", name.trim())).ok();
     rule.types.iter().filter_map(read).collect()
 }
 
 /// Returns true if both routes lead to one server. Envoy chooses it on listeners for external processing.
 fn has_one_upstream(config: &Config, one: &RouteConfig, other: &RouteConfig) -> bool {
     let server = |route: &RouteConfig| {
-        let uri = config.upstream.get(route.upstream.as_ref()?)?.url.parse::<Uri>().ok()?;
+        let uri = config
+            .upstream
+            .get(route.upstream.as_ref()?)?
+            .url
+            .parse::<Uri>()
+            .ok()?;
         let scheme = uri.scheme_str()?.to_owned();
-        let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
-        Some((scheme, uri.host()?.trim_end_matches('.').to_ascii_lowercase(), port))
+        let port = uri
+            .port_u16()
+            .unwrap_or(if scheme == "https" { 443 } else { 80 });
+        Some((
+            scheme,
+            uri.host()?.trim_end_matches('.').to_ascii_lowercase(),
+            port,
+        ))
     };
-    one.upstream == other.upstream || server(one).is_some_and(|server_of_one| server(other) == Some(server_of_one))
+    one.upstream == other.upstream
+        || server(one).is_some_and(|server_of_one| server(other) == Some(server_of_one))
 }
 
 /// Returns true if values at one selector of both routes are of one place: a collection, such as `/cards`, or an item of
@@ -130,8 +182,15 @@ fn is_one_place(config: &Config, one: &RouteConfig, other: &RouteConfig) -> bool
         let path = route.path.strip_prefix(prefix).unwrap_or(&route.path);
         let is_variable = |part: &&str| part.starts_with('{') && !part.starts_with("{*");
         let parts = path.split('/').filter(|part| !part.is_empty());
-        let mut parts: Vec<String> =
-            parts.map(|part| if is_variable(&part) { "{}".to_owned() } else { part.to_owned() }).collect();
+        let mut parts: Vec<String> = parts
+            .map(|part| {
+                if is_variable(&part) {
+                    "{}".to_owned()
+                } else {
+                    part.to_owned()
+                }
+            })
+            .collect();
         while parts.last().is_some_and(|part| part == "{}") {
             parts.pop();
         }
@@ -143,22 +202,36 @@ fn is_one_place(config: &Config, one: &RouteConfig, other: &RouteConfig) -> bool
 /// Returns true if only envelopes of the rule's own places open for it: it has a context, and no rule seals values of
 /// other places with that. The same selector on a route to something else is another place.
 fn is_bound(config: &Config, route: &RouteConfig, rule: &RuleConfig) -> bool {
-    let Some(context) = &rule.context else { return false };
+    let Some(context) = &rule.context else {
+        return false;
+    };
     let seals_elsewhere = |(other_route, other): (&RouteConfig, &RuleConfig)| {
-        let places = [(&other.select, &rule.select), (&other.headers, &rule.headers)];
+        let places = [
+            (&other.select, &rule.select),
+            (&other.headers, &rule.headers),
+        ];
         let has_others = !is_one_place(config, other_route, route)
-            || places.iter().any(|(others, own)| others.iter().any(|place| !own.contains(place)))
+            || places
+                .iter()
+                .any(|(others, own)| others.iter().any(|place| !own.contains(place)))
             || !other.query.is_empty()
             || !other.segments.is_empty();
         other.action == ActionKind::Encrypt
-            && other.app.as_ref().or(other_route.app.as_ref()) == rule.app.as_ref().or(route.app.as_ref())
-            && other.context.as_ref().is_some_and(|other| is_same(other, context))
+            && other.app.as_ref().or(other_route.app.as_ref())
+                == rule.app.as_ref().or(route.app.as_ref())
+            && other
+                .context
+                .as_ref()
+                .is_some_and(|other| is_same(other, context))
             && has_others
     };
-    let rules = config
-        .route
-        .iter()
-        .flat_map(|route| route.request.iter().chain(&route.response).map(move |rule| (route, rule)));
+    let rules = config.route.iter().flat_map(|route| {
+        route
+            .request
+            .iter()
+            .chain(&route.response)
+            .map(move |rule| (route, rule))
+    });
     !rules.into_iter().any(seals_elsewhere)
 }
 

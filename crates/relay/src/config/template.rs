@@ -71,11 +71,24 @@ pub fn markdown() -> String {
             Form::Named(_) => format!("[{}.NAME]", section.name),
             _ => header(section),
         };
-        let _ = write!(text, "\n## `{header}`\n\n{}\n", section.doc.replace('\n', " "));
-        let _ = writeln!(text, "\n| key | takes | default | meaning |\n| --- | --- | --- | --- |");
+        let _ = write!(
+            text,
+            "\n## `{header}`\n\n{}\n",
+            section.doc.replace('\n', " ")
+        );
+        let _ = writeln!(
+            text,
+            "\n| key | takes | default | meaning |\n| --- | --- | --- | --- |"
+        );
         for key in section.keys {
             let doc = key.doc.replace('\n', " ").replace('|', "\\|");
-            let _ = writeln!(text, "| `{}` | {} | {} | {doc} |", key.name, takes(key.kind), default(key));
+            let _ = writeln!(
+                text,
+                "| `{}` | {} | {} | {doc} |",
+                key.name,
+                takes(key.kind),
+                default(key)
+            );
         }
     }
     text
@@ -127,18 +140,25 @@ mod tests {
     use super::*;
 
     /// The smallest text without errors of the check.
-    const SMALL: &str = "[engine]\nendpoints = ['e:7443']\nca = 'ca'\ncertificate = 'c'\nkey = 'k'\n";
+    const SMALL: &str =
+        "[engine]\nendpoints = ['e:7443']\nca = 'ca'\ncertificate = 'c'\nkey = 'k'\n";
 
     #[test]
     fn the_template_can_be_used_as_it_is() {
         let config = parse(&template(), []).unwrap_or_else(|errors| panic!("{errors}"));
         let compiled = compile(&config).unwrap_or_else(|errors| panic!("{errors}"));
-        assert_eq!((compiled.listeners.len(), compiled.warnings), (2, Vec::<String>::new()));
+        assert_eq!(
+            (compiled.listeners.len(), compiled.warnings),
+            (2, Vec::<String>::new())
+        );
     }
 
     #[test]
     fn every_value_of_the_template_is_accepted() {
-        let set: String = template().lines().map(|line| format!("{}\n", line.trim_start_matches("#: "))).collect();
+        let set: String = template()
+            .lines()
+            .map(|line| format!("{}\n", line.trim_start_matches("#: ")))
+            .collect();
         parse(&set, []).unwrap_or_else(|errors| panic!("{errors}"));
     }
 
@@ -161,7 +181,13 @@ mod tests {
                 }
             }
             let config = parse(&text, []).unwrap_or_else(|errors| panic!("{errors}"));
-            format!("{:?}", super::super::Config { lines: Default::default(), ..config })
+            format!(
+                "{:?}",
+                super::super::Config {
+                    lines: Default::default(),
+                    ..config
+                }
+            )
         };
         assert_eq!(with(true), with(false));
     }
@@ -188,8 +214,14 @@ mod tests {
             } else {
                 text
             };
-            let message = toml::from_str::<super::super::Config>(&text).unwrap_err().message().to_owned();
-            let known = message.split("expected ").nth(1).unwrap_or_else(|| panic!("{}: {message}", section.name));
+            let message = toml::from_str::<super::super::Config>(&text)
+                .unwrap_err()
+                .message()
+                .to_owned();
+            let known = message
+                .split("expected ")
+                .nth(1)
+                .unwrap_or_else(|| panic!("{}: {message}", section.name));
             let mut known: Vec<&str> = known
                 .trim_start_matches("one of ")
                 .split(", ")
@@ -206,7 +238,10 @@ mod tests {
 
     #[test]
     fn the_configuration_document_is_the_table_of_keys() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/relay-configuration.md");
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/relay-configuration.md"
+        );
         let is_current = std::fs::read_to_string(file).is_ok_and(|text| text == markdown());
         assert!(
             is_current,
@@ -221,7 +256,8 @@ mod tests {
 
     #[test]
     fn the_example_can_be_used() {
-        let config = parse(&ops("relay/relay.toml"), []).unwrap_or_else(|errors| panic!("{errors}"));
+        let config =
+            parse(&ops("relay/relay.toml"), []).unwrap_or_else(|errors| panic!("{errors}"));
         let compiled = compile(&config).unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(compiled.warnings, Vec::<String>::new());
     }
@@ -231,7 +267,10 @@ mod tests {
         let limits = super::super::Limits::default();
         let unit = ops("systemd/sealwire-relay.service");
         let number = |key: &str| -> u64 {
-            let line = unit.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_else(|| panic!("{key}"));
+            let line = unit
+                .lines()
+                .find_map(|line| line.strip_prefix(key))
+                .unwrap_or_else(|| panic!("{key}"));
             line.parse().unwrap()
         };
         assert!(number("LimitNOFILE=") > 2 * u64::from(limits.connections_max) + 128);

@@ -33,7 +33,11 @@ pub struct ConfigError {
 impl ConfigError {
     /// An error at a place.
     pub fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { line: None, place: place.into(), message: message.into() }
+        Self {
+            line: None,
+            place: place.into(),
+            message: message.into(),
+        }
     }
 }
 
@@ -58,7 +62,11 @@ pub struct ConfigErrors(Vec<ConfigError>);
 impl ConfigErrors {
     pub(super) fn unless_empty(mut errors: Vec<ConfigError>) -> Result<(), Self> {
         errors.sort_by_key(|error| error.line);
-        if errors.is_empty() { Ok(()) } else { Err(Self(errors)) }
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(Self(errors))
+        }
     }
 }
 
@@ -97,7 +105,12 @@ pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
     let variables = std::env::vars_os();
     parse(
         &text,
-        variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))),
+        variables.filter_map(|(name, value)| {
+            Some((
+                name.into_string().ok()?,
+                value.to_string_lossy().into_owned(),
+            ))
+        }),
     )
 }
 
@@ -105,10 +118,15 @@ pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
 ///
 /// # Errors
 /// Every error of the text and of the variables. Rules between keys are checked by [`super::compile`].
-pub fn parse(text: &str, environment: impl IntoIterator<Item = (String, String)>) -> Result<Config, ConfigErrors> {
+pub fn parse(
+    text: &str,
+    environment: impl IntoIterator<Item = (String, String)>,
+) -> Result<Config, ConfigErrors> {
     let mut errors = Vec::new();
-    let overrides: Vec<Override> =
-        environment.into_iter().filter_map(|(name, value)| Override::read(&name, &value, &mut errors)).collect();
+    let overrides: Vec<Override> = environment
+        .into_iter()
+        .filter_map(|(name, value)| Override::read(&name, &value, &mut errors))
+        .collect();
     let paths: Vec<String> = overrides.iter().map(Override::path).collect();
     let (mut lines, more) = document::check(text, &paths);
     errors.extend(more);
@@ -116,8 +134,18 @@ pub fn parse(text: &str, environment: impl IntoIterator<Item = (String, String)>
     lines.retain(|place, _| !paths.contains(place));
     let config = build(text, overrides).map_err(|error| {
         // Only for a text that the check wrongly accepted. The parser's message may quote a value.
-        let line = error.span().map(|span| 1 + text.bytes().take(span.start).filter(|byte| *byte == b'\n').count());
-        ConfigErrors(vec![ConfigError { line, place: String::new(), message: "is not valid here".into() }])
+        let line = error.span().map(|span| {
+            1 + text
+                .bytes()
+                .take(span.start)
+                .filter(|byte| *byte == b'\n')
+                .count()
+        });
+        ConfigErrors(vec![ConfigError {
+            line,
+            place: String::new(),
+            message: "is not valid here".into(),
+        }])
     })?;
     Ok(Config { lines, ..config })
 }
@@ -127,8 +155,15 @@ fn build(text: &str, overrides: Vec<Override>) -> Result<Config, toml::de::Error
         return toml::from_str(text);
     }
     let mut table: toml::Table = toml::from_str(text)?;
-    for Override { section, key, value } in overrides {
-        let section = table.entry(section).or_insert_with(|| toml::Table::new().into());
+    for Override {
+        section,
+        key,
+        value,
+    } in overrides
+    {
+        let section = table
+            .entry(section)
+            .or_insert_with(|| toml::Table::new().into());
         if let Some(section) = section.as_table_mut() {
             section.insert(key.name.to_owned(), value);
         }
@@ -150,23 +185,37 @@ impl Override {
 
     /// Reads a variable. `None` if it is not one of the configuration, or if it is wrong.
     fn read(variable: &str, text: &str, errors: &mut Vec<ConfigError>) -> Option<Self> {
-        let rest = variable.strip_prefix(PREFIX).filter(|_| variable != FILE_VARIABLE)?;
+        let rest = variable
+            .strip_prefix(PREFIX)
+            .filter(|_| variable != FILE_VARIABLE)?;
         // Kubernetes sets SEALWIRE_RELAY_PORT and the like in every container once a service is called sealwire-relay.
-        if rest.ends_with("PORT") || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"].iter().any(|word| rest.contains(word)) {
+        if rest.ends_with("PORT")
+            || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"]
+                .iter()
+                .any(|word| rest.contains(word))
+        {
             return None;
         }
         let name = rest.to_ascii_lowercase();
-        let tables = SECTIONS.iter().filter(|section| section.form == Form::Table);
-        let keys = tables.flat_map(|section| section.keys.iter().map(move |key| (section.name, key)));
-        let found = keys.into_iter().find(|(section, key)| name == format!("{section}_{}", key.name));
+        let tables = SECTIONS
+            .iter()
+            .filter(|section| section.form == Form::Table);
+        let keys =
+            tables.flat_map(|section| section.keys.iter().map(move |key| (section.name, key)));
+        let found = keys
+            .into_iter()
+            .find(|(section, key)| name == format!("{section}_{}", key.name));
         let Some((section, key)) = found else {
-            let message =
-                "overrides no key; engine, limits, admin and log have variables, such as SEALWIRE_RELAY_LOG_LEVEL";
+            let message = "overrides no key; engine, limits, admin and log have variables, such as SEALWIRE_RELAY_LOG_LEVEL";
             errors.push(ConfigError::new(document::shown(variable), message));
             return None;
         };
         match value(key, text) {
-            Ok(value) => Some(Self { section, key, value }),
+            Ok(value) => Some(Self {
+                section,
+                key,
+                value,
+            }),
             Err(problem) => {
                 errors.push(ConfigError::new(variable, problem));
                 None
@@ -188,16 +237,25 @@ fn value(key: &Key, text: &str) -> Result<toml::Value, String> {
     let line = format!("v = {toml}");
     let refuse = || document::expected(key.kind);
     let table = DeTable::parse(&line).map_err(|_| refuse())?;
-    let parsed = table.get_ref().get("v").filter(|_| table.get_ref().len() == 1).ok_or_else(refuse)?;
+    let parsed = table
+        .get_ref()
+        .get("v")
+        .filter(|_| table.get_ref().len() == 1)
+        .ok_or_else(refuse)?;
     document::check_value(key, parsed.get_ref())?;
-    toml::from_str::<toml::Table>(&line).ok().and_then(|mut table| table.remove("v")).ok_or_else(refuse)
+    toml::from_str::<toml::Table>(&line)
+        .ok()
+        .and_then(|mut table| table.remove("v"))
+        .ok_or_else(refuse)
 }
 
 /// Puts lines to errors whose place is in the file. A key that is not set has the line of its table.
 pub(super) fn locate(errors: &mut [ConfigError], lines: &Lines) {
     for error in errors {
         let table = || lines.get(error.place.rsplit_once('.')?.0);
-        error.line = error.line.or(lines.get(&error.place).or_else(table).copied());
+        error.line = error
+            .line
+            .or(lines.get(&error.place).or_else(table).copied());
     }
 }
 
@@ -206,10 +264,13 @@ mod tests {
     use super::super::{LogFormat, compile, template};
     use super::*;
 
-    const SMALL: &str = "[engine]\nendpoints = ['e:7443']\nca = 'ca'\ncertificate = 'c'\nkey = 'k'\n";
+    const SMALL: &str =
+        "[engine]\nendpoints = ['e:7443']\nca = 'ca'\ncertificate = 'c'\nkey = 'k'\n";
 
     fn errors_of(text: &str, environment: &[(&str, &str)]) -> String {
-        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let environment = environment
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         parse(text, environment).unwrap_err().to_string()
     }
 
@@ -224,7 +285,10 @@ mod tests {
             ("SEALWIRE_RELAY_LOG_FORMAT", "json"),
             ("SEALWIRE_RELAY_LOG_ACCESS", "false"),
             ("SEALWIRE_RELAY_TRACES_SAMPLE_RATIO", "0.25"),
-            ("SEALWIRE_RELAY_TRACES_ENDPOINT", "http://localhost:4318/v1/traces"),
+            (
+                "SEALWIRE_RELAY_TRACES_ENDPOINT",
+                "http://localhost:4318/v1/traces",
+            ),
             // Set by clap's and by Kubernetes.
             ("SEALWIRE_RELAY_CONFIG", "relay.toml"),
             ("SEALWIRE_RELAY_PORT", "tcp://10.0.0.1:8443"),
@@ -232,43 +296,112 @@ mod tests {
             ("SEALWIRE_RELAY_SERVICE_HOST", "10.0.0.1"),
             ("SEALWIRE_RELAY_ADMIN_SERVICE_PORT", "8444"),
         ];
-        let config = parse(&text, variables.map(|(name, value)| (name.to_owned(), value.to_owned()))).unwrap();
-        assert_eq!((config.limits.body_bytes, config.engine.endpoints.len()), (7_000, 2));
-        assert_eq!((config.log.format, config.log.access), (LogFormat::Json, false));
+        let config = parse(
+            &text,
+            variables.map(|(name, value)| (name.to_owned(), value.to_owned())),
+        )
+        .unwrap();
+        assert_eq!(
+            (config.limits.body_bytes, config.engine.endpoints.len()),
+            (7_000, 2)
+        );
+        assert_eq!(
+            (config.log.format, config.log.access),
+            (LogFormat::Json, false)
+        );
         assert_eq!(config.engine.ca, Path::new("it's"));
         let traces = config.traces.settings();
         assert_eq!(
             (traces.sample_ppm, traces.endpoint.map(|to| to.authority)),
             (250_000, Some("localhost:4318".into()))
         );
-        let commas = [("SEALWIRE_RELAY_ENGINE_ENDPOINTS".to_owned(), "a:1, b:2".to_owned())];
-        assert_eq!(parse(&text, commas).unwrap().engine.endpoints, ["a:1", "b:2"]);
+        let commas = [(
+            "SEALWIRE_RELAY_ENGINE_ENDPOINTS".to_owned(),
+            "a:1, b:2".to_owned(),
+        )];
+        assert_eq!(
+            parse(&text, commas).unwrap().engine.endpoints,
+            ["a:1", "b:2"]
+        );
     }
 
     #[test]
     fn a_variable_stands_for_a_key_that_the_file_lacks_or_has_wrong() {
         let text = SMALL.replace("ca = 'ca'\n", "").replace("'k'", "7");
-        let variables = [("SEALWIRE_RELAY_ENGINE_CA", "ca"), ("SEALWIRE_RELAY_ENGINE_KEY", "k")];
-        let config = parse(&text, variables.map(|(name, value)| (name.to_owned(), value.to_owned()))).unwrap();
-        assert_eq!((config.engine.ca.as_path(), config.engine.key.as_path()), (Path::new("ca"), Path::new("k")));
+        let variables = [
+            ("SEALWIRE_RELAY_ENGINE_CA", "ca"),
+            ("SEALWIRE_RELAY_ENGINE_KEY", "k"),
+        ];
+        let config = parse(
+            &text,
+            variables.map(|(name, value)| (name.to_owned(), value.to_owned())),
+        )
+        .unwrap();
+        assert_eq!(
+            (config.engine.ca.as_path(), config.engine.key.as_path()),
+            (Path::new("ca"), Path::new("k"))
+        );
     }
 
     #[test]
     fn variables_are_checked_like_keys() {
         for (variable, value, expected) in [
-            ("SEALWIRE_RELAY_ROUTES", "s3cret", "SEALWIRE_RELAY_ROUTES: overrides no key"),
-            ("SEALWIRE_RELAY_LIMITS_NONE", "s3cret", "SEALWIRE_RELAY_LIMITS_NONE: overrides no key"),
-            ("SEALWIRE_RELAY_LIMITS_BODY_BYTES", "s3cret", "must be a whole number in 1..=1099511627776 bytes"),
-            ("SEALWIRE_RELAY_LIMITS_BODY_BYTES", "0", "must be a whole number"),
-            ("SEALWIRE_RELAY_LIMITS_BODY_BYTES", "1\nx = 's3cret'", "must be a whole number"),
-            ("SEALWIRE_RELAY_LIMITS_BODY_BYTES", "", "must be a whole number"),
-            ("SEALWIRE_RELAY_LOG_LEVEL", "s3cret", "must be one of \"error\", \"warn\", \"info\", \"debug\""),
-            ("SEALWIRE_RELAY_LOG_ACCESS", "s3cret", "must be true or false"),
-            ("SEALWIRE_RELAY_ENGINE_ENDPOINTS", "s3cret", "must be a list of 1 to 128 \"host:port\""),
-            ("SEALWIRE_RELAY_ADMIN_ADDRESS", "s3cret", "must be an IP address and a port"),
+            (
+                "SEALWIRE_RELAY_ROUTES",
+                "s3cret",
+                "SEALWIRE_RELAY_ROUTES: overrides no key",
+            ),
+            (
+                "SEALWIRE_RELAY_LIMITS_NONE",
+                "s3cret",
+                "SEALWIRE_RELAY_LIMITS_NONE: overrides no key",
+            ),
+            (
+                "SEALWIRE_RELAY_LIMITS_BODY_BYTES",
+                "s3cret",
+                "must be a whole number in 1..=1099511627776 bytes",
+            ),
+            (
+                "SEALWIRE_RELAY_LIMITS_BODY_BYTES",
+                "0",
+                "must be a whole number",
+            ),
+            (
+                "SEALWIRE_RELAY_LIMITS_BODY_BYTES",
+                "1\nx = 's3cret'",
+                "must be a whole number",
+            ),
+            (
+                "SEALWIRE_RELAY_LIMITS_BODY_BYTES",
+                "",
+                "must be a whole number",
+            ),
+            (
+                "SEALWIRE_RELAY_LOG_LEVEL",
+                "s3cret",
+                "must be one of \"error\", \"warn\", \"info\", \"debug\"",
+            ),
+            (
+                "SEALWIRE_RELAY_LOG_ACCESS",
+                "s3cret",
+                "must be true or false",
+            ),
+            (
+                "SEALWIRE_RELAY_ENGINE_ENDPOINTS",
+                "s3cret",
+                "must be a list of 1 to 128 \"host:port\"",
+            ),
+            (
+                "SEALWIRE_RELAY_ADMIN_ADDRESS",
+                "s3cret",
+                "must be an IP address and a port",
+            ),
         ] {
             let errors = errors_of(SMALL, &[(variable, value)]);
-            assert!(errors.starts_with(variable) && errors.contains(expected), "{variable}: {errors}");
+            assert!(
+                errors.starts_with(variable) && errors.contains(expected),
+                "{variable}: {errors}"
+            );
             assert!(!errors.contains("s3cret"), "{errors}");
         }
     }
@@ -277,45 +410,135 @@ mod tests {
     fn an_error_names_line_and_key_and_no_value() {
         for (text, expected) in [
             ("x = 's3cret'", "line 1: x: unknown section"),
-            ("[limit]\nx = 's3cret'", "line 1: limit: unknown section; did you mean limits?"),
-            ("limits = 's3cret'", "line 1: limits: must be a table: [limits]"),
-            ("listen = 's3cret'", "line 1: listen: must be tables: [listen.NAME]"),
-            ("[listen]\nx = 's3cret'", "line 2: listen.x: must be a table"),
-            ("[listen.'a b']\naddress = '127.0.0.1:1'", "line 1: listen.a?b: the name must be 1 to 64 letters"),
-            ("route = 's3cret'", "line 1: route: must be tables: [[route]]"),
-            ("route = ['s3cret']", "line 1: route: must be tables: [[route]]"),
-            ("[[route]]\nrequest = 's3cret'", "line 2: route 1.request: must be tables: [[route.request]]"),
-            ("[[route]]\nname = 's3cret !'", "line 2: route 1.name: must be a name of 1 to 64 letters"),
-            ("[[route]]\nname = 'r'", "line 1: route \"r\".path: is missing"),
-            ("[[route]]\nname = 'r'\nresponse = ['s3cret']", "line 3: route \"r\", response rule 1: must be a table"),
+            (
+                "[limit]\nx = 's3cret'",
+                "line 1: limit: unknown section; did you mean limits?",
+            ),
+            (
+                "limits = 's3cret'",
+                "line 1: limits: must be a table: [limits]",
+            ),
+            (
+                "listen = 's3cret'",
+                "line 1: listen: must be tables: [listen.NAME]",
+            ),
+            (
+                "[listen]\nx = 's3cret'",
+                "line 2: listen.x: must be a table",
+            ),
+            (
+                "[listen.'a b']\naddress = '127.0.0.1:1'",
+                "line 1: listen.a?b: the name must be 1 to 64 letters",
+            ),
+            (
+                "route = 's3cret'",
+                "line 1: route: must be tables: [[route]]",
+            ),
+            (
+                "route = ['s3cret']",
+                "line 1: route: must be tables: [[route]]",
+            ),
+            (
+                "[[route]]\nrequest = 's3cret'",
+                "line 2: route 1.request: must be tables: [[route.request]]",
+            ),
+            (
+                "[[route]]\nname = 's3cret !'",
+                "line 2: route 1.name: must be a name of 1 to 64 letters",
+            ),
+            (
+                "[[route]]\nname = 'r'",
+                "line 1: route \"r\".path: is missing",
+            ),
+            (
+                "[[route]]\nname = 'r'\nresponse = ['s3cret']",
+                "line 3: route \"r\", response rule 1: must be a table",
+            ),
             ("[engine]\nca = 'a'", "line 1: engine.endpoints: is missing"),
             ("", "line 1: engine.key: is missing"),
-            ("[engine]\nendpoints = 's3cret'", "line 2: engine.endpoints: must be a list of 1 to 128"),
-            ("[engine]\nendpoints = ['s3cret']", "line 2: engine.endpoints: must be a list of 1 to 128"),
-            ("[engine]\nendpoints = []", "line 2: engine.endpoints: must be a list of 1 to 128"),
+            (
+                "[engine]\nendpoints = 's3cret'",
+                "line 2: engine.endpoints: must be a list of 1 to 128",
+            ),
+            (
+                "[engine]\nendpoints = ['s3cret']",
+                "line 2: engine.endpoints: must be a list of 1 to 128",
+            ),
+            (
+                "[engine]\nendpoints = []",
+                "line 2: engine.endpoints: must be a list of 1 to 128",
+            ),
             ("[engine]\nca = ''", "line 2: engine.ca: must be a path"),
             ("[engine]\nca = 7", "line 2: engine.ca: must be a path"),
-            ("[limits]\nbody_bytes = 's3cret'", "line 2: limits.body_bytes: must be a whole number in 1..="),
-            ("[limits]\nbody_bytes = -1", "line 2: limits.body_bytes: must be a whole number"),
-            ("[limits]\nbody_bytes = 1.5", "line 2: limits.body_bytes: must be a whole number"),
-            ("[limits]\nbody_byte = 's3cret'", "line 2: limits.body_byte: unknown key; did you mean body_bytes?"),
+            (
+                "[limits]\nbody_bytes = 's3cret'",
+                "line 2: limits.body_bytes: must be a whole number in 1..=",
+            ),
+            (
+                "[limits]\nbody_bytes = -1",
+                "line 2: limits.body_bytes: must be a whole number",
+            ),
+            (
+                "[limits]\nbody_bytes = 1.5",
+                "line 2: limits.body_bytes: must be a whole number",
+            ),
+            (
+                "[limits]\nbody_byte = 's3cret'",
+                "line 2: limits.body_byte: unknown key; did you mean body_bytes?",
+            ),
             ("[limits]\n\nbody_bytes = s3cret", "line 3: not valid TOML"),
-            ("[limits]\nbody_bytes = 1\nbody_bytes = 2", "line 3: not valid TOML"),
-            ("[log]\nlevel = 's3cret'", "line 2: log.level: must be one of"),
-            ("[traces]\nsample_ratio = 1.5", "line 2: traces.sample_ratio: must be a number from 0 to 1"),
-            ("[traces]\nsample_ratio = 2", "line 2: traces.sample_ratio: must be a number from 0 to 1"),
-            ("[traces]\nsample_ratio = nan", "line 2: traces.sample_ratio: must be a number from 0 to 1"),
-            ("[traces]\nendpoint = 'https://s3cret'", "line 2: traces.endpoint: must be a URL in plain HTTP"),
-            ("[log]\naccess = 's3cret'", "line 2: log.access: must be true or false"),
-            ("[listen.a]\naddress = 's3cret'", "line 2: listen.a.address: must be an IP address and a port"),
+            (
+                "[limits]\nbody_bytes = 1\nbody_bytes = 2",
+                "line 3: not valid TOML",
+            ),
+            (
+                "[log]\nlevel = 's3cret'",
+                "line 2: log.level: must be one of",
+            ),
+            (
+                "[traces]\nsample_ratio = 1.5",
+                "line 2: traces.sample_ratio: must be a number from 0 to 1",
+            ),
+            (
+                "[traces]\nsample_ratio = 2",
+                "line 2: traces.sample_ratio: must be a number from 0 to 1",
+            ),
+            (
+                "[traces]\nsample_ratio = nan",
+                "line 2: traces.sample_ratio: must be a number from 0 to 1",
+            ),
+            (
+                "[traces]\nendpoint = 'https://s3cret'",
+                "line 2: traces.endpoint: must be a URL in plain HTTP",
+            ),
+            (
+                "[log]\naccess = 's3cret'",
+                "line 2: log.access: must be true or false",
+            ),
+            (
+                "[listen.a]\naddress = 's3cret'",
+                "line 2: listen.a.address: must be an IP address and a port",
+            ),
             (
                 "[listen.a]\nkind = 's3cret'",
                 "line 2: listen.a.kind: must be one of \"reverse\", \"forward\", \"ext_proc\"",
             ),
-            ("[listen.a]\nprincipals = 's3cret'", "line 2: listen.a.principals: must be a list of texts"),
-            ("[listen.a]\nprincipals = [7]", "line 2: listen.a.principals: must be a list of texts"),
-            ("[upstream.a]\naddresses = ['s3cret']", "line 2: upstream.a.addresses: must be a list of networks"),
-            ("[upstream.a]\ntoken = 's3cret'", "line 2: upstream.a.token: unknown key"),
+            (
+                "[listen.a]\nprincipals = 's3cret'",
+                "line 2: listen.a.principals: must be a list of texts",
+            ),
+            (
+                "[listen.a]\nprincipals = [7]",
+                "line 2: listen.a.principals: must be a list of texts",
+            ),
+            (
+                "[upstream.a]\naddresses = ['s3cret']",
+                "line 2: upstream.a.addresses: must be a list of networks",
+            ),
+            (
+                "[upstream.a]\ntoken = 's3cret'",
+                "line 2: upstream.a.token: unknown key",
+            ),
         ] {
             let errors = errors_of(text, &[]);
             assert!(errors.contains(expected), "{text}: {errors}");
@@ -339,10 +562,20 @@ mod tests {
                 "{SMALL}[[route]]\nname = 'r'\nlisten = 'l'\npath = '/'\nupstream = 'u'\n\
                  [[route.request]]\naction = 'encrypt'\ncontext = {context}\n"
             );
-            let errors = parse(&text, []).map(drop).map_err(|errors| errors.to_string());
+            let errors = parse(&text, [])
+                .map(drop)
+                .map_err(|errors| errors.to_string());
             let expected = "line 13: route \"r\", request rule 1.context: must be text in quotes, { header = \"name\" } or \
                             { segment = \"name\" }";
-            assert_eq!(errors, if is_accepted { Ok(()) } else { Err(expected.to_owned()) }, "{context}");
+            assert_eq!(
+                errors,
+                if is_accepted {
+                    Ok(())
+                } else {
+                    Err(expected.to_owned())
+                },
+                "{context}"
+            );
         }
     }
 
@@ -350,7 +583,10 @@ mod tests {
     fn all_errors_are_listed_at_once_in_the_order_of_lines() {
         let text = format!("{SMALL}[limits]\nx = 1\nbody_bytes = 'a'\n[log]\nlevel = 'loud'\n");
         let errors = errors_of(&text, &[("SEALWIRE_RELAY_LOG_FORMAT", "x")]);
-        let starts: Vec<_> = errors.lines().map(|line| line.split(':').take(2).collect::<Vec<_>>().join(":")).collect();
+        let starts: Vec<_> = errors
+            .lines()
+            .map(|line| line.split(':').take(2).collect::<Vec<_>>().join(":"))
+            .collect();
         assert_eq!(
             starts,
             [
@@ -365,14 +601,28 @@ mod tests {
     #[test]
     fn errors_between_keys_have_lines_too() {
         let text = template().replace("upstream = \"payments\"", "upstream = \"paiments\"");
-        let line = 1 + text.lines().position(|line| line == "name = \"charges\"").unwrap();
+        let line = 1 + text
+            .lines()
+            .position(|line| line == "name = \"charges\"")
+            .unwrap();
         let errors = compile(&parse(&text, []).unwrap()).unwrap_err();
-        assert_eq!(errors.to_string(), format!("line {}: route \"charges\": upstream names no upstream", line - 1));
+        assert_eq!(
+            errors.to_string(),
+            format!(
+                "line {}: route \"charges\": upstream names no upstream",
+                line - 1
+            )
+        );
     }
 
     #[test]
     fn a_file_that_cannot_be_read_is_named() {
-        let error = load(Path::new("/nowhere/relay.toml")).unwrap_err().to_string();
-        assert_eq!(error, "/nowhere/relay.toml: cannot be read: entity not found");
+        let error = load(Path::new("/nowhere/relay.toml"))
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            "/nowhere/relay.toml: cannot be read: entity not found"
+        );
     }
 }

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lru::LruCache;
 use rcgen::{
-    BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
+    BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
 };
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -26,7 +26,8 @@ const RENEW_BEFORE: Duration = Duration::hours(1);
 /// Leaves and authorities begin this long ago, for clients whose clocks are behind.
 const BACKDATED: Duration = Duration::hours(1);
 /// Most leaves in memory. Each takes about 2 KiB.
-const LEAVES_MAX: std::num::NonZeroUsize = std::num::NonZeroUsize::new(1_024).expect("1,024 is not zero");
+const LEAVES_MAX: std::num::NonZeroUsize =
+    std::num::NonZeroUsize::new(1_024).expect("1,024 is not zero");
 
 /// An error of the authority. Never carries key material.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +62,9 @@ pub struct Authority {
 
 impl std::fmt::Debug for Authority {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Authority").field("not_after", &self.not_after).finish_non_exhaustive()
+        f.debug_struct("Authority")
+            .field("not_after", &self.not_after)
+            .finish_non_exhaustive()
     }
 }
 
@@ -77,18 +80,34 @@ pub struct NewAuthority {
 ///
 /// # Errors
 /// [`AuthorityError::Issue`] if a host is no DNS name.
-pub fn create(hosts: &[&str], days: u16, now: OffsetDateTime) -> Result<NewAuthority, AuthorityError> {
+pub fn create(
+    hosts: &[&str],
+    days: u16,
+    now: OffsetDateTime,
+) -> Result<NewAuthority, AuthorityError> {
     let params = params(hosts, days, now)?;
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(AuthorityError::Issue)?;
-    let cert_pem = params.self_signed(&key).map_err(AuthorityError::Issue)?.pem();
-    Ok(NewAuthority { cert_pem, key_pem: key.serialize_pem().into() })
+    let cert_pem = params
+        .self_signed(&key)
+        .map_err(AuthorityError::Issue)?
+        .pem();
+    Ok(NewAuthority {
+        cert_pem,
+        key_pem: key.serialize_pem().into(),
+    })
 }
 
 /// Content of an authority's certificate.
-fn params(hosts: &[&str], days: u16, now: OffsetDateTime) -> Result<CertificateParams, AuthorityError> {
+fn params(
+    hosts: &[&str],
+    days: u16,
+    now: OffsetDateTime,
+) -> Result<CertificateParams, AuthorityError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "Sealwire relay interception");
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "Sealwire relay interception");
     params.not_before = now - BACKDATED;
     params.not_after = now + Duration::days(i64::from(days));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -96,9 +115,15 @@ fn params(hosts: &[&str], days: u16, now: OffsetDateTime) -> Result<CertificateP
     // Of an authority, it limits what its leaves are for.
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     // Host names are checked by the library that writes them for leaves.
-    CertificateParams::new(hosts.iter().map(|host| (*host).to_owned()).collect::<Vec<_>>())
-        .map_err(AuthorityError::Issue)?;
-    let mut constraints = CustomExtension::from_oid_content(NAME_CONSTRAINTS, name_constraints(hosts));
+    CertificateParams::new(
+        hosts
+            .iter()
+            .map(|host| (*host).to_owned())
+            .collect::<Vec<_>>(),
+    )
+    .map_err(AuthorityError::Issue)?;
+    let mut constraints =
+        CustomExtension::from_oid_content(NAME_CONSTRAINTS, name_constraints(hosts));
     constraints.set_criticality(true);
     params.custom_extensions = vec![constraints];
     Ok(params)
@@ -123,8 +148,15 @@ fn name_constraints(hosts: &[&str]) -> Vec<u8> {
     let hosts = hosts.iter().map(|host| (DNS, host.as_bytes()));
     let permitted: Vec<u8> = hosts.chain(nobody).flat_map(subtree).collect();
     let addresses = [(IP_ADDRESS, &[0; 8][..]), (IP_ADDRESS, &[0; 32][..])];
-    let excluded: Vec<u8> = addresses.into_iter().chain(nobody).flat_map(subtree).collect();
-    der(0x30, &[der(0xa0, &permitted), der(0xa1, &excluded)].concat())
+    let excluded: Vec<u8> = addresses
+        .into_iter()
+        .chain(nobody)
+        .flat_map(subtree)
+        .collect();
+    der(
+        0x30,
+        &[der(0xa0, &permitted), der(0xa1, &excluded)].concat(),
+    )
 }
 
 /// Writes a value in DER.
@@ -143,9 +175,11 @@ impl Authority {
     /// # Errors
     /// [`AuthorityError`].
     pub fn load(cert_pem: &str, key_pem: &str) -> Result<Self, AuthorityError> {
-        let (_, pem) =
-            x509_parser::pem::parse_x509_pem(cert_pem.as_bytes()).map_err(|_| AuthorityError::NotAnAuthority)?;
-        let certificate = pem.parse_x509().map_err(|_| AuthorityError::NotAnAuthority)?;
+        let (_, pem) = x509_parser::pem::parse_x509_pem(cert_pem.as_bytes())
+            .map_err(|_| AuthorityError::NotAnAuthority)?;
+        let certificate = pem
+            .parse_x509()
+            .map_err(|_| AuthorityError::NotAnAuthority)?;
         if !certificate.is_ca() {
             return Err(AuthorityError::NotAnAuthority);
         }
@@ -156,7 +190,12 @@ impl Authority {
         let not_after = certificate.validity().not_after.to_datetime();
         let is_limited = is_limited(&certificate);
         let issuer = Issuer::from_ca_cert_pem(cert_pem, key).map_err(AuthorityError::Unusable)?;
-        Ok(Self { issuer, not_after, is_limited, leaves: Mutex::new(LruCache::new(LEAVES_MAX)) })
+        Ok(Self {
+            issuer,
+            not_after,
+            is_limited,
+            leaves: Mutex::new(LruCache::new(LEAVES_MAX)),
+        })
     }
 
     /// End of the authority's validity.
@@ -174,7 +213,11 @@ impl Authority {
     ///
     /// # Errors
     /// [`AuthorityError`] if the host is no DNS name.
-    pub fn server_config(&self, host: &str, now: OffsetDateTime) -> Result<Arc<ServerConfig>, AuthorityError> {
+    pub fn server_config(
+        &self,
+        host: &str,
+        now: OffsetDateTime,
+    ) -> Result<Arc<ServerConfig>, AuthorityError> {
         let mut leaves = self.leaves.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((config, not_after)) = leaves.get(host)
             && *not_after > now + RENEW_BEFORE
@@ -184,9 +227,16 @@ impl Authority {
         let not_after = (now + LEAF_VALID).min(self.not_after);
         let leaf = Arc::new(self.issue(host, now, not_after)?);
         let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
-        let builder = builder.with_safe_default_protocol_versions().map_err(AuthorityError::Leaf)?;
-        let resolver = OneHost { host: host.into(), leaf };
-        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(resolver));
+        let builder = builder
+            .with_safe_default_protocol_versions()
+            .map_err(AuthorityError::Leaf)?;
+        let resolver = OneHost {
+            host: host.into(),
+            leaf,
+        };
+        let mut config = builder
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let config = Arc::new(config);
         leaves.put(host.into(), (Arc::clone(&config), not_after));
@@ -199,7 +249,8 @@ impl Authority {
         now: OffsetDateTime,
         not_after: OffsetDateTime,
     ) -> Result<CertifiedKey, AuthorityError> {
-        let mut params = CertificateParams::new([host.to_owned()]).map_err(AuthorityError::Issue)?;
+        let mut params =
+            CertificateParams::new([host.to_owned()]).map_err(AuthorityError::Issue)?;
         params.distinguished_name = DistinguishedName::new();
         params.not_before = now - BACKDATED;
         params.not_after = not_after;
@@ -208,10 +259,16 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(AuthorityError::Issue)?;
-        let certificate = params.signed_by(&key, &self.issuer).map_err(AuthorityError::Issue)?;
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .map_err(AuthorityError::Issue)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        CertifiedKey::from_der(vec![certificate.der().clone()], key, &aws_lc_rs::default_provider())
-            .map_err(AuthorityError::Leaf)
+        CertifiedKey::from_der(
+            vec![certificate.der().clone()],
+            key,
+            &aws_lc_rs::default_provider(),
+        )
+        .map_err(AuthorityError::Leaf)
     }
 }
 
@@ -236,7 +293,9 @@ fn is_limited(certificate: &X509Certificate<'_>) -> bool {
         })
     });
     let has_names = certificate.extensions().iter().any(|extension| {
-        let ParsedExtension::NameConstraints(constraints) = extension.parsed_extension() else { return false };
+        let ParsedExtension::NameConstraints(constraints) = extension.parsed_extension() else {
+            return false;
+        };
         let permitted = constraints.permitted_subtrees.iter().flatten();
         let hosts: Vec<&str> = permitted
             .filter_map(|subtree| match subtree.base {
@@ -261,7 +320,9 @@ struct OneHost {
 
 impl ResolvesServerCert for OneHost {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let is_same = hello.server_name().is_some_and(|name| name.eq_ignore_ascii_case(&self.host));
+        let is_same = hello
+            .server_name()
+            .is_some_and(|name| name.eq_ignore_ascii_case(&self.host));
         is_same.then(|| Arc::clone(&self.leaf))
     }
 }
@@ -276,16 +337,25 @@ mod tests {
 
     fn authority(hosts: &[&str]) -> (Authority, String) {
         let new = create(hosts, 30, OffsetDateTime::now_utc()).unwrap();
-        (Authority::load(&new.cert_pem, &new.key_pem).unwrap(), new.cert_pem)
+        (
+            Authority::load(&new.cert_pem, &new.key_pem).unwrap(),
+            new.cert_pem,
+        )
     }
 
     fn is_trusted(root_pem: &str, leaf: &CertifiedKey, host: &str) -> bool {
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(root_pem.as_bytes()).unwrap()).unwrap();
+        roots
+            .add(CertificateDer::from_pem_slice(root_pem.as_bytes()).unwrap())
+            .unwrap();
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .unwrap();
         let name = ServerName::try_from(host.to_owned()).unwrap();
-        verifier.verify_server_cert(&leaf.cert[0], &leaf.cert[1..], &name, &[], UnixTime::now()).is_ok()
+        verifier
+            .verify_server_cert(&leaf.cert[0], &leaf.cert[1..], &name, &[], UnixTime::now())
+            .is_ok()
     }
 
     #[test]
@@ -300,24 +370,41 @@ mod tests {
             ("api.example.net", "api.example.net", false),
         ] {
             let leaf = authority.issue(leaf_for, now, now + LEAF_VALID).unwrap();
-            assert_eq!(is_trusted(&root, &leaf, checked), expected, "{leaf_for} as {checked}");
+            assert_eq!(
+                is_trusted(&root, &leaf, checked),
+                expected,
+                "{leaf_for} as {checked}"
+            );
         }
     }
 
     #[test]
     fn an_authority_certifies_servers_and_no_other_names() {
         use rcgen::SanType;
-        let new = create(&["api.example.com", "example.org"], 30, OffsetDateTime::now_utc()).unwrap();
+        let new = create(
+            &["api.example.com", "example.org"],
+            30,
+            OffsetDateTime::now_utc(),
+        )
+        .unwrap();
         let (_, pem) = x509_parser::pem::parse_x509_pem(new.cert_pem.as_bytes()).unwrap();
         let certificate = pem.parse_x509().unwrap();
-        let usage = certificate.extended_key_usage().unwrap().map(|usage| usage.value.clone());
+        let usage = certificate
+            .extended_key_usage()
+            .unwrap()
+            .map(|usage| usage.value.clone());
         let usage = usage.expect("an extended key usage");
-        assert!(usage.server_auth && !usage.client_auth && !usage.email_protection && !usage.any, "{usage:?}");
+        assert!(
+            usage.server_auth && !usage.client_auth && !usage.email_protection && !usage.any,
+            "{usage:?}"
+        );
         let constraints = certificate
             .extensions()
             .iter()
             .find_map(|extension| match extension.parsed_extension() {
-                ParsedExtension::NameConstraints(constraints) => Some((extension.critical, constraints)),
+                ParsedExtension::NameConstraints(constraints) => {
+                    Some((extension.critical, constraints))
+                }
                 _ => None,
             })
             .unwrap();
@@ -328,19 +415,37 @@ mod tests {
                 GeneralName::RFC822Name(name) => format!("email {name}"),
                 GeneralName::URI(name) => format!("uri {name}"),
                 GeneralName::IPAddress(bytes) => {
-                    format!("ip of {} bytes, {}", bytes.len(), bytes.iter().all(|b| *b == 0))
+                    format!(
+                        "ip of {} bytes, {}",
+                        bytes.len(),
+                        bytes.iter().all(|b| *b == 0)
+                    )
                 }
                 other => panic!("{other:?}"),
             };
-            subtrees.iter().flatten().map(|subtree| name(&subtree.base)).collect::<Vec<_>>()
+            subtrees
+                .iter()
+                .flatten()
+                .map(|subtree| name(&subtree.base))
+                .collect::<Vec<_>>()
         };
         assert_eq!(
             names(&constraints.1.permitted_subtrees),
-            ["dns api.example.com", "dns example.org", "email invalid", "uri invalid"]
+            [
+                "dns api.example.com",
+                "dns example.org",
+                "email invalid",
+                "uri invalid"
+            ]
         );
         assert_eq!(
             names(&constraints.1.excluded_subtrees),
-            ["ip of 8 bytes, true", "ip of 32 bytes, true", "email invalid", "uri invalid"]
+            [
+                "ip of 8 bytes, true",
+                "ip of 32 bytes, true",
+                "email invalid",
+                "uri invalid"
+            ]
         );
 
         // A library refuses them too, beside a name that is permitted.
@@ -348,8 +453,16 @@ mod tests {
         let host = "api.example.com";
         for (name, expected) in [
             (None, true),
-            (Some(SanType::Rfc822Name("admin@example.com".try_into().unwrap())), false),
-            (Some(SanType::URI("spiffe://example.com/admin".try_into().unwrap())), false),
+            (
+                Some(SanType::Rfc822Name("admin@example.com".try_into().unwrap())),
+                false,
+            ),
+            (
+                Some(SanType::URI(
+                    "spiffe://example.com/admin".try_into().unwrap(),
+                )),
+                false,
+            ),
             (Some(SanType::IpAddress([10, 0, 0, 1].into())), false),
         ] {
             let mut params = CertificateParams::new([host.to_owned()]).unwrap();
@@ -376,11 +489,27 @@ mod tests {
         const HOSTS: [&str; 2] = ["a.example", "b.example"];
         let cases: [(&str, Change, bool); 11] = [
             ("as made", |_| {}, true),
-            ("for one host", |params| constrain(params, name_constraints(&["a.example"]), true), true),
+            (
+                "for one host",
+                |params| constrain(params, name_constraints(&["a.example"]), true),
+                true,
+            ),
             ("none", |params| params.custom_extensions.clear(), false),
-            ("not critical", |params| constrain(params, name_constraints(&HOSTS), false), false),
-            ("no host", |params| constrain(params, name_constraints(&[]), true), false),
-            ("all hosts", |params| constrain(params, name_constraints(&["a.example", ""]), true), false),
+            (
+                "not critical",
+                |params| constrain(params, name_constraints(&HOSTS), false),
+                false,
+            ),
+            (
+                "no host",
+                |params| constrain(params, name_constraints(&[]), true),
+                false,
+            ),
+            (
+                "all hosts",
+                |params| constrain(params, name_constraints(&["a.example", ""]), true),
+                false,
+            ),
             (
                 "addresses alone",
                 |params| {
@@ -397,9 +526,25 @@ mod tests {
                 },
                 false,
             ),
-            ("any use", |params| params.extended_key_usages.clear(), false),
-            ("for code", |params| params.extended_key_usages.push(ExtendedKeyUsagePurpose::CodeSigning), false),
-            ("above others", |params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained), false),
+            (
+                "any use",
+                |params| params.extended_key_usages.clear(),
+                false,
+            ),
+            (
+                "for code",
+                |params| {
+                    params
+                        .extended_key_usages
+                        .push(ExtendedKeyUsagePurpose::CodeSigning)
+                },
+                false,
+            ),
+            (
+                "above others",
+                |params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained),
+                false,
+            ),
         ];
         for (name, change, is_limited) in cases {
             let mut params = params(&HOSTS, 30, OffsetDateTime::now_utc()).unwrap();
@@ -416,17 +561,39 @@ mod tests {
         let (authority, _) = authority(&["example.com"]);
         let now = OffsetDateTime::now_utc();
         let first = authority.server_config("example.com", now).unwrap();
-        assert!(Arc::ptr_eq(&first, &authority.server_config("example.com", now + Duration::hours(22)).unwrap()));
-        assert!(!Arc::ptr_eq(&first, &authority.server_config("example.com", now + Duration::hours(24)).unwrap()));
+        assert!(Arc::ptr_eq(
+            &first,
+            &authority
+                .server_config("example.com", now + Duration::hours(22))
+                .unwrap()
+        ));
+        assert!(!Arc::ptr_eq(
+            &first,
+            &authority
+                .server_config("example.com", now + Duration::hours(24))
+                .unwrap()
+        ));
     }
 
     #[test]
     fn what_is_no_authority_is_rejected() {
         let now = OffsetDateTime::now_utc();
-        let (one, other) = (create(&["a.example"], 1, now).unwrap(), create(&["b.example"], 1, now).unwrap());
-        assert!(matches!(Authority::load(&one.cert_pem, &other.key_pem), Err(AuthorityError::KeyMismatch)));
-        assert!(matches!(Authority::load("no PEM", &one.key_pem), Err(AuthorityError::NotAnAuthority)));
-        assert!(matches!(Authority::load(&one.cert_pem, "no PEM"), Err(AuthorityError::Unusable(_))));
+        let (one, other) = (
+            create(&["a.example"], 1, now).unwrap(),
+            create(&["b.example"], 1, now).unwrap(),
+        );
+        assert!(matches!(
+            Authority::load(&one.cert_pem, &other.key_pem),
+            Err(AuthorityError::KeyMismatch)
+        ));
+        assert!(matches!(
+            Authority::load("no PEM", &one.key_pem),
+            Err(AuthorityError::NotAnAuthority)
+        ));
+        assert!(matches!(
+            Authority::load(&one.cert_pem, "no PEM"),
+            Err(AuthorityError::Unusable(_))
+        ));
         let leaf = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
         let loaded = Authority::load(&leaf.cert.pem(), &leaf.signing_key.serialize_pem());
         assert!(matches!(loaded, Err(AuthorityError::NotAnAuthority)));

@@ -48,18 +48,24 @@ pub async fn open(
     mut request: Request<Incoming>,
 ) -> Result<Response<Outgoing>, Failure> {
     if request.method() != Method::CONNECT {
-        return Err(Failure::request(Reason::Forbidden("only CONNECT is served here")));
+        return Err(Failure::request(Reason::Forbidden(
+            "only CONNECT is served here",
+        )));
     }
-    let destination = target.port.and_then(|port| Destination::parse(&format!("{}:{port}", target.host)));
-    let destination =
-        destination.ok_or_else(|| Failure::request(Reason::Forbidden("the destination is no name and port")))?;
+    let destination = target
+        .port
+        .and_then(|port| Destination::parse(&format!("{}:{port}", target.host)));
+    let destination = destination.ok_or_else(|| {
+        Failure::request(Reason::Forbidden("the destination is no name and port"))
+    })?;
     let listener = &peer.listener;
     let upgrade = hyper::upgrade::on(&mut request);
     // A tunnel is no longer a connection of hyper's, so it has a permit of its own, which a drain waits for.
     // Over HTTP/2 the connection carries others, and must not look idle meanwhile.
     let in_flight = completion.in_flight();
-    let permit =
-        relay.connection_permit().ok_or_else(|| Failure::request(Reason::Busy("limits.connections_max are open")))?;
+    let permit = relay
+        .connection_permit()
+        .ok_or_else(|| Failure::request(Reason::Busy("limits.connections_max are open")))?;
     if intercepts(listener, &destination) {
         let (relay, peer, owner) = (Arc::clone(relay), Arc::clone(peer), client);
         tokio::spawn(async move {
@@ -81,25 +87,42 @@ pub async fn open(
             .map_err(|_| Failure::request(Reason::UpstreamUnreachable("connect timeout")))?;
         let upstream = dialled.map_err(|error| error.into_failure())?;
         relay.metrics.tunnel(&listener.name);
-        let (idle, relay, peer) = (relay.limits.idle_timeout(), Arc::clone(relay), Arc::clone(peer));
+        let (idle, relay, peer) = (
+            relay.limits.idle_timeout(),
+            Arc::clone(relay),
+            Arc::clone(peer),
+        );
         tokio::spawn(async move {
             let _held = (permit, in_flight);
             let Ok(client) = upgrade.await else { return };
-            if let Err(cause) = pass(TokioIo::new(client), upstream, &destination.host, idle, &peer).await {
+            if let Err(cause) = pass(
+                TokioIo::new(client),
+                upstream,
+                &destination.host,
+                idle,
+                &peer,
+            )
+            .await
+            {
                 let (listener, host) = (&*peer.listener.name, &*destination.host);
                 tracing::warn!(listener, host, cause = %cause, "closed a tunnel that did not begin with TLS for its host");
                 relay.metrics.handshake_failed(&peer.listener.name);
             }
         });
     } else {
-        return Err(Failure::request(Reason::Forbidden("no route and no tunnel is for the destination")));
+        return Err(Failure::request(Reason::Forbidden(
+            "no route and no tunnel is for the destination",
+        )));
     }
     Ok(Response::new(Outgoing::empty()))
 }
 
 /// Returns true if a route is for the destination.
 fn intercepts(listener: &Listener, destination: &Destination) -> bool {
-    !listener.tunnel.contains(destination) && listener.routes.has_destination(&destination.host, destination.port)
+    !listener.tunnel.contains(destination)
+        && listener
+            .routes
+            .has_destination(&destination.host, destination.port)
 }
 
 /// Serves requests inside a tunnel, as the destination.
@@ -110,7 +133,9 @@ async fn intercept(
     owner: Client,
     client: TokioIo<Upgraded>,
 ) {
-    let Some(authority) = &peer.listener.authority else { return };
+    let Some(authority) = &peer.listener.authority else {
+        return;
+    };
     let config = match authority.server_config(&destination.host, OffsetDateTime::now_utc()) {
         Ok(config) => config,
         Err(error) => {
@@ -119,13 +144,24 @@ async fn intercept(
         }
     };
     let limits = &relay.limits;
-    let timeouts = Timeouts { header: limits.header_timeout(), idle: limits.idle_timeout(), write: limits.body_idle() };
+    let timeouts = Timeouts {
+        header: limits.header_timeout(),
+        idle: limits.idle_timeout(),
+        write: limits.body_idle(),
+    };
     let activity = Arc::new(Activity::new(timeouts));
     let io = Watched::new(client, Arc::clone(&activity));
     match timeout(HANDSHAKE_MAX, TlsAcceptor::from(config).accept(io)).await {
         Ok(Ok(stream)) => {
             let inside = Arc::new(peer.inside(destination, owner));
-            connection::serve(Arc::clone(&relay), inside, stream, activity, peer.stop.clone()).await;
+            connection::serve(
+                Arc::clone(&relay),
+                inside,
+                stream,
+                activity,
+                peer.stop.clone(),
+            )
+            .await;
         }
         // Among them clients that pin the destination's certificate: list it under `tunnel`.
         _ => relay.metrics.handshake_failed(&peer.listener.name),
@@ -143,16 +179,26 @@ async fn pass(
     idle: Duration,
     peer: &Peer,
 ) -> io::Result<()> {
-    let timeouts = Timeouts { header: idle, idle, write: idle };
+    let timeouts = Timeouts {
+        header: idle,
+        idle,
+        write: idle,
+    };
     let activity = Arc::new(Activity::new(timeouts));
     let mut client = Watched::new(client, Arc::clone(&activity));
     let mut upstream = Watched::new(upstream, Arc::clone(&activity));
     let protocols = peer.listener.tunnel_protocols;
     let mut stop = peer.stop.clone();
     let passing = async {
-        match first_bytes::forward(&mut client, &mut upstream, host, protocols, HANDSHAKE_MAX).await {
+        match first_bytes::forward(&mut client, &mut upstream, host, protocols, HANDSHAKE_MAX).await
+        {
             Ok(()) => drop(copy_bidirectional(&mut client, &mut upstream).await),
-            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::TimedOut) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::InvalidData | io::ErrorKind::TimedOut
+                ) =>
+            {
                 return Err(error);
             }
             // A side has gone.

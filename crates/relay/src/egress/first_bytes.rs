@@ -38,8 +38,8 @@ const HOST_NAME: u8 = 0;
 const RECORD_BYTES_MAX: usize = 1 << 14;
 /// The random bytes of a request for a second hello (RFC 8446, section 4.1.3): the SHA-256 of "HelloRetryRequest".
 const RETRY_RANDOM: [u8; 32] = [
-    0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91, 0xc2, 0xa2, 0x11,
-    0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
+    0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
+    0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
 /// Most bytes of a client that wait for a decision.
 const BYTES_MAX: usize = 64 << 10;
@@ -69,7 +69,9 @@ where
     if protocols == TunnelProtocols::Any && !begins_tls(client, upstream, &mut bytes).await? {
         return upstream.write_all(&bytes).await;
     }
-    let end = timeout(hello_max, hello(client, &mut bytes, host, false)).await.map_err(|_| late())??;
+    let end = timeout(hello_max, hello(client, &mut bytes, host, false))
+        .await
+        .map_err(|_| late())??;
     let held = bytes.split_off(end);
     upstream.write_all(&bytes).await?;
     upstream.flush().await?;
@@ -130,7 +132,9 @@ where
     client.write_all(&response).await?;
     client.flush().await?;
     if is_retry {
-        timeout(hello_max, hello(client, &mut held, host, true)).await.map_err(|_| late())??;
+        timeout(hello_max, hello(client, &mut held, host, true))
+            .await
+            .map_err(|_| late())??;
     }
     upstream.write_all(&held).await
 }
@@ -150,7 +154,9 @@ async fn hello<C: AsyncRead + Unpin>(
         at = end;
         match record.first() {
             Some(&HANDSHAKE) => {}
-            Some(&(CHANGE_CIPHER_SPEC | APPLICATION_DATA)) if is_second && message.is_empty() => continue,
+            Some(&(CHANGE_CIPHER_SPEC | APPLICATION_DATA)) if is_second && message.is_empty() => {
+                continue;
+            }
             _ => return Err(invalid(NO_HELLO)),
         }
         let content = record.get(RECORD_HEADER..).unwrap_or_default();
@@ -162,11 +168,18 @@ async fn hello<C: AsyncRead + Unpin>(
         if message.first() != Some(&CLIENT_HELLO) {
             return Err(invalid(NO_HELLO));
         }
-        let Some(len) = message_end(&message).filter(|len| *len <= message.len()) else { continue };
-        let name = server_name(message.get(MESSAGE_HEADER..len).unwrap_or_default()).ok_or(invalid(NO_HELLO))?;
+        let Some(len) = message_end(&message).filter(|len| *len <= message.len()) else {
+            continue;
+        };
+        let name = server_name(message.get(MESSAGE_HEADER..len).unwrap_or_default())
+            .ok_or(invalid(NO_HELLO))?;
         let is_own = name.is_some_and(|name| name.eq_ignore_ascii_case(host.as_bytes()));
         // What follows the hello in its last record would be read by nobody.
-        return if is_own && len == message.len() { Ok(end) } else { Err(invalid(ANOTHER_HOST)) };
+        return if is_own && len == message.len() {
+            Ok(end)
+        } else {
+            Err(invalid(ANOTHER_HOST))
+        };
     }
 }
 
@@ -193,7 +206,8 @@ fn server_name(hello: &[u8]) -> Option<Option<&[u8]>> {
         if kind == usize::from(SERVER_NAME) {
             let mut names = sized(&mut data, 2).filter(|_| data.is_empty())?;
             let is_host = number(&mut names, 1)? == usize::from(HOST_NAME);
-            let host = sized(&mut names, 2).filter(|host| is_host && !host.is_empty() && names.is_empty())?;
+            let host = sized(&mut names, 2)
+                .filter(|host| is_host && !host.is_empty() && names.is_empty())?;
             name = Some(host);
         }
     }
@@ -209,7 +223,11 @@ fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
 
 /// Takes a number of so many bytes.
 fn number(rest: &mut &[u8], bytes: usize) -> Option<usize> {
-    Some(take(rest, bytes)?.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
+    Some(
+        take(rest, bytes)?
+            .iter()
+            .fold(0, |number, byte| number << 8 | usize::from(*byte)),
+    )
 }
 
 /// Takes a vector whose length has so many bytes.
@@ -226,13 +244,17 @@ fn asks_again(response: &[u8]) -> Option<bool> {
         let kind = *rest.first()?;
         let header = rest.get(..RECORD_HEADER);
         let is_record = matches!(kind, CHANGE_CIPHER_SPEC | ALERT | HANDSHAKE);
-        let Some(&[_, _, _, high, low]) = header else { return if is_record { None } else { Some(false) } };
+        let Some(&[_, _, _, high, low]) = header else {
+            return if is_record { None } else { Some(false) };
+        };
         let len = usize::from(u16::from_be_bytes([high, low]));
         let content = &rest[RECORD_HEADER..rest.len().min(RECORD_HEADER + len)];
         match kind {
             HANDSHAKE => message.extend_from_slice(content),
             // A warning, other than the end of the connection.
-            ALERT if content.first().is_none_or(|level| *level == 1) && content.get(1) != Some(&0) => {}
+            ALERT
+                if content.first().is_none_or(|level| *level == 1)
+                    && content.get(1) != Some(&0) => {}
             CHANGE_CIPHER_SPEC => {}
             _ => return Some(false),
         }
@@ -248,12 +270,18 @@ fn asks_again(response: &[u8]) -> Option<bool> {
 
 /// End of a handshake message.
 fn message_end(message: &[u8]) -> Option<usize> {
-    let [_, high, middle, low, ..] = *message else { return None };
+    let [_, high, middle, low, ..] = *message else {
+        return None;
+    };
     Some(MESSAGE_HEADER + u32::from_be_bytes([0, high, middle, low]) as usize)
 }
 
 /// Reads until a record is complete, and returns its end.
-async fn record_end<C: AsyncRead + Unpin>(client: &mut C, bytes: &mut Vec<u8>, at: usize) -> io::Result<usize> {
+async fn record_end<C: AsyncRead + Unpin>(
+    client: &mut C,
+    bytes: &mut Vec<u8>,
+    at: usize,
+) -> io::Result<usize> {
     loop {
         if let Some([_, _, _, high, low]) = bytes.get(at..at + RECORD_HEADER) {
             let end = at + RECORD_HEADER + usize::from(u16::from_be_bytes([*high, *low]));
@@ -261,7 +289,10 @@ async fn record_end<C: AsyncRead + Unpin>(client: &mut C, bytes: &mut Vec<u8>, a
                 return Ok(end);
             }
         }
-        if bytes.get(at).is_some_and(|kind| !(CHANGE_CIPHER_SPEC..=HEARTBEAT).contains(kind)) {
+        if bytes
+            .get(at)
+            .is_some_and(|kind| !(CHANGE_CIPHER_SPEC..=HEARTBEAT).contains(kind))
+        {
             return Err(invalid(NO_HELLO));
         }
         if bytes.len() >= BYTES_MAX {
@@ -272,7 +303,11 @@ async fn record_end<C: AsyncRead + Unpin>(client: &mut C, bytes: &mut Vec<u8>, a
 }
 
 fn filled(read: io::Result<usize>) -> io::Result<()> {
-    if read? == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    if read? == 0 {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    } else {
+        Ok(())
+    }
 }
 
 fn invalid(cause: &'static str) -> io::Error {
@@ -293,9 +328,14 @@ mod tests {
     /// A client's hello for a host.
     fn hello_for(host: &'static str) -> Vec<u8> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let config = builder.unwrap().with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
-        let mut client = rustls::ClientConnection::new(Arc::new(config), host.try_into().unwrap()).unwrap();
+        let builder = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions();
+        let config = builder
+            .unwrap()
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        let mut client =
+            rustls::ClientConnection::new(Arc::new(config), host.try_into().unwrap()).unwrap();
         let mut bytes = Vec::new();
         client.write_tls(&mut bytes).unwrap();
         bytes
@@ -312,13 +352,27 @@ mod tests {
     }
 
     fn name_extension(host: &str) -> Vec<u8> {
-        extension(SERVER_NAME, &vector(2, &[&[HOST_NAME][..], &vector(2, host.as_bytes())].concat()))
+        extension(
+            SERVER_NAME,
+            &vector(2, &[&[HOST_NAME][..], &vector(2, host.as_bytes())].concat()),
+        )
     }
 
     /// A hello of a version with extensions; `None` for the form without them.
     fn old_hello(version: [u8; 2], extensions: Option<&[u8]>) -> Vec<u8> {
-        let mut hello = [&version[..], &[7; 32], &vector(1, &[]), &vector(2, &[0, 0x2f]), &vector(1, &[0])].concat();
-        hello.extend(extensions.map(|extensions| vector(2, extensions)).unwrap_or_default());
+        let mut hello = [
+            &version[..],
+            &[7; 32],
+            &vector(1, &[]),
+            &vector(2, &[0, 0x2f]),
+            &vector(1, &[0]),
+        ]
+        .concat();
+        hello.extend(
+            extensions
+                .map(|extensions| vector(2, extensions))
+                .unwrap_or_default(),
+        );
         [&[CLIENT_HELLO][..], &vector(3, &hello)].concat()
     }
 
@@ -338,7 +392,13 @@ mod tests {
         let groups = extension(10, &[0, 2, 0, 23]);
         let old = old_hello(TLS10, Some(&name));
         let new = hello_for("a.example");
-        let two_names = [&[HOST_NAME][..], &vector(2, b"a.example"), &[HOST_NAME], &vector(2, b"b.example")].concat();
+        let two_names = [
+            &[HOST_NAME][..],
+            &vector(2, b"a.example"),
+            &[HOST_NAME],
+            &vector(2, b"b.example"),
+        ]
+        .concat();
         for (sent, expected) in [
             (new.clone(), None),
             (records([3, 1], &new[RECORD_HEADER..], 7), None),
@@ -347,31 +407,110 @@ mod tests {
             (records([3, 0], &old, usize::MAX), None),
             (records(TLS10, &old, usize::MAX), None),
             (records([3, 2], &old, 3), None),
-            (records(TLS12, &old_hello(TLS12, Some(&[&groups[..], &name].concat())), 50), None),
-            (records(TLS10, &old_hello(TLS10, None), 50), Some(ANOTHER_HOST)),
-            (records(TLS10, &old_hello(TLS10, Some(&[])), 50), Some(ANOTHER_HOST)),
-            (records(TLS10, &old_hello(TLS10, Some(&groups)), 50), Some(ANOTHER_HOST)),
-            (records(TLS10, &old_hello(TLS10, Some(&name_extension("b.example"))), 5), Some(ANOTHER_HOST)),
-            (records(TLS10, &old_hello(TLS10, Some(&name_extension("a.example.b"))), 5), Some(ANOTHER_HOST)),
-            // More behind the hello, in its record and in its message.
-            (records(TLS10, &[&old[..], &[0]].concat(), usize::MAX), Some(ANOTHER_HOST)),
-            (records(TLS10, &old_hello(TLS10, Some(&[&name[..], &[0]].concat())), 50), Some(NO_HELLO)),
-            (records(TLS10, &old_hello(TLS10, Some(&[&name[..], &name].concat())), 50), Some(NO_HELLO)),
             (
-                records(TLS10, &old_hello(TLS10, Some(&extension(SERVER_NAME, &vector(2, &two_names)))), 50),
+                records(
+                    TLS12,
+                    &old_hello(TLS12, Some(&[&groups[..], &name].concat())),
+                    50,
+                ),
+                None,
+            ),
+            (
+                records(TLS10, &old_hello(TLS10, None), 50),
+                Some(ANOTHER_HOST),
+            ),
+            (
+                records(TLS10, &old_hello(TLS10, Some(&[])), 50),
+                Some(ANOTHER_HOST),
+            ),
+            (
+                records(TLS10, &old_hello(TLS10, Some(&groups)), 50),
+                Some(ANOTHER_HOST),
+            ),
+            (
+                records(
+                    TLS10,
+                    &old_hello(TLS10, Some(&name_extension("b.example"))),
+                    5,
+                ),
+                Some(ANOTHER_HOST),
+            ),
+            (
+                records(
+                    TLS10,
+                    &old_hello(TLS10, Some(&name_extension("a.example.b"))),
+                    5,
+                ),
+                Some(ANOTHER_HOST),
+            ),
+            // More behind the hello, in its record and in its message.
+            (
+                records(TLS10, &[&old[..], &[0]].concat(), usize::MAX),
+                Some(ANOTHER_HOST),
+            ),
+            (
+                records(
+                    TLS10,
+                    &old_hello(TLS10, Some(&[&name[..], &[0]].concat())),
+                    50,
+                ),
                 Some(NO_HELLO),
             ),
-            (records(TLS10, &old_hello(TLS10, Some(&extension(SERVER_NAME, &[]))), 50), Some(NO_HELLO)),
+            (
+                records(
+                    TLS10,
+                    &old_hello(TLS10, Some(&[&name[..], &name].concat())),
+                    50,
+                ),
+                Some(NO_HELLO),
+            ),
+            (
+                records(
+                    TLS10,
+                    &old_hello(TLS10, Some(&extension(SERVER_NAME, &vector(2, &two_names)))),
+                    50,
+                ),
+                Some(NO_HELLO),
+            ),
+            (
+                records(
+                    TLS10,
+                    &old_hello(TLS10, Some(&extension(SERVER_NAME, &[]))),
+                    50,
+                ),
+                Some(NO_HELLO),
+            ),
             (records([2, 0], &old, usize::MAX), Some(NO_HELLO)),
-            ([&[HANDSHAKE, 3, 1, 0, 0][..], &records(TLS10, &old, usize::MAX)].concat(), Some(NO_HELLO)),
-            ([&[ALERT, 3, 1, 0, 2, 1, 0][..], &records(TLS10, &old, usize::MAX)].concat(), Some(NO_HELLO)),
+            (
+                [
+                    &[HANDSHAKE, 3, 1, 0, 0][..],
+                    &records(TLS10, &old, usize::MAX),
+                ]
+                .concat(),
+                Some(NO_HELLO),
+            ),
+            (
+                [
+                    &[ALERT, 3, 1, 0, 2, 1, 0][..],
+                    &records(TLS10, &old, usize::MAX),
+                ]
+                .concat(),
+                Some(NO_HELLO),
+            ),
         ] {
             let (mut client, mut at_relay) = duplex(BYTES_MAX);
             let (mut to_server, mut server) = duplex(BYTES_MAX);
             client.write_all(&sent).await.unwrap();
             server.write_all(&[ALERT, 3, 3, 0, 2, 2, 40]).await.unwrap();
             let wait = Duration::from_secs(60);
-            let outcome = forward(&mut at_relay, &mut to_server, "a.example", TunnelProtocols::Tls, wait).await;
+            let outcome = forward(
+                &mut at_relay,
+                &mut to_server,
+                "a.example",
+                TunnelProtocols::Tls,
+                wait,
+            )
+            .await;
             assert_eq!(
                 outcome.map_err(|error| error.to_string()),
                 expected.map_or(Ok(()), |text| Err(text.into())),
@@ -380,14 +519,24 @@ mod tests {
             drop(to_server);
             let mut forwarded = Vec::new();
             server.read_to_end(&mut forwarded).await.unwrap();
-            assert_eq!(forwarded, if expected.is_none() { sent } else { Vec::new() });
+            assert_eq!(
+                forwarded,
+                if expected.is_none() { sent } else { Vec::new() }
+            );
         }
     }
 
     #[test]
     fn requests_for_a_second_hello_are_found_in_any_records() {
         let hello = |random: &[u8; 32]| {
-            let body = [&[3, 3][..], random, &vector(1, &[]), &[0x13, 1, 0], &vector(2, &[])].concat();
+            let body = [
+                &[3, 3][..],
+                random,
+                &vector(1, &[]),
+                &[0x13, 1, 0],
+                &vector(2, &[]),
+            ]
+            .concat();
             [&[SERVER_HELLO][..], &vector(3, &body)].concat()
         };
         let warning = [ALERT, 3, 3, 0, 2, 1, 112];
@@ -398,7 +547,10 @@ mod tests {
             (records([3, 3], &retry, 1), Some(true)),
             (records([3, 3], &retry, 9), Some(true)),
             ([&warning[..], &once].concat(), Some(true)),
-            ([&warning[..], &warning, &records([3, 3], &retry, 7)].concat(), Some(true)),
+            (
+                [&warning[..], &warning, &records([3, 3], &retry, 7)].concat(),
+                Some(true),
+            ),
             (records([3, 3], &hello(&[9; 32]), 5), Some(false)),
             (once[..once.len() - 4].to_vec(), Some(true)),
             (once[..30].to_vec(), None),
@@ -431,7 +583,14 @@ mod tests {
             let (mut to_server, _server) = duplex(BYTES_MAX);
             client.write_all(&sent).await.unwrap();
             let wait = Duration::from_millis(50);
-            let outcome = forward(&mut at_relay, &mut to_server, "a.example", TunnelProtocols::Tls, wait).await;
+            let outcome = forward(
+                &mut at_relay,
+                &mut to_server,
+                "a.example",
+                TunnelProtocols::Tls,
+                wait,
+            )
+            .await;
             assert_eq!(outcome.unwrap_err().to_string(), expected, "{sent:x?}");
         }
     }

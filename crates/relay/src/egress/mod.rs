@@ -20,14 +20,19 @@ impl Destination {
         let host = host.to_ascii_lowercase();
         let labels_fit = host.split('.').all(|label| {
             (1..=63).contains(&label.len())
-                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+                && label
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
         });
         // The last label of an IPv4 address is a number, in any of its spellings.
         let last = host.rsplit('.').next()?;
         let is_address = last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x");
         let port_fits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
         let port = port.parse().ok().filter(|port| *port > 0 && port_fits)?;
-        (labels_fit && host.len() <= 253 && !is_address).then(|| Self { host: host.into(), port })
+        (labels_fit && host.len() <= 253 && !is_address).then(|| Self {
+            host: host.into(),
+            port,
+        })
     }
 }
 
@@ -60,7 +65,11 @@ mod tests {
             (":443", None),
         ] {
             let found = Destination::parse(text);
-            assert_eq!(found.as_ref().map(|found| (&*found.host, found.port)), expected, "{text}");
+            assert_eq!(
+                found.as_ref().map(|found| (&*found.host, found.port)),
+                expected,
+                "{text}"
+            );
         }
     }
 }

@@ -55,7 +55,12 @@ pub(super) struct Reader<B> {
 impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
     /// Reads from a body.
     pub(super) fn new(body: B, account: Account) -> Self {
-        Self { body, buffer: BytesMut::new(), memory: None, account }
+        Self {
+            body,
+            buffer: BytesMut::new(),
+            memory: None,
+            account,
+        }
     }
 
     /// Returns the next message, or `None` after the proxy ended its side. Safe to drop.
@@ -69,7 +74,9 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             }
             match self.body.frame().await {
                 None if self.buffer.is_empty() => return Ok(None),
-                None | Some(Err(_)) => return Err(malformed("the stream broke off within a message")),
+                None | Some(Err(_)) => {
+                    return Err(malformed("the stream broke off within a message"));
+                }
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         self.buffer.extend_from_slice(&data);
@@ -81,18 +88,27 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
 
     /// Takes a message out of the buffer, if all of it arrived.
     fn take(&mut self) -> Result<Option<Received>, Failure> {
-        let Some((prefix, rest)) = self.buffer.split_first_chunk::<PREFIX_BYTES>() else { return Ok(None) };
+        let Some((prefix, rest)) = self.buffer.split_first_chunk::<PREFIX_BYTES>() else {
+            return Ok(None);
+        };
         let [flag, length @ ..] = *prefix;
         if flag != 0 {
             return Err(malformed("a message is compressed"));
         }
         let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
         if length > MESSAGE_BYTES_MAX {
-            return Err(Failure::request(Reason::TooLarge("message of the proxy", MESSAGE_BYTES_MAX as u64)));
+            return Err(Failure::request(Reason::TooLarge(
+                "message of the proxy",
+                MESSAGE_BYTES_MAX as u64,
+            )));
         }
         if length > SMALL_BYTES_MAX {
-            let memory = self.memory.get_or_insert_with(|| self.account.clone().reservation());
-            memory.at_least(self.buffer.len().min(PREFIX_BYTES + length)).map_err(Failure::request)?;
+            let memory = self
+                .memory
+                .get_or_insert_with(|| self.account.clone().reservation());
+            memory
+                .at_least(self.buffer.len().min(PREFIX_BYTES + length))
+                .map_err(Failure::request)?;
         }
         if rest.len() < length {
             return Ok(None);
@@ -104,7 +120,10 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             // An empty buffer keeps the memory of the message.
             self.buffer = BytesMut::new();
         }
-        Ok(Some(Received { message, memory: self.memory.take() }))
+        Ok(Some(Received {
+            message,
+            memory: self.memory.take(),
+        }))
     }
 }
 
@@ -119,7 +138,9 @@ pub(super) struct Output(mpsc::Sender<Bytes>);
 impl Output {
     /// Sends a message. Waits while the proxy does not read.
     pub(super) async fn send(&self, answer: ResponsePart) {
-        let message = ProcessingResponse { response: Some(answer) };
+        let message = ProcessingResponse {
+            response: Some(answer),
+        };
         let length = message.encoded_len();
         let mut frame = BytesMut::with_capacity(PREFIX_BYTES + length);
         frame.put_u8(0);
@@ -156,7 +177,11 @@ impl Messages {
     /// Creates a response whose work sends messages through the output that it gets.
     pub(super) fn new(work: impl FnOnce(Output) -> Work) -> Self {
         let (sender, messages) = mpsc::channel(QUEUE_MAX);
-        Self { work: Some(work(Output(sender))), messages, status: None }
+        Self {
+            work: Some(work(Output(sender))),
+            messages,
+            status: None,
+        }
     }
 }
 
@@ -164,7 +189,10 @@ impl Body for Messages {
     type Data = Bytes;
     type Error = Failure;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         if let Some(work) = &mut self.work
             && let Poll::Ready(outcome) = work.as_mut().poll(cx)
         {
@@ -201,7 +229,9 @@ fn status(failure: Option<&Failure>) -> HeaderMap {
 const fn code(failure: &Failure) -> u8 {
     match failure.reason {
         Reason::Ambiguous(_) => INVALID_ARGUMENT,
-        Reason::ClientTimeout | Reason::EngineTimeout | Reason::UpstreamTimeout => DEADLINE_EXCEEDED,
+        Reason::ClientTimeout | Reason::EngineTimeout | Reason::UpstreamTimeout => {
+            DEADLINE_EXCEEDED
+        }
         Reason::TooLarge(..) | Reason::Busy(_) => RESOURCE_EXHAUSTED,
         Reason::Overloaded | Reason::EngineUnavailable | Reason::Draining => UNAVAILABLE,
         _ => ABORTED,
@@ -215,7 +245,10 @@ mod tests {
     #[test]
     fn no_failure_has_the_status_of_success() {
         for reason in Reason::KINDS {
-            for failure in [Failure::request(reason.clone()), Failure::response(reason.clone())] {
+            for failure in [
+                Failure::request(reason.clone()),
+                Failure::response(reason.clone()),
+            ] {
                 let trailers = status(Some(&failure));
                 assert_ne!(trailers["grpc-status"], "0", "{failure}");
                 assert!(!trailers["grpc-message"].is_empty());

@@ -46,8 +46,19 @@ pub(super) struct Sink {
 pub(super) fn feed(phase: Phase) -> (Sink, Feed) {
     let (sender, items) = mpsc::channel(QUEUE_MAX);
     let end = End::default();
-    let feed = Feed { items, end: Arc::clone(&end), phase, memory: None };
-    (Sink { items: Some(sender), end }, feed)
+    let feed = Feed {
+        items,
+        end: Arc::clone(&end),
+        phase,
+        memory: None,
+    };
+    (
+        Sink {
+            items: Some(sender),
+            end,
+        },
+        feed,
+    )
 }
 
 impl Feed {
@@ -61,7 +72,10 @@ impl Body for Feed {
     type Data = Bytes;
     type Error = Failure;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         self.memory = None;
         if self.end.get().is_some() {
             return Poll::Ready(None);
@@ -84,14 +98,20 @@ impl Body for Feed {
     }
 
     fn size_hint(&self) -> SizeHint {
-        if self.is_end_stream() { SizeHint::with_exact(0) } else { SizeHint::default() }
+        if self.is_end_stream() {
+            SizeHint::with_exact(0)
+        } else {
+            SizeHint::default()
+        }
     }
 }
 
 fn broken(phase: Phase) -> Failure {
     match phase {
         Phase::Request => Failure::request(Reason::Ambiguous("the body is malformed or broke off")),
-        Phase::Response => Failure::response(Reason::UpstreamBroken("the proxy sent no end of the body")),
+        Phase::Response => {
+            Failure::response(Reason::UpstreamBroken("the proxy sent no end of the body"))
+        }
     }
 }
 
@@ -154,7 +174,9 @@ impl<B: Body<Data = Bytes> + Unpin> Demux<B> {
     /// The proxy ended the stream before, or broke the protocol.
     pub(super) async fn run(mut self) -> Result<(), Failure> {
         while !(self.request.is_complete() && self.response.is_complete()) {
-            let early = || violation("the proxy ended the stream before request and response were complete");
+            let early = || {
+                violation("the proxy ended the stream before request and response were complete")
+            };
             let received = self.reader.next().await?.ok_or_else(early)?;
             self.take(received).await?;
         }
@@ -163,7 +185,9 @@ impl<B: Body<Data = Bytes> + Unpin> Demux<B> {
 
     async fn take(&mut self, Received { message, memory }: Received) -> Result<(), Failure> {
         match part(message)? {
-            Part::RequestHeaders(_) => return Err(violation("the proxy sent the request's headers twice")),
+            Part::RequestHeaders(_) => {
+                return Err(violation("the proxy sent the request's headers twice"));
+            }
             Part::RequestBody(body) => self.request.data(body, memory).await,
             Part::RequestTrailers(trailers) => self.request.trailers(trailers).await?,
             Part::ResponseHeaders(headers) => {
@@ -174,8 +198,12 @@ impl<B: Body<Data = Bytes> + Unpin> Demux<B> {
                 }
                 let _ = sender.send(headers);
             }
-            Part::ResponseBody(_) | Part::ResponseTrailers(_) if self.response_headers.is_some() => {
-                return Err(violation("the proxy sent a response's body before its headers"));
+            Part::ResponseBody(_) | Part::ResponseTrailers(_)
+                if self.response_headers.is_some() =>
+            {
+                return Err(violation(
+                    "the proxy sent a response's body before its headers",
+                ));
             }
             Part::ResponseBody(body) => self.response.data(body, memory).await,
             Part::ResponseTrailers(trailers) => self.response.trailers(trailers).await?,
@@ -190,9 +218,13 @@ impl<B: Body<Data = Bytes> + Unpin> Demux<B> {
 /// The message has none, or nobody waits for the responses.
 pub(super) fn part(message: ProcessingRequest) -> Result<Part, Failure> {
     if message.observability_mode {
-        return Err(violation("observability_mode must be off: the relay changes messages"));
+        return Err(violation(
+            "observability_mode must be off: the relay changes messages",
+        ));
     }
-    message.request.ok_or_else(|| violation("a message of the proxy has no part that the relay knows"))
+    message
+        .request
+        .ok_or_else(|| violation("a message of the proxy has no part that the relay knows"))
 }
 
 /// A failure of the proxy's settings, or a message out of order.

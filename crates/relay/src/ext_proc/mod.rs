@@ -52,14 +52,20 @@ struct Stop {
 impl Stop {
     /// A failure after which the stream can only break off.
     const fn broken(failure: Failure) -> Self {
-        Self { failure, may_respond: false }
+        Self {
+            failure,
+            may_respond: false,
+        }
     }
 }
 
 impl From<Failure> for Stop {
     /// A failure that the client gets as a response.
     fn from(failure: Failure) -> Self {
-        Self { failure, may_respond: true }
+        Self {
+            failure,
+            may_respond: true,
+        }
     }
 }
 
@@ -74,8 +80,15 @@ pub fn handle(
     // Envoy names the scheme http here, also over TLS.
     let is_https = parts.uri.scheme_str() == Some("https");
     let client = request_check::check(&parts, is_https).and_then(|_| {
-        let is_grpc = parts.headers.get(CONTENT_TYPE).is_some_and(|value| is_grpc(value.as_bytes()));
-        if parts.version != Version::HTTP_2 || parts.method != Method::POST || parts.uri.path() != PROCESS || !is_grpc {
+        let is_grpc = parts
+            .headers
+            .get(CONTENT_TYPE)
+            .is_some_and(|value| is_grpc(value.as_bytes()));
+        if parts.version != Version::HTTP_2
+            || parts.method != Method::POST
+            || parts.uri.path() != PROCESS
+            || !is_grpc
+        {
             return Err(Failure::request(Reason::NoRoute));
         }
         peer.authenticate(&parts)
@@ -100,7 +113,10 @@ pub fn handle(
     };
     let messages = Outgoing::pass(Messages::new(work).boxed_unsync(), |_| {});
     let mut response = Response::new(ResponseBody::new(messages, in_flight, true));
-    response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));
+    response.headers_mut().insert(
+        CONTENT_TYPE,
+        http::HeaderValue::from_static("application/grpc"),
+    );
     response
 }
 
@@ -117,18 +133,33 @@ async fn work<B: Body<Data = Bytes> + Unpin>(
     output: Output,
 ) -> Result<Complete, Failure> {
     let limits = &relay.limits;
-    let late = Failure::response(Reason::TooLarge("limits.ext_proc_stream_ms", limits.ext_proc_stream_ms));
-    let outcome = timeout(limits.ext_proc_stream(), process(&relay, &client, &mut completion, reader, &output)).await;
+    let late = Failure::response(Reason::TooLarge(
+        "limits.ext_proc_stream_ms",
+        limits.ext_proc_stream_ms,
+    ));
+    let outcome = timeout(
+        limits.ext_proc_stream(),
+        process(&relay, &client, &mut completion, reader, &output),
+    )
+    .await;
     match outcome.unwrap_or(Err(Stop::broken(late))) {
         Ok(complete) => {
             completion.is_complete();
             Ok(complete)
         }
-        Err(Stop { failure, may_respond }) => {
+        Err(Stop {
+            failure,
+            may_respond,
+        }) => {
             completion.fails(&failure);
             if may_respond {
                 completion.responds(failure.status());
-                output.send(ResponsePart::Immediate(mutation::immediate(&failure, completion.request_id()))).await;
+                output
+                    .send(ResponsePart::Immediate(mutation::immediate(
+                        &failure,
+                        completion.request_id(),
+                    )))
+                    .await;
             }
             Err(failure)
         }
@@ -145,7 +176,9 @@ async fn process<B: Body<Data = Bytes> + Unpin>(
     completion.holds(relay.request_permit()?); // 1. Permits, or 503.
     completion.holds(relay.client_permit(client)?);
     let late = |_| Stop::broken(Failure::request(Reason::ClientTimeout));
-    let first = timeout(relay.limits.header_timeout(), reader.next()).await.map_err(late)?;
+    let first = timeout(relay.limits.header_timeout(), reader.next())
+        .await
+        .map_err(late)?;
     let headers = first_headers(first.map_err(Stop::broken)?).map_err(Stop::broken)?; // 2. The mode that the relay can serve.
     let has_body = !headers.end_of_stream;
     let head = mutation::request_head(headers)?;
@@ -170,7 +203,13 @@ async fn process<B: Body<Data = Bytes> + Unpin>(
         usage: Arc::clone(completion.usage()),
         memory: relay.account(completion.peer(), client),
     };
-    Exchange { edit, output, is_responding: AtomicBool::new(false) }.run(completion, reader, head.parts, has_body).await
+    Exchange {
+        edit,
+        output,
+        is_responding: AtomicBool::new(false),
+    }
+    .run(completion, reader, head.parts, has_body)
+    .await
 }
 
 /// Headers of the request, which are the first message.
@@ -178,20 +217,28 @@ async fn process<B: Body<Data = Bytes> + Unpin>(
 /// # Errors
 /// The filter has a mode in which the relay could not hold bodies back.
 fn first_headers(first: Option<grpc::Received>) -> Result<proto::HttpHeaders, Failure> {
-    let message = first.ok_or_else(|| violation("the proxy sent nothing"))?.message;
+    let message = first
+        .ok_or_else(|| violation("the proxy sent nothing"))?
+        .message;
     let config = message.protocol_config.unwrap_or_default();
     let is_full_duplex = config.request_body_mode == proto::FULL_DUPLEX_STREAMED
         && config.response_body_mode == proto::FULL_DUPLEX_STREAMED;
     if message.flow_control_init.is_some() {
-        return Err(violation("flow control between proxy and processor must be off"));
+        return Err(violation(
+            "flow control between proxy and processor must be off",
+        ));
     }
     let part = part(message)?;
     if !is_full_duplex {
-        return Err(violation("request_body_mode and response_body_mode must be FULL_DUPLEX_STREAMED"));
+        return Err(violation(
+            "request_body_mode and response_body_mode must be FULL_DUPLEX_STREAMED",
+        ));
     }
     match part {
         Part::RequestHeaders(headers) => Ok(headers),
-        _ => Err(violation("processing_mode must send request_header_mode: SEND")),
+        _ => Err(violation(
+            "processing_mode must send request_header_mode: SEND",
+        )),
     }
 }
 
@@ -221,8 +268,12 @@ impl Exchange<'_> {
             to_request.has_none();
         }
         let is_head = parts.method == Method::HEAD;
-        let demux =
-            Demux { reader, request: to_request, response: to_response, response_headers: Some(headers_sender) };
+        let demux = Demux {
+            reader,
+            request: to_request,
+            response: to_response,
+            response_headers: Some(headers_sender),
+        };
         let input = async { demux.run().await.map_err(Stop::broken) };
         let request = self.request(&outward, parts, request_feed);
         let response = self.response(completion, &inward, headers, response_feed, is_head);
@@ -231,25 +282,48 @@ impl Exchange<'_> {
     }
 
     /// Edits the request. The proxy gets its head back when the body is ready as far as the route holds it.
-    async fn request(&self, scope: &Arc<Scope>, parts: http::request::Parts, feed: Feed) -> Result<(), Stop> {
-        let stop = |failure| Stop { failure, may_respond: !self.is_responding.load(Ordering::Relaxed) };
-        let (mut headers, end, has_body) = (parts.headers.clone(), feed.end(), !feed.is_end_stream());
-        let (late, usage) = (Failure::request(Reason::ClientTimeout), Arc::clone(&self.edit.usage));
+    async fn request(
+        &self,
+        scope: &Arc<Scope>,
+        parts: http::request::Parts,
+        feed: Feed,
+    ) -> Result<(), Stop> {
+        let stop = |failure| Stop {
+            failure,
+            may_respond: !self.is_responding.load(Ordering::Relaxed),
+        };
+        let (mut headers, end, has_body) =
+            (parts.headers.clone(), feed.end(), !feed.is_end_stream());
+        let (late, usage) = (
+            Failure::request(Reason::ClientTimeout),
+            Arc::clone(&self.edit.usage),
+        );
         let source = body::with_idle_limit(feed, self.idle(), late, Some(usage));
         let editing = self.edit.request(scope, &mut headers, source);
         let late = |_| stop(Failure::request(Reason::ClientTimeout));
-        let edited = timeout_at(self.edit.deadline, editing).await.map_err(late)?.map_err(stop)?;
+        let edited = timeout_at(self.edit.deadline, editing)
+            .await
+            .map_err(late)?
+            .map_err(stop)?;
         if !self.edit.route.pass {
-            self.edit.finish_request_headers(&mut headers, edited.body.was_changed);
+            self.edit
+                .finish_request_headers(&mut headers, edited.body.was_changed);
         }
         let mut mutation = proto::HeaderMutation::between(&parts.headers, &headers);
-        if parts.uri.path_and_query().is_none_or(|target| *target != *edited.target) {
+        if parts
+            .uri
+            .path_and_query()
+            .is_none_or(|target| *target != *edited.target)
+        {
             mutation.set_target(&edited.target);
         }
-        self.output.send(ResponsePart::RequestHeaders(head(mutation))).await;
+        self.output
+            .send(ResponsePart::RequestHeaders(head(mutation)))
+            .await;
         let body = edited.body;
         if has_body {
-            self.send_body(Phase::Request, body.body, &end, |_| {}).await?;
+            self.send_body(Phase::Request, body.body, &end, |_| {})
+                .await?;
         }
         Ok(())
     }
@@ -264,8 +338,11 @@ impl Exchange<'_> {
         is_head: bool,
     ) -> Result<(), Stop> {
         let late = |_| Failure::response(Reason::UpstreamTimeout);
-        let received = timeout_at(self.edit.deadline, headers).await.map_err(late)?;
-        let received = received.map_err(|_| Stop::broken(violation("the proxy sent no response")))?;
+        let received = timeout_at(self.edit.deadline, headers)
+            .await
+            .map_err(late)?;
+        let received =
+            received.map_err(|_| Stop::broken(violation("the proxy sent no response")))?;
         completion.upstream_answered();
         let (end, feed_has_body) = (feed.end(), !feed.is_end_stream());
         let (status, original) = mutation::response_head(received)?;
@@ -273,10 +350,17 @@ impl Exchange<'_> {
         let late_body = Failure::response(Reason::UpstreamTimeout);
         let source = body::with_idle_limit(feed, self.idle(), late_body, None);
         // Envoy tells a body that broke off from one that ended.
-        let framing =
-            ResponseFraming { has_body: has_body(is_head, status), must_hold: false, is_close_delimited: false };
-        let editing = self.edit.response(scope, status, &mut headers, source, framing);
-        let edited = timeout_at(self.edit.deadline, editing).await.map_err(late)??;
+        let framing = ResponseFraming {
+            has_body: has_body(is_head, status),
+            must_hold: false,
+            is_close_delimited: false,
+        };
+        let editing = self
+            .edit
+            .response(scope, status, &mut headers, source, framing);
+        let edited = timeout_at(self.edit.deadline, editing)
+            .await
+            .map_err(late)??;
         if !self.edit.route.pass {
             self.edit.finish_response_headers(&mut headers, &edited);
             mark(&mut headers, &self.edit.request_id);
@@ -284,10 +368,15 @@ impl Exchange<'_> {
         self.is_responding.store(true, Ordering::Relaxed);
         completion.responds(status);
         let mutation = proto::HeaderMutation::between(&original, &headers);
-        self.output.send(ResponsePart::ResponseHeaders(head(mutation))).await;
+        self.output
+            .send(ResponsePart::ResponseHeaders(head(mutation)))
+            .await;
         let body = edited.body;
         if feed_has_body {
-            self.send_body(Phase::Response, body.body, &end, |bytes| completion.sent(bytes)).await?;
+            self.send_body(Phase::Response, body.body, &end, |bytes| {
+                completion.sent(bytes)
+            })
+            .await?;
         }
         // The client has all of it, also if the proxy resets the stream before its end.
         completion.is_complete();
@@ -303,7 +392,9 @@ impl Exchange<'_> {
         mut sent: impl FnMut(usize),
     ) -> Result<(), Stop> {
         while let Some(frame) = body.frame().await {
-            let Ok(mut data) = frame.map_err(Stop::broken)?.into_data() else { continue };
+            let Ok(mut data) = frame.map_err(Stop::broken)?.into_data() else {
+                continue;
+            };
             while !data.is_empty() {
                 let chunk = data.split_to(data.len().min(CHUNK_BYTES_MAX));
                 sent(chunk.len());
@@ -325,15 +416,26 @@ impl Exchange<'_> {
 
 /// Response to headers.
 fn head(mutation: proto::HeaderMutation) -> proto::HeadersOrBodyResponse {
-    let response = proto::CommonResponse { header_mutation: Some(mutation), body_mutation: None };
-    proto::HeadersOrBodyResponse { response: Some(response) }
+    let response = proto::CommonResponse {
+        header_mutation: Some(mutation),
+        body_mutation: None,
+    };
+    proto::HeadersOrBodyResponse {
+        response: Some(response),
+    }
 }
 
 /// The next bytes of a body.
 fn chunk_of(phase: Phase, body: Bytes, end_of_stream: bool) -> ResponsePart {
-    let streamed_response = Some(proto::StreamedBodyResponse { body, end_of_stream });
+    let streamed_response = Some(proto::StreamedBodyResponse {
+        body,
+        end_of_stream,
+    });
     let body_mutation = Some(proto::BodyMutation { streamed_response });
-    let response = Some(proto::CommonResponse { header_mutation: None, body_mutation });
+    let response = Some(proto::CommonResponse {
+        header_mutation: None,
+        body_mutation,
+    });
     let answer = proto::HeadersOrBodyResponse { response };
     match phase {
         Phase::Request => ResponsePart::RequestBody(answer),

@@ -59,12 +59,22 @@ impl Pseudo {
 /// # Errors
 /// The head is malformed or exceeds a limit.
 pub(super) fn request_head(headers: proto::HttpHeaders) -> Result<RequestHead, Failure> {
-    let malformed = || Failure::request(Reason::Ambiguous("a header of the proxy is malformed or occurs twice"));
-    let (pseudo, map) = read(headers.headers.unwrap_or_default(), Failure::request, malformed)?;
+    let malformed = || {
+        Failure::request(Reason::Ambiguous(
+            "a header of the proxy is malformed or occurs twice",
+        ))
+    };
+    let (pseudo, map) = read(
+        headers.headers.unwrap_or_default(),
+        Failure::request,
+        malformed,
+    )?;
     let (Some(method), Some(scheme), Some(authority), Some(path)) =
         (pseudo.method, pseudo.scheme, pseudo.authority, pseudo.path)
     else {
-        return Err(Failure::request(Reason::Ambiguous("the proxy sent no method, scheme, authority or path")));
+        return Err(Failure::request(Reason::Ambiguous(
+            "the proxy sent no method, scheme, authority or path",
+        )));
     };
     let is_tls = scheme.as_ref() == b"https";
     let uri = Uri::builder()
@@ -73,25 +83,50 @@ pub(super) fn request_head(headers: proto::HttpHeaders) -> Result<RequestHead, F
         .path_and_query(uri::PathAndQuery::try_from(&*path).map_err(|_| malformed())?)
         .build()
         .map_err(|_| malformed())?;
-    let request = Request::builder().method(&*method).uri(uri).version(Version::HTTP_2).body(());
+    let request = Request::builder()
+        .method(&*method)
+        .uri(uri)
+        .version(Version::HTTP_2)
+        .body(());
     let (mut parts, ()) = request.map_err(|_| malformed())?.into_parts();
     // A target that the proxy reads otherwise is not the one that the rules are chosen by.
-    if parts.uri.path_and_query().is_none_or(|target| target.as_str().as_bytes() != path) {
+    if parts
+        .uri
+        .path_and_query()
+        .is_none_or(|target| target.as_str().as_bytes() != path)
+    {
         return Err(malformed());
     }
     let is_upgrade = pseudo.protocol.is_some() || map.contains_key(http::header::UPGRADE);
     parts.headers = map;
-    Ok(RequestHead { parts, is_tls, is_upgrade })
+    Ok(RequestHead {
+        parts,
+        is_tls,
+        is_upgrade,
+    })
 }
 
 /// Reads status and headers of a response.
 ///
 /// # Errors
 /// The head is malformed or exceeds a limit.
-pub(super) fn response_head(headers: proto::HttpHeaders) -> Result<(StatusCode, HeaderMap), Failure> {
-    let malformed = || Failure::response(Reason::UpstreamBroken("a header of the response is malformed"));
-    let (pseudo, map) = read(headers.headers.unwrap_or_default(), Failure::response, malformed)?;
-    let status = pseudo.status.and_then(|status| StatusCode::from_bytes(&status).ok()).ok_or_else(malformed)?;
+pub(super) fn response_head(
+    headers: proto::HttpHeaders,
+) -> Result<(StatusCode, HeaderMap), Failure> {
+    let malformed = || {
+        Failure::response(Reason::UpstreamBroken(
+            "a header of the response is malformed",
+        ))
+    };
+    let (pseudo, map) = read(
+        headers.headers.unwrap_or_default(),
+        Failure::response,
+        malformed,
+    )?;
+    let status = pseudo
+        .status
+        .and_then(|status| StatusCode::from_bytes(&status).ok())
+        .ok_or_else(malformed)?;
     Ok((status, map))
 }
 
@@ -104,7 +139,11 @@ fn read(
     check_size(&headers).map_err(failure)?;
     let (mut pseudo, mut map) = (Pseudo::default(), HeaderMap::new());
     for header in headers.headers {
-        let value = if header.raw_value.is_empty() { header.value.into() } else { header.raw_value };
+        let value = if header.raw_value.is_empty() {
+            header.value.into()
+        } else {
+            header.raw_value
+        };
         if header.key.starts_with(':') {
             pseudo.set(&header.key, value).ok_or_else(&malformed)?;
             continue;
@@ -127,8 +166,10 @@ pub(super) fn check_size(headers: &proto::HeaderMap) -> Result<(), Reason> {
     if headers.len() > HEADERS_MAX {
         return Err(Reason::TooLarge("header count", HEADERS_MAX as u64));
     }
-    let bytes: usize =
-        headers.iter().map(|header| header.key.len() + header.value.len() + header.raw_value.len() + 4).sum();
+    let bytes: usize = headers
+        .iter()
+        .map(|header| header.key.len() + header.value.len() + header.raw_value.len() + 4)
+        .sum();
     if bytes > HEADER_BYTES_MAX {
         return Err(Reason::TooLarge("header bytes", HEADER_BYTES_MAX as u64));
     }
@@ -138,12 +179,25 @@ pub(super) fn check_size(headers: &proto::HeaderMap) -> Result<(), Reason> {
 impl proto::HeaderMutation {
     /// The changes that turn one map into the other.
     pub(super) fn between(from: &HeaderMap, to: &HeaderMap) -> Self {
-        let removed = from.keys().filter(|name| !to.contains_key(*name)).map(ToString::to_string);
-        let mut mutation = Self { set_headers: Vec::new(), remove_headers: removed.collect() };
-        for name in to.keys().filter(|name| !from.get_all(*name).iter().eq(to.get_all(*name).iter())) {
+        let removed = from
+            .keys()
+            .filter(|name| !to.contains_key(*name))
+            .map(ToString::to_string);
+        let mut mutation = Self {
+            set_headers: Vec::new(),
+            remove_headers: removed.collect(),
+        };
+        for name in to
+            .keys()
+            .filter(|name| !from.get_all(*name).iter().eq(to.get_all(*name).iter()))
+        {
             for (at, value) in to.get_all(name).iter().enumerate() {
                 let action = if at == 0 { OVERWRITE } else { APPEND };
-                mutation.push(name.as_str(), Bytes::copy_from_slice(value.as_bytes()), action);
+                mutation.push(
+                    name.as_str(),
+                    Bytes::copy_from_slice(value.as_bytes()),
+                    action,
+                );
             }
         }
         mutation
@@ -154,7 +208,10 @@ impl proto::HeaderMutation {
         let mut names: Vec<String> = of.headers.iter().map(|header| header.key.clone()).collect();
         names.sort_unstable();
         names.dedup();
-        Self { set_headers: Vec::new(), remove_headers: names }
+        Self {
+            set_headers: Vec::new(),
+            remove_headers: names,
+        }
     }
 
     /// Sets the target of a request.
@@ -163,15 +220,25 @@ impl proto::HeaderMutation {
     }
 
     fn push(&mut self, key: &str, raw_value: Bytes, append_action: i32) {
-        let header = proto::HeaderValue { key: key.to_owned(), value: String::new(), raw_value };
-        self.set_headers.push(proto::HeaderValueOption { header: Some(header), append_action, keep_empty_value: true });
+        let header = proto::HeaderValue {
+            key: key.to_owned(),
+            value: String::new(),
+            raw_value,
+        };
+        self.set_headers.push(proto::HeaderValueOption {
+            header: Some(header),
+            append_action,
+            keep_empty_value: true,
+        });
     }
 }
 
 /// The response to the client with the problem document of a failure.
 pub(super) fn immediate(failure: &Failure, request_id: &str) -> proto::ImmediateResponse {
     let mut headers = proto::HeaderMutation::default();
-    let mut set = |name: &str, value: &str| headers.push(name, Bytes::copy_from_slice(value.as_bytes()), OVERWRITE);
+    let mut set = |name: &str, value: &str| {
+        headers.push(name, Bytes::copy_from_slice(value.as_bytes()), OVERWRITE)
+    };
     set("content-type", "application/problem+json");
     set(RELAY_ERROR, failure.reason.name());
     set(REQUEST_ID, request_id);
@@ -179,7 +246,9 @@ pub(super) fn immediate(failure: &Failure, request_id: &str) -> proto::Immediate
         set("retry-after", &seconds.to_string());
     }
     proto::ImmediateResponse {
-        status: Some(proto::HttpStatus { code: failure.status().as_u16().into() }),
+        status: Some(proto::HttpStatus {
+            code: failure.status().as_u16().into(),
+        }),
         headers: Some(headers),
         body: problem(failure, request_id).into(),
         details: failure.reason.name().to_owned(),
@@ -193,7 +262,10 @@ mod tests {
     fn map(lines: &[(&str, &str)]) -> HeaderMap {
         let mut map = HeaderMap::new();
         for (name, value) in lines {
-            map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
+            map.append(
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                value.parse().unwrap(),
+            );
         }
         map
     }
@@ -210,14 +282,25 @@ mod tests {
             .map(|option| {
                 let header = option.header.as_ref().unwrap();
                 assert!(option.keep_empty_value && header.value.is_empty());
-                (header.key.as_str(), &header.raw_value[..], option.append_action)
+                (
+                    header.key.as_str(),
+                    &header.raw_value[..],
+                    option.append_action,
+                )
             })
             .collect();
         set.sort_by_key(|(name, ..)| *name);
-        let expected: [(&str, &[u8], i32); 4] =
-            [("b", b"1", OVERWRITE), ("b", b"3", APPEND), ("d", b"", OVERWRITE), ("e", b"1", OVERWRITE)];
+        let expected: [(&str, &[u8], i32); 4] = [
+            ("b", b"1", OVERWRITE),
+            ("b", b"3", APPEND),
+            ("d", b"", OVERWRITE),
+            ("e", b"1", OVERWRITE),
+        ];
         assert_eq!(set, expected);
-        assert_eq!(proto::HeaderMutation::between(&from, &from), proto::HeaderMutation::default());
+        assert_eq!(
+            proto::HeaderMutation::between(&from, &from),
+            proto::HeaderMutation::default()
+        );
     }
 
     fn head(lines: &[(&str, &str)]) -> Result<RequestHead, Failure> {
@@ -229,11 +312,18 @@ mod tests {
                 raw_value: Bytes::copy_from_slice(value.as_bytes()),
             })
             .collect();
-        request_head(proto::HttpHeaders { headers: Some(proto::HeaderMap { headers }), end_of_stream: true })
+        request_head(proto::HttpHeaders {
+            headers: Some(proto::HeaderMap { headers }),
+            end_of_stream: true,
+        })
     }
 
-    const HEAD: [(&str, &str); 4] =
-        [(":method", "GET"), (":scheme", "https"), (":authority", "a.example"), (":path", "/a?b=c")];
+    const HEAD: [(&str, &str); 4] = [
+        (":method", "GET"),
+        (":scheme", "https"),
+        (":authority", "a.example"),
+        (":path", "/a?b=c"),
+    ];
 
     #[test]
     fn a_head_has_each_pseudo_header_once() {
@@ -246,7 +336,13 @@ mod tests {
             lines.extend([line, line]);
             assert!(head(&lines).is_err(), "{line:?} is there twice");
         }
-        for other in [(":other", "x"), ("a b", "x"), ("a", "x\r\ny"), ("", "x"), (":path", "/")] {
+        for other in [
+            (":other", "x"),
+            ("a b", "x"),
+            ("a", "x\r\ny"),
+            ("", "x"),
+            (":path", "/"),
+        ] {
             assert!(head(&[&HEAD[..], &[other]].concat()).is_err(), "{other:?}");
         }
         for path in ["/a#b", "", "a", "/a b"] {
@@ -261,9 +357,19 @@ mod tests {
     #[test]
     fn heads_have_limits() {
         let many = vec![("a", "b"); HEADERS_MAX + 1];
-        assert!(head(&many).is_err_and(|failure| matches!(failure.reason, Reason::TooLarge("header count", _))));
+        assert!(
+            head(&many).is_err_and(|failure| matches!(
+                failure.reason,
+                Reason::TooLarge("header count", _)
+            ))
+        );
         let long = "x".repeat(HEADER_BYTES_MAX);
         let lines = [&HEAD[..], &[("a", long.as_str())]].concat();
-        assert!(head(&lines).is_err_and(|failure| matches!(failure.reason, Reason::TooLarge("header bytes", _))));
+        assert!(
+            head(&lines).is_err_and(|failure| matches!(
+                failure.reason,
+                Reason::TooLarge("header bytes", _)
+            ))
+        );
     }
 }

@@ -338,8 +338,15 @@ mod tests {
 
     #[test]
     fn lines_beyond_the_limit_take_no_memory() {
-        for (lines, kept) in [(0, 0), (1, 1), (HEADERS_MAX, HEADERS_MAX), (1 << 20, HEADERS_MAX + 1)] {
-            let headers = HeaderMap::decode(&*[0x0a, 0].repeat(lines)).unwrap().headers;
+        for (lines, kept) in [
+            (0, 0),
+            (1, 1),
+            (HEADERS_MAX, HEADERS_MAX),
+            (1 << 20, HEADERS_MAX + 1),
+        ] {
+            let headers = HeaderMap::decode(&*[0x0a, 0].repeat(lines))
+                .unwrap()
+                .headers;
             assert_eq!(headers.len(), kept);
             assert!(headers.capacity() <= 2 * HEADERS_MAX);
         }

@@ -85,7 +85,13 @@ impl Lookups {
             None => {
                 // Both are kept until the system's resolver answers.
                 let share = match client {
-                    Some(client) => Some(self.clients.of(client).acquire_owned().await.map_err(io::Error::other)?),
+                    Some(client) => Some(
+                        self.clients
+                            .of(client)
+                            .acquire_owned()
+                            .await
+                            .map_err(io::Error::other)?,
+                    ),
                     None => None,
                 };
                 let permit = self.permits.acquire().await.map_err(io::Error::other)?;
@@ -107,7 +113,10 @@ impl Lookups {
                 }
             }
         };
-        let found = outcome.wait_for(Option::is_some).await.map_err(io::Error::other)?;
+        let found = outcome
+            .wait_for(Option::is_some)
+            .await
+            .map_err(io::Error::other)?;
         let found = (*found).clone().unwrap_or_else(|| Ok(Vec::new()));
         found.map_err(|error| io::Error::other(error.to_string()))
     }
@@ -166,8 +175,12 @@ const METADATA: [&str; 11] = [
 ];
 
 /// [`METADATA`], read once.
-static METADATA_ADDRESSES: LazyLock<Vec<IpNet>> =
-    LazyLock::new(|| METADATA.iter().filter_map(|text| text.parse().ok()).collect());
+static METADATA_ADDRESSES: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
+    METADATA
+        .iter()
+        .filter_map(|text| text.parse().ok())
+        .collect()
+});
 
 /// Returns true if an upstream may have this address: it is in one of `networks`, or these are empty and it is public.
 /// The address of a metadata service, and any link-local one, must be in `networks` itself.
@@ -175,10 +188,18 @@ pub fn is_allowed(address: IpAddr, networks: &[IpNet]) -> bool {
     if networks.is_empty() {
         return is_public(address);
     }
-    let is_metadata = |address: IpAddr| METADATA_ADDRESSES.iter().any(|network| network.contains(&address));
-    let is_metadata = is_metadata(address) || embedded(address).into_iter().any(|v4| is_metadata(v4.into()));
+    let is_metadata = |address: IpAddr| {
+        METADATA_ADDRESSES
+            .iter()
+            .any(|network| network.contains(&address))
+    };
+    let is_metadata = is_metadata(address)
+        || embedded(address)
+            .into_iter()
+            .any(|v4| is_metadata(v4.into()));
     let names_it = |network: &IpNet| {
-        network.contains(&address) && (!is_metadata || network.prefix_len() == network.max_prefix_len())
+        network.contains(&address)
+            && (!is_metadata || network.prefix_len() == network.max_prefix_len())
     };
     networks.iter().any(names_it)
 }
@@ -186,11 +207,15 @@ pub fn is_allowed(address: IpAddr, networks: &[IpNet]) -> bool {
 /// The IPv4 addresses that an IPv6 address can lead to: those of mapped, translated, NAT64 and 6to4 addresses. A local
 /// NAT64 prefix can be of any length that is allowed (RFC 6052, section 2.2; RFC 8215).
 fn embedded(address: IpAddr) -> Vec<Ipv4Addr> {
-    let IpAddr::V6(v6) = address else { return Vec::new() };
+    let IpAddr::V6(v6) = address else {
+        return Vec::new();
+    };
     let bits = v6.to_bits();
     let last = bits as u32;
     let found = match v6.segments() {
-        [0, 0, 0, 0, 0, 0 | 0xffff, ..] | [0, 0, 0, 0, 0xffff, 0, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => vec![last],
+        [0, 0, 0, 0, 0, 0 | 0xffff, ..]
+        | [0, 0, 0, 0, 0xffff, 0, ..]
+        | [0x64, 0xff9b, 0, 0, 0, 0, ..] => vec![last],
         [0x2002, ..] => vec![(bits >> 80) as u32],
         [0x64, 0xff9b, 1, ..] => {
             // Bits 64 to 71 are left out.
@@ -207,13 +232,16 @@ fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
             let bits = address.to_bits();
-            let is_in =
-                |(network, length): &([u8; 4], u32)| (bits ^ Ipv4Addr::from(*network).to_bits()) >> (32 - length) == 0;
+            let is_in = |(network, length): &([u8; 4], u32)| {
+                (bits ^ Ipv4Addr::from(*network).to_bits()) >> (32 - length) == 0
+            };
             !V4_SPECIAL.iter().any(is_in)
         }
         IpAddr::V6(address) => {
             let bits = address.to_bits();
-            let is_in = |(network, length): &(Ipv6Addr, u32)| (bits ^ network.to_bits()) >> (128 - length) == 0;
+            let is_in = |(network, length): &(Ipv6Addr, u32)| {
+                (bits ^ network.to_bits()) >> (128 - length) == 0
+            };
             bits >> 125 == 0b001 && !V6_SPECIAL.iter().any(is_in)
         }
     }
@@ -233,13 +261,19 @@ pub async fn resolve(
 ) -> Result<Vec<SocketAddr>, UpstreamError> {
     let mut found = match host.parse::<IpAddr>() {
         Ok(address) => vec![SocketAddr::new(address, port)],
-        Err(_) => lookup.run(host).await.map_err(|error| UpstreamError::unsent(Stage::Resolve).because(error))?,
+        Err(_) => lookup
+            .run(host)
+            .await
+            .map_err(|error| UpstreamError::unsent(Stage::Resolve).because(error))?,
     };
     found.iter_mut().for_each(|address| address.set_port(port));
     if found.is_empty() {
         return Err(UpstreamError::unsent(Stage::Resolve));
     }
-    if !found.iter().all(|address| is_allowed(address.ip(), networks)) {
+    if !found
+        .iter()
+        .all(|address| is_allowed(address.ip(), networks))
+    {
         return Err(UpstreamError::unsent(Stage::Denied));
     }
     Ok(found)
@@ -248,7 +282,14 @@ pub async fn resolve(
 /// Resolves, checks and connects. Addresses are tried in order; each has an equal share of the rest of the connect
 /// timeout, so that one silent address does not use it up. The caller bounds the whole by that timeout.
 pub async fn dial(upstream: &Upstream) -> Result<TcpStream, UpstreamError> {
-    dial_host(&upstream.host, upstream.port, &upstream.addresses, upstream.connect_timeout, Lookup::OfUpstream).await
+    dial_host(
+        &upstream.host,
+        upstream.port,
+        &upstream.addresses,
+        upstream.connect_timeout,
+        Lookup::OfUpstream,
+    )
+    .await
 }
 
 /// As [`dial`], for a host that is no upstream. Without `networks`, its addresses must be public.
@@ -265,10 +306,13 @@ pub async fn dial_host(
     let mut last = UpstreamError::unsent(Stage::Connect);
     for (index, address) in addresses.into_iter().take(tried).enumerate() {
         let rest = end.saturating_duration_since(tokio::time::Instant::now());
-        match tokio::time::timeout(rest / (tried - index) as u32, TcpStream::connect(address)).await {
+        match tokio::time::timeout(rest / (tried - index) as u32, TcpStream::connect(address)).await
+        {
             Ok(Ok(stream)) => {
                 // Requests are written whole; Nagle's algorithm would delay the last segment.
-                stream.set_nodelay(true).map_err(|error| UpstreamError::unsent(Stage::Connect).because(error))?;
+                stream
+                    .set_nodelay(true)
+                    .map_err(|error| UpstreamError::unsent(Stage::Connect).because(error))?;
                 return Ok(stream);
             }
             Ok(Err(error)) => last = UpstreamError::unsent(Stage::Connect).because(error),
@@ -302,7 +346,10 @@ mod tests {
 
     #[test]
     fn networks_replace_the_policy() {
-        let networks: Vec<IpNet> = ["10.2.0.0/16", "fd00::/8"].iter().map(|text| text.parse().unwrap()).collect();
+        let networks: Vec<IpNet> = ["10.2.0.0/16", "fd00::/8"]
+            .iter()
+            .map(|text| text.parse().unwrap())
+            .collect();
         let cases = [
             ("10.2.3.4", true),
             ("fd00::1", true),
@@ -311,7 +358,11 @@ mod tests {
             ("::ffff:10.2.3.4", false),
         ];
         for (address, expected) in cases {
-            assert_eq!(is_allowed(address.parse().unwrap(), &networks), expected, "{address}");
+            assert_eq!(
+                is_allowed(address.parse().unwrap(), &networks),
+                expected,
+                "{address}"
+            );
         }
     }
 
@@ -355,18 +406,31 @@ mod tests {
             ("2002::/16", "2002:a9fe:a9fe::1", false),
         ] {
             let networks = [network.parse().unwrap()];
-            assert_eq!(is_allowed(address.parse().unwrap(), &networks), expected, "{address} in {network}");
+            assert_eq!(
+                is_allowed(address.parse().unwrap(), &networks),
+                expected,
+                "{address} in {network}"
+            );
         }
     }
 
     #[tokio::test]
     async fn literals_and_names_follow_the_policy() {
         for host in ["127.0.0.1", "::1", "169.254.169.254", "localhost"] {
-            assert_eq!(resolve(host, 9, &[], Lookup::OfUpstream).await.unwrap_err().stage, Stage::Denied, "{host}");
+            assert_eq!(
+                resolve(host, 9, &[], Lookup::OfUpstream)
+                    .await
+                    .unwrap_err()
+                    .stage,
+                Stage::Denied,
+                "{host}"
+            );
         }
         let networks = ["127.0.0.0/8".parse().unwrap()];
         assert_eq!(
-            resolve("127.0.0.1", 9, &networks, Lookup::OfUpstream).await.unwrap(),
+            resolve("127.0.0.1", 9, &networks, Lookup::OfUpstream)
+                .await
+                .unwrap(),
             ["127.0.0.1:9".parse().unwrap()]
         );
     }
@@ -374,7 +438,8 @@ mod tests {
     #[test]
     fn look_ups_that_hang_leave_threads_for_files() {
         static LOOKUPS: LazyLock<Lookups> = LazyLock::new(Lookups::new);
-        let ids: [ClientId; 2] = ["192.0.2.1", "192.0.2.2"].map(|text| ClientId::of_address(text.parse().unwrap(), 56));
+        let ids: [ClientId; 2] =
+            ["192.0.2.1", "192.0.2.2"].map(|text| ClientId::of_address(text.parse().unwrap(), 56));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .max_blocking_threads(LOOKUPS_MAX + 1)
             .enable_all()
@@ -389,7 +454,12 @@ mod tests {
                 let _ = hang.lock().map(|hang| hang.recv());
                 Ok(Vec::new())
             });
-            assert!(tokio::time::timeout(Duration::from_millis(1), look_up).await.is_err(), "{host}");
+            assert!(
+                tokio::time::timeout(Duration::from_millis(1), look_up)
+                    .await
+                    .is_err(),
+                "{host}"
+            );
         };
         let address = SocketAddr::from(([192, 0, 2, 1], 1));
         runtime.block_on(async {
@@ -405,18 +475,30 @@ mod tests {
             let held = LOOKUPS_MAX - LOOKUPS.permits.available_permits();
             assert_eq!(held, 1 + LOOKUPS_PER_CLIENT_MAX);
             let found = LOOKUPS.run("other.example", Some(&ids[1]), move |_| Ok(vec![address]));
-            let found = tokio::time::timeout(Duration::from_secs(60), found).await.expect("no thread is left");
+            let found = tokio::time::timeout(Duration::from_secs(60), found)
+                .await
+                .expect("no thread is left");
             assert_eq!(found.unwrap(), [address]);
             for at in 0..3 * LOOKUPS_MAX {
                 hanging(&format!("{at}.example"), None).await;
             }
             let file = tokio::task::spawn_blocking(|| ());
-            tokio::time::timeout(Duration::from_secs(60), file).await.expect("no thread is left").unwrap();
+            tokio::time::timeout(Duration::from_secs(60), file)
+                .await
+                .expect("no thread is left")
+                .unwrap();
 
             drop(release);
-            let found = LOOKUPS.run("one.example", None, move |_| Ok(vec![address])).await.unwrap();
+            let found = LOOKUPS
+                .run("one.example", None, move |_| Ok(vec![address]))
+                .await
+                .unwrap();
             assert!(found.is_empty() || found == [address]);
-            let failed = LOOKUPS.run("failing.example", None, |_| Err(io::Error::other("no such name"))).await;
+            let failed = LOOKUPS
+                .run("failing.example", None, |_| {
+                    Err(io::Error::other("no such name"))
+                })
+                .await;
             assert_eq!(failed.unwrap_err().to_string(), "no such name");
         });
     }

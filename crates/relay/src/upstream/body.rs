@@ -50,7 +50,11 @@ impl RequestBody {
         B::Error: Into<Cause>,
     {
         let now = Instant::now();
-        let start = if body.is_end_stream() { Progress::Ended(now) } else { Progress::Offered(now) };
+        let start = if body.is_end_stream() {
+            Progress::Ended(now)
+        } else {
+            Progress::Offered(now)
+        };
         let (progress, receiver) = watch::channel(start);
         let inner = body.map_err(Into::into).boxed_unsync();
         let body = Self {
@@ -86,7 +90,9 @@ impl RequestBody {
     }
 
     fn poll_joined(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cause>>> {
-        let Some(short_frames) = self.short_frames.clone() else { return Pin::new(&mut self.inner).poll_frame(cx) };
+        let Some(short_frames) = self.short_frames.clone() else {
+            return Pin::new(&mut self.inner).poll_frame(cx);
+        };
         loop {
             match Pin::new(&mut self.inner).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
@@ -102,7 +108,10 @@ impl RequestBody {
                         return Poll::Pending;
                     }
                     let is_responding = self.poll_responding(cx);
-                    return self.joined.poll_due(cx, &short_frames, is_responding).map(|frame| frame.map(Ok));
+                    return self
+                        .joined
+                        .poll_due(cx, &short_frames, is_responding)
+                        .map(|frame| frame.map(Ok));
                 }
             }
         }
@@ -125,7 +134,10 @@ impl Body for RequestBody {
     type Data = Bytes;
     type Error = Cause;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cause>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Cause>>> {
         let polled = self.poll_joined(cx);
         let now = Instant::now();
         self.report(match &polled {
@@ -143,7 +155,9 @@ impl Body for RequestBody {
 
     fn size_hint(&self) -> SizeHint {
         let hint = self.inner.size_hint();
-        hint.exact().map_or(hint, |bytes| SizeHint::with_exact(bytes + self.joined.len() as u64))
+        hint.exact().map_or(hint, |bytes| {
+            SizeHint::with_exact(bytes + self.joined.len() as u64)
+        })
     }
 }
 
@@ -165,8 +179,19 @@ pub struct UpstreamBody {
 }
 
 impl UpstreamBody {
-    pub(super) fn new(incoming: Incoming, lease: Lease, idle_timeout: Duration, is_close_delimited: bool) -> Self {
-        let mut body = Self { incoming, lease: Some(lease), idle_timeout, idle: None, is_close_delimited };
+    pub(super) fn new(
+        incoming: Incoming,
+        lease: Lease,
+        idle_timeout: Duration,
+        is_close_delimited: bool,
+    ) -> Self {
+        let mut body = Self {
+            incoming,
+            lease: Some(lease),
+            idle_timeout,
+            idle: None,
+            is_close_delimited,
+        };
         body.release_at_end();
         body
     }
@@ -193,7 +218,10 @@ impl Body for UpstreamBody {
     type Data = Bytes;
     type Error = UpstreamError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UpstreamError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, UpstreamError>>> {
         let body = &mut *self;
         match Pin::new(&mut body.incoming).poll_frame(cx) {
             Poll::Ready(frame) => {
@@ -203,12 +231,19 @@ impl Body for UpstreamBody {
                     Some(Err(_)) => drop(body.lease.take()),
                     None => body.release(),
                 }
-                Poll::Ready(frame.map(|frame| frame.map_err(|e| UpstreamError::sent(Stage::Exchange).because(e))))
+                Poll::Ready(frame.map(|frame| {
+                    frame.map_err(|e| UpstreamError::sent(Stage::Exchange).because(e))
+                }))
             }
             // The clock starts when the upstream is waited for: a slow client does not poll, and is not its fault.
             Poll::Pending => {
                 let end = Instant::now() + body.idle_timeout;
-                ready!(body.idle.get_or_insert_with(|| Box::pin(sleep_until(end))).as_mut().poll(cx));
+                ready!(
+                    body.idle
+                        .get_or_insert_with(|| Box::pin(sleep_until(end)))
+                        .as_mut()
+                        .poll(cx)
+                );
                 body.lease = None;
                 Poll::Ready(Some(Err(UpstreamError::sent(Stage::BodyTimeout))))
             }
@@ -243,15 +278,20 @@ mod tests {
 
     fn body_on(short_frames: Arc<ShortFrames>) -> (Sender, RequestBody, watch::Receiver<Progress>) {
         let (sender, mut frames) = mpsc::unbounded_channel();
-        let stream =
-            futures_util::stream::poll_fn(move |cx| frames.poll_recv(cx).map(|frame| frame.map(Ok::<_, Infallible>)));
+        let stream = futures_util::stream::poll_fn(move |cx| {
+            frames
+                .poll_recv(cx)
+                .map(|frame| frame.map(Ok::<_, Infallible>))
+        });
         let (mut body, progress) = RequestBody::new(StreamBody::new(stream));
         body.is_sent_on(Some(short_frames));
         (sender, body, progress)
     }
 
     fn send(sender: &Sender, bytes: &[u8]) {
-        sender.send(Frame::data(Bytes::copy_from_slice(bytes))).unwrap();
+        sender
+            .send(Frame::data(Bytes::copy_from_slice(bytes)))
+            .unwrap();
     }
 
     /// Lengths of the frames of a body, with the milliseconds at which they came.
@@ -276,7 +316,17 @@ mod tests {
         // All frames that are there are taken at once.
         let frames = tokio::task::unconstrained(frames(body)).await;
         let lengths: Vec<_> = frames.into_iter().map(|(len, _)| len).collect();
-        assert_eq!(lengths, [SHORT_FRAME_BYTES, SHORT_FRAME_BYTES, SHORT_FRAME_BYTES, joined, 5_000, 1]);
+        assert_eq!(
+            lengths,
+            [
+                SHORT_FRAME_BYTES,
+                SHORT_FRAME_BYTES,
+                SHORT_FRAME_BYTES,
+                joined,
+                5_000,
+                1
+            ]
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -295,12 +345,23 @@ mod tests {
             assert_eq!(frames.iter().map(|(len, _)| len).sum::<usize>(), 2_000);
             // The first ones leave at once.
             assert!(
-                frames[..32].iter().enumerate().all(|(at, frame)| *frame == (1, 10 * (at as u128 + 1))),
+                frames[..32]
+                    .iter()
+                    .enumerate()
+                    .all(|(at, frame)| *frame == (1, 10 * (at as u128 + 1))),
                 "{frames:?}"
             );
-            assert!(frames.len() < frames_max, "{is_responding}: {}", frames.len());
+            assert!(
+                frames.len() < frames_max,
+                "{is_responding}: {}",
+                frames.len()
+            );
             // With the pause before the first byte of a frame.
-            let longest = frames.windows(2).map(|pair| pair[1].1 - pair[0].1).max().unwrap();
+            let longest = frames
+                .windows(2)
+                .map(|pair| pair[1].1 - pair[0].1)
+                .max()
+                .unwrap();
             assert!(longest <= delay_max, "{is_responding}: {longest} ms");
         }
     }
@@ -352,7 +413,10 @@ mod tests {
             drop(sender);
         };
         let ((), (), _, frames) = tokio::join!(others, sending, frames(other), frames(body));
-        assert_eq!(frames[..4], [(1, 1_001), (1, 1_002), (1, 1_003), (1, 1_004)]);
+        assert_eq!(
+            frames[..4],
+            [(1, 1_001), (1, 1_002), (1, 1_003), (1, 1_004)]
+        );
         assert!(frames.len() < 20, "{frames:?}");
     }
 
@@ -361,9 +425,14 @@ mod tests {
         let (sender, mut body, _progress) = body();
         send(&sender, b"a");
         send(&sender, b"b");
-        sender.send(Frame::trailers(http::HeaderMap::new())).unwrap();
+        sender
+            .send(Frame::trailers(http::HeaderMap::new()))
+            .unwrap();
         drop(sender);
-        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "ab");
+        assert_eq!(
+            body.frame().await.unwrap().unwrap().into_data().unwrap(),
+            "ab"
+        );
         assert!(body.frame().await.unwrap().unwrap().is_trailers());
         assert!(body.frame().await.is_none());
     }

@@ -57,7 +57,11 @@ pub(super) struct Http2 {
 
 impl Http2 {
     pub(super) fn has_room(&self) -> bool {
-        self.streams.load(Ordering::Relaxed) < self.streams_max.load(Ordering::Relaxed).clamp(1, STREAMS_MAX as usize)
+        self.streams.load(Ordering::Relaxed)
+            < self
+                .streams_max
+                .load(Ordering::Relaxed)
+                .clamp(1, STREAMS_MAX as usize)
     }
 }
 
@@ -68,29 +72,45 @@ pub(super) enum Connection {
 }
 
 /// Resolves, dials and shakes hands within the connect timeout.
-pub(super) async fn open(upstream: &Upstream, tls: &UpstreamTls) -> Result<Connection, UpstreamError> {
+pub(super) async fn open(
+    upstream: &Upstream,
+    tls: &UpstreamTls,
+) -> Result<Connection, UpstreamError> {
     let opening = async {
         let tcp = dial(upstream).await?;
         if !upstream.is_tls {
-            return handshake(TokioIo::new(tcp), upstream.protocol == Protocol::Http2, upstream.window_bytes).await;
+            return handshake(
+                TokioIo::new(tcp),
+                upstream.protocol == Protocol::Http2,
+                upstream.window_bytes,
+            )
+            .await;
         }
         let stream = tls.connect(upstream, tcp).await?;
         let is_h2 = match (stream.get_ref().1.alpn_protocol(), upstream.protocol) {
             (Some(b"h2"), Protocol::Auto | Protocol::Http2) => true,
-            (_, Protocol::Http2) => return Err(UpstreamError::unsent(Stage::Tls).because("the upstream lacks HTTP/2")),
+            (_, Protocol::Http2) => {
+                return Err(UpstreamError::unsent(Stage::Tls).because("the upstream lacks HTTP/2"));
+            }
             _ => false,
         };
         handshake(TokioIo::new(stream), is_h2, upstream.window_bytes).await
     };
     let timeout = tokio::time::timeout(upstream.connect_timeout, opening);
-    timeout.await.unwrap_or_else(|_| Err(UpstreamError::unsent(Stage::ConnectTimeout)))
+    timeout
+        .await
+        .unwrap_or_else(|_| Err(UpstreamError::unsent(Stage::ConnectTimeout)))
 }
 
 async fn handshake<T>(io: T, is_h2: bool, window_bytes: u32) -> Result<Connection, UpstreamError>
 where
     T: Read + Write + Unpin + Send + 'static,
 {
-    if is_h2 { http2(io, window_bytes).await.map(Connection::Http2) } else { http1(io).await.map(Connection::Http1) }
+    if is_h2 {
+        http2(io, window_bytes).await.map(Connection::Http2)
+    } else {
+        http1(io).await.map(Connection::Http1)
+    }
 }
 
 async fn http1<T>(io: T) -> Result<Http1, UpstreamError>
@@ -106,7 +126,11 @@ where
         .map_err(|error| UpstreamError::unsent(Stage::Connect).because(error))?;
     // Its error also reaches the request that it belongs to.
     let driver = tokio::spawn(async move { drop(connection.with_upgrades().await) }).abort_handle();
-    Ok(Http1 { sender, driver, idle_since: Instant::now() })
+    Ok(Http1 {
+        sender,
+        driver,
+        idle_since: Instant::now(),
+    })
 }
 
 async fn http2<T>(io: T, window_bytes: u32) -> Result<Http2, UpstreamError>

@@ -54,12 +54,20 @@ pub struct UpstreamError {
 impl UpstreamError {
     /// An error before any byte was sent.
     pub fn unsent(stage: Stage) -> Self {
-        Self { stage, sent: false, cause: None }
+        Self {
+            stage,
+            sent: false,
+            cause: None,
+        }
     }
 
     /// An error after bytes may have been sent.
     pub fn sent(stage: Stage) -> Self {
-        Self { stage, sent: true, cause: None }
+        Self {
+            stage,
+            sent: true,
+            cause: None,
+        }
     }
 
     /// Adds the cause.
@@ -73,7 +81,9 @@ impl UpstreamError {
     pub fn into_failure(&self) -> Failure {
         let reason = match self.stage {
             Stage::Busy => Reason::Busy("upstream connections"),
-            Stage::ClientBusy => Reason::Busy("upstream connections of the client: connections_per_client_max"),
+            Stage::ClientBusy => {
+                Reason::Busy("upstream connections of the client: connections_per_client_max")
+            }
             Stage::Resolve => Reason::UpstreamUnreachable("name"),
             Stage::Denied => Reason::Forbidden("upstream address"),
             Stage::Connect => Reason::UpstreamUnreachable("connect"),
@@ -86,9 +96,18 @@ impl UpstreamError {
             Stage::RequestBodyTimeout => Reason::ClientTimeout,
             Stage::Timeout | Stage::BodyTimeout => Reason::UpstreamTimeout,
         };
-        let is_request = matches!(self.stage, Stage::RequestBody | Stage::RequestBodyTimeout) || !self.sent;
-        let phase = if is_request { Phase::Request } else { Phase::Response };
-        Failure { phase, upstream_called: self.sent, ..Failure::request(reason) }
+        let is_request =
+            matches!(self.stage, Stage::RequestBody | Stage::RequestBodyTimeout) || !self.sent;
+        let phase = if is_request {
+            Phase::Request
+        } else {
+            Phase::Response
+        };
+        Failure {
+            phase,
+            upstream_called: self.sent,
+            ..Failure::request(reason)
+        }
     }
 }
 

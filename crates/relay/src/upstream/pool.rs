@@ -71,14 +71,25 @@ pub(super) struct Permit {
 /// The use of a connection by one request. Dropped, it closes an HTTP/1 connection.
 #[derive(Debug)]
 pub(super) enum Lease {
-    Http1 { connection: Option<Http1>, permit: Option<Permit>, shared: Arc<Shared>, is_upgrade: bool },
+    Http1 {
+        connection: Option<Http1>,
+        permit: Option<Permit>,
+        shared: Arc<Shared>,
+        is_upgrade: bool,
+    },
     Http2(Http2),
 }
 
 impl Lease {
     /// True if the connection has left HTTP.
     pub(super) fn is_upgrade(&self) -> bool {
-        matches!(self, Self::Http1 { is_upgrade: true, .. })
+        matches!(
+            self,
+            Self::Http1 {
+                is_upgrade: true,
+                ..
+            }
+        )
     }
 
     /// Short frames that a connection over HTTP/2 can still send at once.
@@ -91,8 +102,18 @@ impl Lease {
 
     /// Gives the connection back.
     pub(super) fn release(mut self) {
-        let Self::Http1 { connection, permit, shared, .. } = &mut self else { return };
-        let (Some(mut connection), permit, shared) = (connection.take(), permit.take(), Arc::clone(shared)) else {
+        let Self::Http1 {
+            connection,
+            permit,
+            shared,
+            ..
+        } = &mut self
+        else {
+            return;
+        };
+        let (Some(mut connection), permit, shared) =
+            (connection.take(), permit.take(), Arc::clone(shared))
+        else {
             return;
         };
         if connection.sender.is_ready() {
@@ -112,7 +133,11 @@ impl Drop for Lease {
     fn drop(&mut self) {
         match self {
             // hyper would read the rest of a response first. An upgraded connection is no longer its own.
-            Self::Http1 { connection: Some(connection), is_upgrade: false, .. } => connection.driver.abort(),
+            Self::Http1 {
+                connection: Some(connection),
+                is_upgrade: false,
+                ..
+            } => connection.driver.abort(),
             Self::Http1 { .. } => {}
             Self::Http2(connection) => {
                 connection.streams.fetch_sub(1, Ordering::Relaxed);
@@ -127,7 +152,9 @@ impl Shared {
         connection.idle_since = Instant::now();
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.push(connection);
-        let excess = idle.len().saturating_sub(self.upstream.connections_max.div_ceil(2));
+        let excess = idle
+            .len()
+            .saturating_sub(self.upstream.connections_max.div_ceil(2));
         idle.drain(..excess);
     }
 
@@ -135,7 +162,9 @@ impl Shared {
     fn prune(&self) {
         let (now, limit) = (Instant::now(), self.upstream.idle_timeout);
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(|connection| !connection.sender.is_closed() && now - connection.idle_since < limit);
+        idle.retain(|connection| {
+            !connection.sender.is_closed() && now - connection.idle_since < limit
+        });
         drop(idle);
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         shared.retain_mut(|connection| {
@@ -148,14 +177,21 @@ impl Shared {
 
     fn take_idle(self: &Arc<Self>, permit: &mut Option<Permit>) -> Option<Lease> {
         self.prune();
-        let connection = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        let connection = self
+            .idle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop()?;
         Some(self.lease(connection, permit.take()))
     }
 
     fn take_shared(&self) -> Option<Lease> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         shared.retain(|connection| !connection.sender.is_closed());
-        let connection = shared.iter().find(|connection| connection.has_room())?.clone();
+        let connection = shared
+            .iter()
+            .find(|connection| connection.has_room())?
+            .clone();
         connection.streams.fetch_add(1, Ordering::Relaxed);
         Some(Lease::Http2(connection))
     }
@@ -170,7 +206,11 @@ impl Shared {
             if let Some(lease) = self.take_shared() {
                 return Some(lease);
             }
-            let connections = self.shared.lock().unwrap_or_else(PoisonError::into_inner).len();
+            let connections = self
+                .shared
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .len();
             if connections < self.upstream.connections_max.max(1) {
                 return None;
             }
@@ -179,7 +219,12 @@ impl Shared {
     }
 
     fn lease(self: &Arc<Self>, connection: Http1, permit: Option<Permit>) -> Lease {
-        Lease::Http1 { connection: Some(connection), permit, shared: Arc::clone(self), is_upgrade: false }
+        Lease::Http1 {
+            connection: Some(connection),
+            permit,
+            shared: Arc::clone(self),
+            is_upgrade: false,
+        }
     }
 
     /// Waits for the right to use a connection over HTTP/1: that of the client first, so that those of others do not wait
@@ -187,10 +232,16 @@ impl Shared {
     async fn permit(&self, client: &ClientId, deadline: Instant) -> Result<Permit, UpstreamError> {
         let acquire = async |semaphore: Arc<Semaphore>, stage| {
             let acquired = timeout_at(deadline, semaphore.acquire_owned()).await;
-            acquired.ok().and_then(Result::ok).ok_or_else(|| UpstreamError::unsent(stage))
+            acquired
+                .ok()
+                .and_then(Result::ok)
+                .ok_or_else(|| UpstreamError::unsent(stage))
         };
         let share = acquire(self.clients.of(client), Stage::ClientBusy).await?;
-        Ok(Permit { _share: share, _permit: acquire(Arc::clone(&self.permits), Stage::Busy).await? })
+        Ok(Permit {
+            _share: share,
+            _permit: acquire(Arc::clone(&self.permits), Stage::Busy).await?,
+        })
     }
 
     fn may_be_http2(&self) -> bool {
@@ -210,7 +261,9 @@ impl Pool {
 
     /// As [`Pool::new`], for at most this many WebSockets at once.
     pub fn limited(upstream: Arc<Upstream>, websockets_max: usize) -> Self {
-        let permits = Arc::new(Semaphore::new(upstream.connections_max.clamp(1, Semaphore::MAX_PERMITS)));
+        let permits = Arc::new(Semaphore::new(
+            upstream.connections_max.clamp(1, Semaphore::MAX_PERMITS),
+        ));
         let clients = ClientShares::new(upstream.connections_per_client_max);
         Self(Arc::new(Shared {
             upstream,
@@ -235,7 +288,9 @@ impl Pool {
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(interval).await;
-                let Some(shared) = pruned.upgrade() else { return };
+                let Some(shared) = pruned.upgrade() else {
+                    return;
+                };
                 shared.prune();
             }
         });
@@ -279,12 +334,22 @@ impl Pool {
         let mut request = Request::from_parts(parts, body);
         for attempt in 0..=STALE_MAX {
             let (mut lease, is_reused) = self.take(client, deadline, attempt < STALE_MAX).await?;
-            address(&mut request, &host, &self.0.upstream, matches!(lease, Lease::Http2(_)))?;
+            address(
+                &mut request,
+                &host,
+                &self.0.upstream,
+                matches!(lease, Lease::Http2(_)),
+            )?;
             request.body_mut().is_sent_on(lease.short_frames());
-            match self.exchange(&mut lease, request, progress.clone(), deadline).await {
+            match self
+                .exchange(&mut lease, request, progress.clone(), deadline)
+                .await
+            {
                 Ok(response) => return self.receive(response, lease, facts),
                 Err(Fault::Unsent(same, _)) if is_reused => request = *same,
-                Err(Fault::Unsent(_, error)) => return Err(UpstreamError::unsent(Stage::Exchange).because(error)),
+                Err(Fault::Unsent(_, error)) => {
+                    return Err(UpstreamError::unsent(Stage::Exchange).because(error));
+                }
                 Err(Fault::Failed(error)) => return Err(error),
             }
         }
@@ -302,12 +367,22 @@ impl Pool {
         let busy = |_| UpstreamError::unsent(Stage::Busy);
         let mut opening = None;
         if shared.may_be_http2() {
-            if let Some(lease) = timeout_at(deadline, shared.wait_for_room()).await.map_err(busy)? {
+            if let Some(lease) = timeout_at(deadline, shared.wait_for_room())
+                .await
+                .map_err(busy)?
+            {
                 return Ok((lease, true));
             }
             let failures = shared.failures.load(Ordering::Relaxed);
-            opening = Some(timeout_at(deadline, shared.opening.lock()).await.map_err(busy)?);
-            if let Some(lease) = timeout_at(deadline, shared.wait_for_room()).await.map_err(busy)? {
+            opening = Some(
+                timeout_at(deadline, shared.opening.lock())
+                    .await
+                    .map_err(busy)?,
+            );
+            if let Some(lease) = timeout_at(deadline, shared.wait_for_room())
+                .await
+                .map_err(busy)?
+            {
                 return Ok((lease, true));
             }
             // The upstream does not answer: whoever waited must not also wait for the others one after the other.
@@ -339,7 +414,11 @@ impl Pool {
             Connection::Http2(mut connection) => {
                 connection.room = Arc::clone(&shared.room);
                 connection.streams.fetch_add(1, Ordering::Relaxed);
-                shared.shared.lock().unwrap_or_else(PoisonError::into_inner).push(connection.clone());
+                shared
+                    .shared
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(connection.clone());
                 Lease::Http2(connection)
             }
         };
@@ -356,8 +435,13 @@ impl Pool {
     ) -> Result<Response<Incoming>, Fault> {
         let sending = async {
             match lease {
-                Lease::Http1 { connection: Some(connection), .. } => connection.sender.try_send_request(request).await,
-                Lease::Http1 { connection: None, .. } => unreachable!("a lease is released by value"),
+                Lease::Http1 {
+                    connection: Some(connection),
+                    ..
+                } => connection.sender.try_send_request(request).await,
+                Lease::Http1 {
+                    connection: None, ..
+                } => unreachable!("a lease is released by value"),
                 Lease::Http2(connection) => connection.sender.try_send_request(request).await,
             }
         };
@@ -369,8 +453,15 @@ impl Pool {
     }
 
     /// Returns the error of the first timeout that passes.
-    async fn watch(&self, mut progress: watch::Receiver<Progress>, deadline: Instant) -> UpstreamError {
-        let (body_idle, first_byte) = (self.0.upstream.body_idle_timeout, self.0.upstream.first_byte_timeout);
+    async fn watch(
+        &self,
+        mut progress: watch::Receiver<Progress>,
+        deadline: Instant,
+    ) -> UpstreamError {
+        let (body_idle, first_byte) = (
+            self.0.upstream.body_idle_timeout,
+            self.0.upstream.first_byte_timeout,
+        );
         // An empty body ended before the connection was taken.
         let start = Instant::now();
         loop {
@@ -393,7 +484,8 @@ impl Pool {
         mut lease: Lease,
         facts: Facts,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
-        check_response(&response, facts).map_err(|detail| UpstreamError::sent(Stage::Malformed(detail)))?;
+        check_response(&response, facts)
+            .map_err(|detail| UpstreamError::sent(Stage::Malformed(detail)))?;
         if let Lease::Http1 { is_upgrade, .. } = &mut lease {
             *is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         }
@@ -412,7 +504,10 @@ struct Facts {
 
 impl Facts {
     fn of(method: &Method, headers: &http::HeaderMap) -> Self {
-        Self { is_head: method == Method::HEAD, is_upgrade: headers.contains_key(header::UPGRADE) }
+        Self {
+            is_head: method == Method::HEAD,
+            is_upgrade: headers.contains_key(header::UPGRADE),
+        }
     }
 }
 
@@ -427,7 +522,11 @@ impl Fault {
         match error.take_message() {
             Some(request) => Self::Unsent(Box::new(request), error.into_error()),
             None => {
-                let stage = if progress == Progress::Failed { Stage::RequestBody } else { Stage::Exchange };
+                let stage = if progress == Progress::Failed {
+                    Stage::RequestBody
+                } else {
+                    Stage::Exchange
+                };
                 Self::Failed(UpstreamError::sent(stage).because(error.into_error()))
             }
         }
@@ -435,14 +534,26 @@ impl Fault {
 }
 
 /// Takes the authority from `Host`, or from the upstream.
-fn authority(headers: &mut http::HeaderMap, upstream: &Upstream) -> Result<HeaderValue, UpstreamError> {
+fn authority(
+    headers: &mut http::HeaderMap,
+    upstream: &Upstream,
+) -> Result<HeaderValue, UpstreamError> {
     if let Some(host) = headers.remove(header::HOST) {
         return Ok(host);
     }
-    let host = if upstream.host.contains(':') { format!("[{}]", upstream.host) } else { upstream.host.to_string() };
+    let host = if upstream.host.contains(':') {
+        format!("[{}]", upstream.host)
+    } else {
+        upstream.host.to_string()
+    };
     let is_default = upstream.port == if upstream.is_tls { 443 } else { 80 };
-    let text = if is_default { host } else { format!("{host}:{}", upstream.port) };
-    HeaderValue::try_from(text).map_err(|error| UpstreamError::unsent(Stage::Resolve).because(error))
+    let text = if is_default {
+        host
+    } else {
+        format!("{host}:{}", upstream.port)
+    };
+    HeaderValue::try_from(text)
+        .map_err(|error| UpstreamError::unsent(Stage::Resolve).because(error))
 }
 
 /// Puts target, `Host` and version in the form of the connection's version.
@@ -452,19 +563,31 @@ fn address(
     upstream: &Upstream,
     is_h2: bool,
 ) -> Result<(), UpstreamError> {
-    let path = request.uri().path_and_query().cloned().unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
+    let path = request
+        .uri()
+        .path_and_query()
+        .cloned()
+        .unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
     let mut builder = Uri::builder().path_and_query(path);
     if is_h2 {
         request.headers_mut().remove(header::HOST);
-        builder = builder.scheme(if upstream.is_tls { "https" } else { "http" }).authority(host.as_bytes());
+        builder = builder
+            .scheme(if upstream.is_tls { "https" } else { "http" })
+            .authority(host.as_bytes());
     } else {
         // HTTP/1 allows one line of cookies, and a client of it must name `te` in `Connection`.
         join_cookies(request.headers_mut());
         request.headers_mut().remove(header::TE);
         request.headers_mut().insert(header::HOST, host.clone());
     }
-    *request.version_mut() = if is_h2 { Version::HTTP_2 } else { Version::HTTP_11 };
-    *request.uri_mut() = builder.build().map_err(|error| UpstreamError::unsent(Stage::Exchange).because(error))?;
+    *request.version_mut() = if is_h2 {
+        Version::HTTP_2
+    } else {
+        Version::HTTP_11
+    };
+    *request.uri_mut() = builder
+        .build()
+        .map_err(|error| UpstreamError::unsent(Stage::Exchange).because(error))?;
     Ok(())
 }
 
@@ -475,8 +598,12 @@ fn check_response<B>(response: &Response<B>, facts: Facts) -> Result<(), &'stati
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     match (codings.next(), lengths.next()) {
         (Some(_), Some(_)) => return Err("Transfer-Encoding and Content-Length"),
-        (Some(coding), None) if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") => return Err("Transfer-Encoding"),
-        (None, Some(length)) if !length.as_bytes().iter().all(u8::is_ascii_digit) => return Err("Content-Length"),
+        (Some(coding), None) if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
+            return Err("Transfer-Encoding");
+        }
+        (None, Some(length)) if !length.as_bytes().iter().all(u8::is_ascii_digit) => {
+            return Err("Content-Length");
+        }
         _ => {}
     }
     if codings.next().is_some() || lengths.next().is_some() {
@@ -490,9 +617,11 @@ fn check_response<B>(response: &Response<B>, facts: Facts) -> Result<(), &'stati
 
 fn is_close_delimited<B>(response: &Response<B>, facts: Facts) -> bool {
     let headers = response.headers();
-    let is_framed = headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING);
+    let is_framed = headers.contains_key(header::CONTENT_LENGTH)
+        || headers.contains_key(header::TRANSFER_ENCODING);
     let status = response.status();
-    let has_body = !facts.is_head && !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let has_body =
+        !facts.is_head && !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     response.version() < Version::HTTP_2 && !is_framed && has_body && !status.is_informational()
 }
 

@@ -21,7 +21,10 @@ pub(crate) fn upstream(host: &str, port: u16, networks: &[&str]) -> Upstream {
         base_path: "".into(),
         roots: None,
         identity: None,
-        addresses: networks.iter().map(|network| network.parse().unwrap()).collect(),
+        addresses: networks
+            .iter()
+            .map(|network| network.parse().unwrap())
+            .collect(),
         protocol: Protocol::Auto,
         connections_max: 4,
         connections_per_client_max: 4,
@@ -60,16 +63,29 @@ struct Server {
 impl Server {
     async fn start(replies: &[(&str, After)]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let replies: Arc<Vec<(String, After)>> = Arc::new(replies.iter().map(|(r, a)| ((*r).to_owned(), *a)).collect());
+        let replies: Arc<Vec<(String, After)>> =
+            Arc::new(replies.iter().map(|(r, a)| ((*r).to_owned(), *a)).collect());
         let port = listener.local_addr().unwrap().port();
-        let server =
-            Self { port, requests: Arc::default(), connections: Arc::default(), closed: Arc::new(Semaphore::new(0)) };
-        let (requests, connections, closed) =
-            (Arc::clone(&server.requests), Arc::clone(&server.connections), Arc::clone(&server.closed));
+        let server = Self {
+            port,
+            requests: Arc::default(),
+            connections: Arc::default(),
+            closed: Arc::new(Semaphore::new(0)),
+        };
+        let (requests, connections, closed) = (
+            Arc::clone(&server.requests),
+            Arc::clone(&server.connections),
+            Arc::clone(&server.closed),
+        );
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 connections.fetch_add(1, Ordering::SeqCst);
-                tokio::spawn(talk(socket, Arc::clone(&replies), Arc::clone(&requests), Arc::clone(&closed)));
+                tokio::spawn(talk(
+                    socket,
+                    Arc::clone(&replies),
+                    Arc::clone(&requests),
+                    Arc::clone(&closed),
+                ));
             }
         });
         server
@@ -82,7 +98,10 @@ impl Server {
     }
 
     fn counts(&self) -> (usize, usize) {
-        (self.connections.load(Ordering::SeqCst), self.requests.load(Ordering::SeqCst))
+        (
+            self.connections.load(Ordering::SeqCst),
+            self.requests.load(Ordering::SeqCst),
+        )
     }
 }
 
@@ -116,7 +135,10 @@ async fn talk(
 }
 
 fn get() -> Request<Full<Bytes>> {
-    Request::builder().uri("/a?b=c").body(Full::default()).unwrap()
+    Request::builder()
+        .uri("/a?b=c")
+        .body(Full::default())
+        .unwrap()
 }
 
 fn client() -> ClientId {
@@ -128,7 +150,13 @@ fn late() -> Instant {
 }
 
 async fn fetch(pool: &Pool) -> Result<Bytes, UpstreamError> {
-    Ok(pool.send(get(), &client(), late()).await?.into_body().collect().await?.to_bytes())
+    Ok(pool
+        .send(get(), &client(), late())
+        .await?
+        .into_body()
+        .collect()
+        .await?
+        .to_bytes())
 }
 
 #[tokio::test]
@@ -154,8 +182,16 @@ async fn a_connection_that_ended_while_idle_costs_no_request() {
     }
     // Ends at the moment in which it is taken: no task runs before the request is queued.
     pool.0.idle.lock().unwrap()[0].driver.abort();
-    let request = Request::post("/").body(Full::<Bytes>::from("whole body")).unwrap();
-    assert_eq!(pool.send(request, &client(), late()).await.unwrap().status(), 200);
+    let request = Request::post("/")
+        .body(Full::<Bytes>::from("whole body"))
+        .unwrap();
+    assert_eq!(
+        pool.send(request, &client(), late())
+            .await
+            .unwrap()
+            .status(),
+        200
+    );
     assert_eq!(server.counts(), (2, 2));
 }
 
@@ -172,27 +208,57 @@ async fn a_request_that_was_sent_is_not_repeated() {
 
 #[tokio::test]
 async fn responses() {
-    let large = format!("HTTP/1.1 200 OK\r\nx: {}\r\ncontent-length: 0\r\n\r\n", "v".repeat(80 << 10));
+    let large = format!(
+        "HTTP/1.1 200 OK\r\nx: {}\r\ncontent-length: 0\r\n\r\n",
+        "v".repeat(80 << 10)
+    );
     let cases: &[(&str, Result<bool, Option<&str>>)] = &[
         (OK, Ok(false)),
-        ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", Ok(false)),
-        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", Ok(false)),
+        (
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+            Ok(false),
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+            Ok(false),
+        ),
         ("HTTP/1.1 200 OK\r\n\r\nrest", Ok(true)),
         ("HTTP/1.0 200 OK\r\n\r\nrest", Ok(true)),
         ("HTTP/1.1 204 No Content\r\n\r\n", Ok(false)),
-        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n0\r\n\r\n", Err(Some("and"))),
-        ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n", Err(Some("Transfer-Encoding"))),
-        ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", Err(Some("Transfer-Encoding"))),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n0\r\n\r\n",
+            Err(Some("and")),
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n",
+            Err(Some("Transfer-Encoding")),
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+            Err(Some("Transfer-Encoding")),
+        ),
         (
             "HTTP/1.1 200 OK\r\ntransfer-encoding: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
             Err(Some("Transfer-Encoding")),
         ),
-        ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 2\r\n\r\nok", Err(Some("more than once"))),
-        ("HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", Err(Some("upgrade"))),
-        ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nok", Err(None)),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 2\r\n\r\nok",
+            Err(Some("more than once")),
+        ),
+        (
+            "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+            Err(Some("upgrade")),
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nok",
+            Err(None),
+        ),
         ("HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n", Err(None)),
         ("HTTP/1.1 200 OK\r\nx: a\r\n b\r\n\r\n", Err(None)),
-        ("HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", Err(None)),
+        (
+            "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+            Err(None),
+        ),
         ("no HTTP\r\n\r\n", Err(None)),
         (&large, Err(None)),
     ];
@@ -202,12 +268,30 @@ async fn responses() {
         let line = &reply[..reply.len().min(90)];
         match (result, expected) {
             (Ok(response), Ok(is_close_delimited)) => {
-                assert_eq!(response.body().is_close_delimited(), *is_close_delimited, "{line}");
+                assert_eq!(
+                    response.body().is_close_delimited(),
+                    *is_close_delimited,
+                    "{line}"
+                );
             }
-            (Err(UpstreamError { stage: Stage::Malformed(detail), sent: true, .. }), Err(Some(text))) => {
+            (
+                Err(UpstreamError {
+                    stage: Stage::Malformed(detail),
+                    sent: true,
+                    ..
+                }),
+                Err(Some(text)),
+            ) => {
                 assert!(detail.contains(text), "{line}: {detail}");
             }
-            (Err(UpstreamError { stage: Stage::Exchange, sent: true, .. }), Err(None)) => {}
+            (
+                Err(UpstreamError {
+                    stage: Stage::Exchange,
+                    sent: true,
+                    ..
+                }),
+                Err(None),
+            ) => {}
             (result, _) => panic!("{line:?}: {result:?}"),
         }
     }
@@ -217,12 +301,20 @@ async fn responses() {
 async fn silence_ends_in_timeouts() {
     let short = Duration::from_millis(40);
     let server = Server::start(&[("", After::Hold)]).await;
-    let error = fetch(&server.pool(|upstream| upstream.first_byte_timeout = short)).await.unwrap_err();
+    let error = fetch(&server.pool(|upstream| upstream.first_byte_timeout = short))
+        .await
+        .unwrap_err();
     assert_eq!((error.stage, error.sent), (Stage::Timeout, true));
     drop(server.closed.acquire().await.unwrap());
 
-    let server = Server::start(&[("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", After::Hold)]).await;
-    let error = fetch(&server.pool(|upstream| upstream.body_idle_timeout = short)).await.unwrap_err();
+    let server = Server::start(&[(
+        "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf",
+        After::Hold,
+    )])
+    .await;
+    let error = fetch(&server.pool(|upstream| upstream.body_idle_timeout = short))
+        .await
+        .unwrap_err();
     assert_eq!((error.stage, error.sent), (Stage::BodyTimeout, true));
     drop(server.closed.acquire().await.unwrap());
 
@@ -237,7 +329,10 @@ async fn silence_ends_in_timeouts() {
 type Parts = tokio::sync::mpsc::Sender<Bytes>;
 
 /// A body that ends when its sender is dropped.
-fn channel_body() -> (Parts, impl Body<Data = Bytes, Error = Cause> + Send + 'static) {
+fn channel_body() -> (
+    Parts,
+    impl Body<Data = Bytes, Error = Cause> + Send + 'static,
+) {
     let (sender, mut receiver) = tokio::sync::mpsc::channel::<Bytes>(1);
     let stream = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx))
         .map(|part| Ok::<_, Cause>(http_body::Frame::data(part)));
@@ -246,8 +341,14 @@ fn channel_body() -> (Parts, impl Body<Data = Bytes, Error = Cause> + Send + 'st
 
 #[tokio::test]
 async fn cancelled_exchanges_close_their_connection() {
-    let server =
-        Server::start(&[("", After::Hold), ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", After::Hold)]).await;
+    let server = Server::start(&[
+        ("", After::Hold),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf",
+            After::Hold,
+        ),
+    ])
+    .await;
     let pool = server.pool(|_| ());
     let sending = tokio::spawn({
         let pool = pool.clone();
@@ -271,14 +372,21 @@ async fn an_upgrade_gives_the_connection_and_keeps_its_permit() {
     let server = Server::start(&[(head, After::Hold)]).await;
     let pool = server.pool(|_| ());
     let mut request = get();
-    request.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-    request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    request
+        .headers_mut()
+        .insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    request
+        .headers_mut()
+        .insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     let mut response = pool.send(request, &client(), late()).await.unwrap();
     let upgraded = hyper::upgrade::on(&mut response).await.unwrap();
     let mut greeting = [0; 5];
     let mut upgraded = hyper_util::rt::TokioIo::new(upgraded);
     upgraded.read_exact(&mut greeting).await.unwrap();
-    assert_eq!((&greeting, pool.0.permits.available_permits()), (b"hello", 3));
+    assert_eq!(
+        (&greeting, pool.0.permits.available_permits()),
+        (b"hello", 3)
+    );
     drop(response);
     assert_eq!(pool.0.permits.available_permits(), 4);
     upgraded.write_all(b"x").await.unwrap();
@@ -289,15 +397,23 @@ async fn an_upgrade_gives_the_connection_and_keeps_its_permit() {
 #[tokio::test]
 async fn policy_and_limits_hold_before_anything_is_sent() {
     let server = Server::start(&[(OK, After::Hold)]).await;
-    let error = fetch(&server.pool(|upstream| upstream.addresses.clear())).await.unwrap_err();
+    let error = fetch(&server.pool(|upstream| upstream.addresses.clear()))
+        .await
+        .unwrap_err();
     assert_eq!((error.stage, error.sent), (Stage::Denied, false));
     let pool = server.pool(|upstream| upstream.connections_max = 1);
     let held = Arc::clone(&pool.0.permits).acquire_owned().await.unwrap();
-    let error = pool.send(get(), &client(), Instant::now()).await.unwrap_err();
+    let error = pool
+        .send(get(), &client(), Instant::now())
+        .await
+        .unwrap_err();
     assert_eq!((error.stage, error.sent), (Stage::Busy, false));
     drop(held);
     assert_eq!(server.counts(), (0, 0));
-    assert_eq!(pool.send(get(), &client(), late()).await.unwrap().status(), 200);
+    assert_eq!(
+        pool.send(get(), &client(), late()).await.unwrap().status(),
+        200
+    );
 }
 
 fn private(file: &std::path::Path, text: &str) {
@@ -309,16 +425,30 @@ fn private(file: &std::path::Path, text: &str) {
 async fn tls_server(dir: &std::path::Path, cancelled: Arc<Semaphore>, is_mutual: bool) -> u16 {
     let authority = Authority::create("test", Validity::days(2)).unwrap();
     let names = vec![Name::Dns("localhost".into())];
-    let leaf = Leaf { common_name: "up".into(), names, usage: Usage::Server, validity: Validity::days(1) };
+    let leaf = Leaf {
+        common_name: "up".into(),
+        names,
+        usage: Usage::Server,
+        validity: Validity::days(1),
+    };
     let issued = authority.issue(&leaf).unwrap();
     std::fs::write(dir.join("ca.pem"), authority.cert_pem()).unwrap();
     std::fs::write(dir.join("c.pem"), &issued.cert_pem).unwrap();
     private(&dir.join("k.pem"), issued.key_pem.expose());
-    let client = authority.issue(&Leaf { usage: Usage::Client, ..leaf }).unwrap();
+    let client = authority
+        .issue(&Leaf {
+            usage: Usage::Client,
+            ..leaf
+        })
+        .unwrap();
     std::fs::write(dir.join("client.pem"), &client.cert_pem).unwrap();
     private(&dir.join("client-key.pem"), client.key_pem.expose());
     let client_ca = is_mutual.then(|| dir.join("ca.pem"));
-    let files = ServerFiles { certificate: dir.join("c.pem"), key: dir.join("k.pem"), client_ca };
+    let files = ServerFiles {
+        certificate: dir.join("c.pem"),
+        key: dir.join("k.pem"),
+        client_ca,
+    };
     let acceptor = TlsAcceptor::from(ServerTls::load(files).unwrap().config());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -326,7 +456,9 @@ async fn tls_server(dir: &std::path::Path, cancelled: Arc<Semaphore>, is_mutual:
         while let Ok((socket, _)) = listener.accept().await {
             let (acceptor, cancelled) = (acceptor.clone(), Arc::clone(&cancelled));
             tokio::spawn(async move {
-                let Ok(stream) = acceptor.accept(socket).await else { return };
+                let Ok(stream) = acceptor.accept(socket).await else {
+                    return;
+                };
                 let service = hyper::service::service_fn(move |request: Request<Incoming>| {
                     let guard = Cancelled(Arc::clone(&cancelled), request.uri().path() == "/hang");
                     async move {
@@ -338,8 +470,12 @@ async fn tls_server(dir: &std::path::Path, cancelled: Arc<Semaphore>, is_mutual:
                         Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from(text)))
                     }
                 });
-                let builder = hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new());
-                let _ = builder.serve_connection(hyper_util::rt::TokioIo::new(stream), service).await;
+                let builder = hyper_util::server::conn::auto::Builder::new(
+                    hyper_util::rt::TokioExecutor::new(),
+                );
+                let _ = builder
+                    .serve_connection(hyper_util::rt::TokioIo::new(stream), service)
+                    .await;
             });
         }
     });
@@ -356,7 +492,12 @@ impl Drop for Cancelled {
 
 fn tls_pool(port: u16, roots: std::path::PathBuf, protocol: Protocol, host: &str) -> Pool {
     let upstream = upstream(host, port, &["127.0.0.0/8", "::1/128"]);
-    Pool::new(Arc::new(Upstream { is_tls: true, roots: Some(roots), protocol, ..upstream }))
+    Pool::new(Arc::new(Upstream {
+        is_tls: true,
+        roots: Some(roots),
+        protocol,
+        ..upstream
+    }))
 }
 
 /// Reads what arrived. Returns false if the client closed the connection.
@@ -383,7 +524,11 @@ async fn requests_do_not_wait_for_each_others_timeouts() {
         roots: Some(dir.path().join("ca.pem")),
         connections_max: 16,
         connect_timeout: Duration::from_secs(3),
-        ..upstream("localhost", silent.local_addr().unwrap().port(), &["127.0.0.0/8", "::1/128"])
+        ..upstream(
+            "localhost",
+            silent.local_addr().unwrap().port(),
+            &["127.0.0.0/8", "::1/128"],
+        )
     };
     let pool = Pool::new(Arc::new(upstream));
     let requests: Vec<_> = (0..8)
@@ -414,9 +559,11 @@ async fn tls_is_verified_and_chooses_the_version() {
     let dir = tempfile::tempdir().unwrap();
     let port = tls_server(dir.path(), Arc::new(Semaphore::new(0)), false).await;
     let roots = dir.path().join("ca.pem");
-    for (protocol, version) in
-        [(Protocol::Auto, "HTTP/2.0"), (Protocol::Http2, "HTTP/2.0"), (Protocol::Http1, "HTTP/1.1")]
-    {
+    for (protocol, version) in [
+        (Protocol::Auto, "HTTP/2.0"),
+        (Protocol::Http2, "HTTP/2.0"),
+        (Protocol::Http1, "HTTP/1.1"),
+    ] {
         let pool = tls_pool(port, roots.clone(), protocol, "localhost");
         let (first, second) = tokio::join!(fetch(&pool), fetch(&pool));
         for text in [first.unwrap(), second.unwrap()] {
@@ -426,7 +573,13 @@ async fn tls_is_verified_and_chooses_the_version() {
         assert_eq!(pool.0.shared.lock().unwrap().len(), shared, "{protocol:?}");
     }
     let other = dir.path().join("other.pem");
-    std::fs::write(&other, Authority::create("other", Validity::days(2)).unwrap().cert_pem()).unwrap();
+    std::fs::write(
+        &other,
+        Authority::create("other", Validity::days(2))
+            .unwrap()
+            .cert_pem(),
+    )
+    .unwrap();
     let cases = [
         (other, "localhost", Stage::Tls),
         (roots, "127.0.0.1", Stage::Tls),
@@ -434,7 +587,9 @@ async fn tls_is_verified_and_chooses_the_version() {
         (dir.path().join("absent.pem"), "localhost", Stage::Files),
     ];
     for (roots, host, expected) in cases {
-        let error = fetch(&tls_pool(port, roots, Protocol::Auto, host)).await.unwrap_err();
+        let error = fetch(&tls_pool(port, roots, Protocol::Auto, host))
+            .await
+            .unwrap_err();
         assert_eq!((error.stage, error.sent), (expected, false));
         if expected == Stage::Files {
             let cause = std::error::Error::source(&error).unwrap().to_string();
@@ -448,9 +603,16 @@ async fn a_cancelled_http2_request_resets_its_stream_only() {
     let dir = tempfile::tempdir().unwrap();
     let cancelled = Arc::new(Semaphore::new(0));
     let port = tls_server(dir.path(), Arc::clone(&cancelled), false).await;
-    let pool = tls_pool(port, dir.path().join("ca.pem"), Protocol::Http2, "localhost");
+    let pool = tls_pool(
+        port,
+        dir.path().join("ca.pem"),
+        Protocol::Http2,
+        "localhost",
+    );
     fetch(&pool).await.unwrap();
-    let hang = Request::get("/hang").body(Full::<Bytes>::default()).unwrap();
+    let hang = Request::get("/hang")
+        .body(Full::<Bytes>::default())
+        .unwrap();
     let sending = tokio::spawn({
         let pool = pool.clone();
         async move { pool.send(hang, &client(), late()).await.map(drop) }
@@ -461,14 +623,23 @@ async fn a_cancelled_http2_request_resets_its_stream_only() {
     cancelled.acquire().await.unwrap().forget();
     fetch(&pool).await.unwrap();
     assert_eq!(pool.0.shared.lock().unwrap().len(), 1);
-    assert_eq!(pool.0.shared.lock().unwrap()[0].streams.load(Ordering::SeqCst), 0);
+    assert_eq!(
+        pool.0.shared.lock().unwrap()[0]
+            .streams
+            .load(Ordering::SeqCst),
+        0
+    );
 }
 
 #[tokio::test]
 async fn clients_of_a_mutual_listener_need_a_certificate() {
     let dir = tempfile::tempdir().unwrap();
     let port = tls_server(dir.path(), Arc::new(Semaphore::new(0)), true).await;
-    for (has_identity, protocol) in [(false, Protocol::Auto), (true, Protocol::Auto), (true, Protocol::Http1)] {
+    for (has_identity, protocol) in [
+        (false, Protocol::Auto),
+        (true, Protocol::Auto),
+        (true, Protocol::Http1),
+    ] {
         let path = |name: &str| dir.path().join(name);
         let pool = Pool::new(Arc::new(Upstream {
             is_tls: true,

@@ -82,7 +82,9 @@ impl Joined {
             }
             Ok(data) => {
                 self.bytes.extend_from_slice(&data);
-                (is_last || self.bytes.len() >= SHORT_FRAME_BYTES).then(|| self.joined()).flatten()
+                (is_last || self.bytes.len() >= SHORT_FRAME_BYTES)
+                    .then(|| self.joined())
+                    .flatten()
             }
             Err(trailers) => {
                 self.trailers = Some(trailers);
@@ -108,8 +110,14 @@ impl Joined {
         }
         let now = Instant::now();
         if self.due.is_some() || !self.take(frames, now) {
-            let delay = if is_responding { DELAY_RESPONDING_MAX } else { DELAY_MAX };
-            let due = self.due.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(now + delay)));
+            let delay = if is_responding {
+                DELAY_RESPONDING_MAX
+            } else {
+                DELAY_MAX
+            };
+            let due = self
+                .due
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(now + delay)));
             // The response can begin meanwhile.
             if due.deadline() > now + delay {
                 due.as_mut().reset(now + delay);

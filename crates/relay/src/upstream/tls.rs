@@ -39,7 +39,10 @@ impl UpstreamTls {
     pub fn config(&self, upstream: &Upstream) -> Result<Arc<ClientConfig>, TlsFileError> {
         let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        if let Some(loaded) = loaded.as_ref().filter(|loaded| now - loaded.looked < LOOK_INTERVAL) {
+        if let Some(loaded) = loaded
+            .as_ref()
+            .filter(|loaded| now - loaded.looked < LOOK_INTERVAL)
+        {
             return Ok(Arc::clone(&loaded.config));
         }
         let stamp = stamp(upstream);
@@ -49,14 +52,20 @@ impl UpstreamTls {
                 if loaded.stamp != stamp {
                     match load(upstream) {
                         Ok(config) => (loaded.config, loaded.stamp) = (config, stamp),
-                        Err(error) => tracing::warn!(upstream = %upstream.name, %error, "keeping old TLS files"),
+                        Err(error) => {
+                            tracing::warn!(upstream = %upstream.name, %error, "keeping old TLS files")
+                        }
                     }
                 }
                 Ok(Arc::clone(&loaded.config))
             }
             None => {
                 let config = load(upstream)?;
-                *loaded = Some(Loaded { config: Arc::clone(&config), stamp, looked: now });
+                *loaded = Some(Loaded {
+                    config: Arc::clone(&config),
+                    stamp,
+                    looked: now,
+                });
                 Ok(config)
             }
         }
@@ -67,8 +76,14 @@ impl UpstreamTls {
     /// # Errors
     ///
     /// [`Stage::Files`] or [`Stage::Tls`].
-    pub async fn connect(&self, upstream: &Upstream, tcp: TcpStream) -> Result<TlsStream<TcpStream>, UpstreamError> {
-        let config = self.config(upstream).map_err(|error| UpstreamError::unsent(Stage::Files).because(error))?;
+    pub async fn connect(
+        &self,
+        upstream: &Upstream,
+        tcp: TcpStream,
+    ) -> Result<TlsStream<TcpStream>, UpstreamError> {
+        let config = self
+            .config(upstream)
+            .map_err(|error| UpstreamError::unsent(Stage::Files).because(error))?;
         let name = ServerName::try_from(upstream.host.to_string())
             .map_err(|error| UpstreamError::unsent(Stage::Tls).because(error))?;
         let handshake = TlsConnector::from(config).connect(name, tcp).await;
@@ -78,15 +93,21 @@ impl UpstreamTls {
 
 fn stamp(upstream: &Upstream) -> Stamp {
     let identity = upstream.identity.as_ref();
-    let files: [Option<&PathBuf>; 3] =
-        [upstream.roots.as_ref(), identity.map(|(chain, _)| chain), identity.map(|(_, key)| key)];
+    let files: [Option<&PathBuf>; 3] = [
+        upstream.roots.as_ref(),
+        identity.map(|(chain, _)| chain),
+        identity.map(|(_, key)| key),
+    ];
     Stamp::of(files.into_iter().flatten())
 }
 
 fn load(upstream: &Upstream) -> Result<Arc<ClientConfig>, TlsFileError> {
     // Without a file no authority is trusted; the configuration demands one.
     let file = upstream.roots.clone().unwrap_or_default();
-    let rejected = |error: rustls::Error| TlsFileError::Rejected { file: file.clone(), reason: error.to_string() };
+    let rejected = |error: rustls::Error| TlsFileError::Rejected {
+        file: file.clone(),
+        reason: error.to_string(),
+    };
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(rejected)?
@@ -95,7 +116,10 @@ fn load(upstream: &Upstream) -> Result<Arc<ClientConfig>, TlsFileError> {
         None => builder.with_no_client_auth(),
         Some((chain, key)) => builder
             .with_client_auth_cert(certificates(chain)?, private_key(key)?)
-            .map_err(|error| TlsFileError::Rejected { file: chain.clone(), reason: error.to_string() })?,
+            .map_err(|error| TlsFileError::Rejected {
+                file: chain.clone(),
+                reason: error.to_string(),
+            })?,
     };
     let (h1, h2) = (b"http/1.1".to_vec(), b"h2".to_vec());
     config.alpn_protocols = match upstream.protocol {
@@ -118,7 +142,12 @@ mod tests {
         let mut upstream = super::super::pool::tests::upstream("localhost", 1, &[]);
         upstream.roots = Some(roots.clone());
         let tls = UpstreamTls::default();
-        assert!(tls.config(&upstream).unwrap_err().to_string().contains("ca.pem"));
+        assert!(
+            tls.config(&upstream)
+                .unwrap_err()
+                .to_string()
+                .contains("ca.pem")
+        );
         let write = |text: &str| {
             let new = dir.path().join("new");
             std::fs::write(&new, text).unwrap();

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sealwire_relay::ext_proc::proto::{
-    FlowControlInit, HttpBody, HttpHeaders, Part, ProcessingRequest, ProtocolConfiguration, ResponsePart,
+    FlowControlInit, HttpBody, HttpHeaders, Part, ProcessingRequest, ProtocolConfiguration,
+    ResponsePart,
 };
 
 use super::processor::{
-    Event, PROCESS, Stream, forwarded, lines, message, problem, request, request_body, response, response_body, set,
-    trailers,
+    Event, PROCESS, Stream, forwarded, lines, message, problem, request, request_body, response,
+    response_body, set, trailers,
 };
 use super::support::{CANARY, Relay, engine_files, private, send, until, within};
 
@@ -34,7 +35,11 @@ async fn start(limits: &str) -> Relay {
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 /// Runs an exchange on a route that passes, with these parts of the bodies.
-async fn pass(relay: &Relay, sent: &[&[u8]], received: &[&[u8]]) -> (Vec<ResponsePart>, Option<u16>) {
+async fn pass(
+    relay: &Relay,
+    sent: &[&[u8]],
+    received: &[&[u8]],
+) -> (Vec<ResponsePart>, Option<u16>) {
     let mut stream = Stream::open(relay.address()).await;
     stream.send(request("POST", "/p/1", &[], false)).await;
     for (at, part) in sent.iter().enumerate() {
@@ -42,7 +47,9 @@ async fn pass(relay: &Relay, sent: &[&[u8]], received: &[&[u8]]) -> (Vec<Respons
     }
     stream.send(response("200", &[], false)).await;
     for (at, part) in received.iter().enumerate() {
-        stream.send(response_body(part, at + 1 == received.len())).await;
+        stream
+            .send(response_body(part, at + 1 == received.len()))
+            .await;
     }
     stream.rest().await
 }
@@ -57,8 +64,15 @@ async fn a_pass_route_returns_every_byte_however_it_is_cut() {
         let (request, response, immediate) = forwarded(answers);
         assert_eq!((status, immediate), (Some(0), None), "{cut}");
         assert!(request.is_complete && request.body == body, "{cut}");
-        assert!(response.is_complete && response.body == [tail, head].concat(), "{cut}");
-        assert_eq!((request.headers, response.headers), Default::default(), "a passing route changes no header");
+        assert!(
+            response.is_complete && response.body == [tail, head].concat(),
+            "{cut}"
+        );
+        assert_eq!(
+            (request.headers, response.headers),
+            Default::default(),
+            "a passing route changes no header"
+        );
     }
     // More than one message holds.
     let long = vec![b'x'; 1 << 20];
@@ -67,7 +81,13 @@ async fn a_pass_route_returns_every_byte_however_it_is_cut() {
     assert!(status == Some(0) && request.body == long && response.body == long);
     until(|| relay.metric("sealwire_relay_in_flight", "") == 0).await;
     assert_eq!(relay.metric("sealwire_relay_memory_bytes", ""), 0);
-    assert_eq!(relay.metric("sealwire_relay_requests_total", "status=\"2xx\",reason=\"\""), body.len() as u64 + 2);
+    assert_eq!(
+        relay.metric(
+            "sealwire_relay_requests_total",
+            "status=\"2xx\",reason=\"\""
+        ),
+        body.len() as u64 + 2
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,21 +101,39 @@ async fn messages_without_bodies_and_with_trailers_are_complete() {
     let mut stream = Stream::open(relay.address()).await;
     stream.send(request("POST", "/p/1", &[], false)).await;
     stream.send(request_body("a", false)).await;
-    stream.send(Part::RequestTrailers(trailers(&[("x", "1")]))).await;
+    stream
+        .send(Part::RequestTrailers(trailers(&[("x", "1")])))
+        .await;
     stream.send(response("200", &[], false)).await;
-    stream.send(Part::ResponseTrailers(trailers(&[("grpc-status", "0")]))).await;
+    stream
+        .send(Part::ResponseTrailers(trailers(&[("grpc-status", "0")])))
+        .await;
     let (answers, status) = stream.rest().await;
     let unchanged = |answer: &ResponsePart| {
         matches!(answer, ResponsePart::RequestTrailers(trailers) | ResponsePart::ResponseTrailers(trailers)
             if trailers.header_mutation.is_none())
     };
-    assert_eq!((answers.iter().filter(|answer| unchanged(answer)).count(), status), (2, Some(0)));
+    assert_eq!(
+        (
+            answers.iter().filter(|answer| unchanged(answer)).count(),
+            status
+        ),
+        (2, Some(0))
+    );
     let (request, response, _) = forwarded(answers);
     assert!(request.is_complete && response.is_complete && request.body == b"a");
     // Rules do not read trailers, so they pass on no route with rules.
     let mut stream = Stream::open(relay.address()).await;
-    stream.send(self::request("POST", "/response/1", &[], false)).await;
-    stream.send(Part::RequestTrailers(trailers(&[("x", CANARY), ("x", "2"), ("y", "3")]))).await;
+    stream
+        .send(self::request("POST", "/response/1", &[], false))
+        .await;
+    stream
+        .send(Part::RequestTrailers(trailers(&[
+            ("x", CANARY),
+            ("x", "2"),
+            ("y", "3"),
+        ])))
+        .await;
     let mut removed = Vec::new();
     while removed.is_empty() {
         match stream.next().await {
@@ -121,27 +159,76 @@ async fn a_last_chunk_that_arrives_twice_is_ignored() {
     stream.send(response_body("b", true)).await;
     let (answers, status) = stream.rest().await;
     let (request, response, _) = forwarded(answers);
-    assert_eq!((status, &request.body[..], &response.body[..]), (Some(0), &b"a"[..], &b"b"[..]));
+    assert_eq!(
+        (status, &request.body[..], &response.body[..]),
+        (Some(0), &b"a"[..], &b"b"[..])
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_modes_are_rejected_with_an_error() {
     let relay = start("").await;
     let first = message(request("POST", "/p/1", &[], false));
-    let config =
-        |request_body_mode, response_body_mode| Some(ProtocolConfiguration { request_body_mode, response_body_mode });
+    let config = |request_body_mode, response_body_mode| {
+        Some(ProtocolConfiguration {
+            request_body_mode,
+            response_body_mode,
+        })
+    };
     let modes = "request_body_mode and response_body_mode must be FULL_DUPLEX_STREAMED";
     let mut cases = vec![
-        (ProcessingRequest { protocol_config: None, ..first.clone() }, modes),
-        (ProcessingRequest { observability_mode: true, ..first.clone() }, "observability_mode must be off"),
-        (ProcessingRequest { flow_control_init: Some(FlowControlInit {}), ..first.clone() }, "flow control"),
-        (message(response("200", &[], true)), "processing_mode must send request_header_mode: SEND"),
-        (message(request_body("x", true)), "processing_mode must send request_header_mode: SEND"),
-        (ProcessingRequest { request: None, ..first.clone() }, "a message of the proxy has no part"),
+        (
+            ProcessingRequest {
+                protocol_config: None,
+                ..first.clone()
+            },
+            modes,
+        ),
+        (
+            ProcessingRequest {
+                observability_mode: true,
+                ..first.clone()
+            },
+            "observability_mode must be off",
+        ),
+        (
+            ProcessingRequest {
+                flow_control_init: Some(FlowControlInit {}),
+                ..first.clone()
+            },
+            "flow control",
+        ),
+        (
+            message(response("200", &[], true)),
+            "processing_mode must send request_header_mode: SEND",
+        ),
+        (
+            message(request_body("x", true)),
+            "processing_mode must send request_header_mode: SEND",
+        ),
+        (
+            ProcessingRequest {
+                request: None,
+                ..first.clone()
+            },
+            "a message of the proxy has no part",
+        ),
     ];
     for mode in [0, 1, 2, 3, 5, -1] {
-        cases.push((ProcessingRequest { protocol_config: config(mode, 4), ..first.clone() }, modes));
-        cases.push((ProcessingRequest { protocol_config: config(4, mode), ..first.clone() }, modes));
+        cases.push((
+            ProcessingRequest {
+                protocol_config: config(mode, 4),
+                ..first.clone()
+            },
+            modes,
+        ));
+        cases.push((
+            ProcessingRequest {
+                protocol_config: config(4, mode),
+                ..first.clone()
+            },
+            modes,
+        ));
     }
     for (message, expected) in cases {
         let mut stream = Stream::open(relay.address()).await;
@@ -178,17 +265,30 @@ async fn an_external_processing_stream_that_ends_early_never_ends_with_ok() {
         let (answers, status) = stream.rest().await;
         let (request, response, _) = forwarded(answers);
         let is_whole = sent == parts.len();
-        assert_eq!(status == Some(0), is_whole, "after {sent} parts: {status:?}");
+        assert_eq!(
+            status == Some(0),
+            is_whole,
+            "after {sent} parts: {status:?}"
+        );
         assert!(!is_whole || (request.is_complete && response.is_complete));
     }
     // Half a message at the end.
-    for bytes in [&b"\0"[..], b"\0\0\0\0\x05abc", b"\x01\0\0\0\0", b"\0\xff\xff\xff\xff", b"\0\0\0\0\x02\xff\xff"] {
+    for bytes in [
+        &b"\0"[..],
+        b"\0\0\0\0\x05abc",
+        b"\x01\0\0\0\0",
+        b"\0\xff\xff\xff\xff",
+        b"\0\0\0\0\x02\xff\xff",
+    ] {
         let mut stream = Stream::open(relay.address()).await;
         stream.send(request("POST", "/p/1", &[], false)).await;
         stream.send_bytes(bytes.to_vec()).await;
         stream.half_close();
         let (_, status) = stream.rest().await;
-        assert!(status.is_some_and(|status| status != 0), "{bytes:?}: {status:?}");
+        assert!(
+            status.is_some_and(|status| status != 0),
+            "{bytes:?}: {status:?}"
+        );
     }
 }
 
@@ -243,7 +343,10 @@ async fn failures_before_the_head_are_problem_documents() {
         let immediate = immediate.unwrap_or_else(|| panic!("{path}"));
         let problem = problem(&immediate);
         assert_eq!(
-            (problem["status"].as_u64(), problem["type"].as_str().unwrap().rsplit(':').next()),
+            (
+                problem["status"].as_u64(),
+                problem["type"].as_str().unwrap().rsplit(':').next()
+            ),
             (Some(status.into()), Some(reason))
         );
         assert_eq!(problem["upstream_called"], false);
@@ -262,7 +365,13 @@ async fn failures_before_the_head_are_problem_documents() {
         assert!(!shown.contains(CANARY), "{shown}");
     }
     until(|| relay.metric("sealwire_relay_in_flight", "") == 0).await;
-    assert_eq!(relay.metric("sealwire_relay_requests_total", "route=\"body\",status=\"5xx\""), 1);
+    assert_eq!(
+        relay.metric(
+            "sealwire_relay_requests_total",
+            "route=\"body\",status=\"5xx\""
+        ),
+        1
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -287,15 +396,27 @@ async fn failures_of_the_response_before_its_head_are_problem_documents() {
         let (answers, end) = stream.rest().await;
         let (request, response, immediate) = forwarded(answers);
         let problem = problem(&immediate.unwrap());
-        assert_eq!((problem["status"].as_i64(), &problem["upstream_called"]), (Some(expected), &true.into()));
+        assert_eq!(
+            (problem["status"].as_i64(), &problem["upstream_called"]),
+            (Some(expected), &true.into())
+        );
         assert_eq!(set(&request.headers, "accept-encoding"), Some("identity"));
         assert_eq!(response, Default::default());
         assert!(end.is_some_and(|end| end != 0));
     }
     // An error page of the upstream passes where rules only reveal.
     let mut stream = Stream::open(relay.address()).await;
-    stream.send(request("GET", "/response/1", &[("range", "bytes=0-1"), ("accept-encoding", "gzip")], true)).await;
-    stream.send(response("404", &[("content-type", "text/html")], false)).await;
+    stream
+        .send(request(
+            "GET",
+            "/response/1",
+            &[("range", "bytes=0-1"), ("accept-encoding", "gzip")],
+            true,
+        ))
+        .await;
+    stream
+        .send(response("404", &[("content-type", "text/html")], false))
+        .await;
     stream.send(response_body("gone", true)).await;
     let (answers, end) = stream.rest().await;
     let (request, response, _) = forwarded(answers);
@@ -318,10 +439,17 @@ async fn a_response_can_come_before_the_request_is_complete() {
     assert!(status == Some(0) && request_part.is_complete && response_part.is_complete);
     // The client has the head of a response, so the failure of the request can only end the stream.
     let mut stream = Stream::open(relay.address()).await;
-    stream.send(request("POST", "/body/1", &[JSON], false)).await;
+    stream
+        .send(request("POST", "/body/1", &[JSON], false))
+        .await;
     stream.send(response("504", &[], false)).await;
-    assert!(matches!(stream.next().await, Event::Answer(ResponsePart::ResponseHeaders(_))));
-    stream.send(request_body(format!("{{\"card\":\"{CANARY}\"}}"), true)).await;
+    assert!(matches!(
+        stream.next().await,
+        Event::Answer(ResponsePart::ResponseHeaders(_))
+    ));
+    stream
+        .send(request_body(format!("{{\"card\":\"{CANARY}\"}}"), true))
+        .await;
     let (answers, status) = stream.rest().await;
     assert_eq!((answers, status), (vec![], Some(14)));
 }
@@ -334,7 +462,11 @@ async fn messages_out_of_order_end_the_stream_with_an_error() {
         vec![head(), head()],
         vec![head(), response_body("x", false)],
         vec![head(), Part::ResponseTrailers(trailers(&[]))],
-        vec![head(), response("200", &[], false), response("200", &[], false)],
+        vec![
+            head(),
+            response("200", &[], false),
+            response("200", &[], false),
+        ],
     ] {
         let mut stream = Stream::open(relay.address()).await;
         for part in parts {
@@ -353,22 +485,34 @@ async fn every_wait_has_an_end() {
     assert_eq!(status, Some(4));
     // A body that stops, before its message was forwarded and after.
     let mut stream = Stream::open(relay.address()).await;
-    stream.send(request("POST", "/body/1", &[JSON], false)).await;
+    stream
+        .send(request("POST", "/body/1", &[JSON], false))
+        .await;
     stream.send(request_body("{", false)).await;
     let (answers, status) = stream.rest().await;
     let (request_part, _, immediate) = forwarded(answers);
-    assert_eq!((problem(&immediate.unwrap())["status"].as_u64(), status), (Some(408), Some(4)));
+    assert_eq!(
+        (problem(&immediate.unwrap())["status"].as_u64(), status),
+        (Some(408), Some(4))
+    );
     assert_eq!(request_part, Default::default());
     let mut stream = Stream::open(relay.address()).await;
     stream.send(request("POST", "/p/1", &[], false)).await;
     let (answers, status) = stream.rest().await;
-    assert_eq!((answers.len(), status), (1, Some(4)), "the head was forwarded, so the stream breaks off");
+    assert_eq!(
+        (answers.len(), status),
+        (1, Some(4)),
+        "the head was forwarded, so the stream breaks off"
+    );
     // A response that never comes, and one that stops.
     let mut stream = Stream::open(relay.address()).await;
     stream.send(request("GET", "/short/1", &[], true)).await;
     let (answers, status) = stream.rest().await;
     let (_, _, immediate) = forwarded(answers);
-    assert_eq!((problem(&immediate.unwrap())["status"].as_u64(), status), (Some(504), Some(4)));
+    assert_eq!(
+        (problem(&immediate.unwrap())["status"].as_u64(), status),
+        (Some(504), Some(4))
+    );
     let mut stream = Stream::open(relay.address()).await;
     stream.send(request("GET", "/p/1", &[], true)).await;
     stream.send(response("200", &[], false)).await;
@@ -388,16 +532,24 @@ async fn streams_and_memory_have_limits() {
     let relay = start("requests_max = 1\nmemory_bytes = 65536\nclient_memory_bytes = 65536\nconnection_memory_bytes = 65536\nbody_bytes = 1024\ndecoded_bytes = 1024\nstream_window_bytes = 65536\n").await;
     let mut first = Stream::open(relay.address()).await;
     first.send(request("POST", "/p/1", &[], false)).await;
-    assert!(matches!(first.next().await, Event::Answer(ResponsePart::RequestHeaders(_))));
+    assert!(matches!(
+        first.next().await,
+        Event::Answer(ResponsePart::RequestHeaders(_))
+    ));
     let (answers, status) = Stream::open(relay.address()).await.rest().await;
     let (_, _, immediate) = forwarded(answers);
-    assert_eq!((problem(&immediate.unwrap())["type"].as_str(), status), (Some("urn:sealwire:relay:busy"), Some(8)));
+    assert_eq!(
+        (problem(&immediate.unwrap())["type"].as_str(), status),
+        (Some("urn:sealwire:relay:busy"), Some(8))
+    );
     // A message that is longer than the memory, and one that is longer than the limit.
     first.send(request_body(vec![b'x'; 70_000], false)).await;
     assert_eq!(first.rest().await.1, Some(8));
     // The memory is taken as the message arrives: the rest of it can take as long as it wants.
     let mut stream = Stream::open(relay.address()).await;
-    stream.send_bytes([&[0, 0, 1, 0x11, 0x70][..], &[b'x'; 66_000]].concat()).await;
+    stream
+        .send_bytes([&[0, 0, 1, 0x11, 0x70][..], &[b'x'; 66_000]].concat())
+        .await;
     assert_eq!(stream.rest().await.1, Some(8));
     let mut stream = Stream::open(relay.address()).await;
     stream.send(request("POST", "/p/1", &[], false)).await;
@@ -407,10 +559,14 @@ async fn streams_and_memory_have_limits() {
     let wide = start("").await;
     let mut stream = Stream::open(wide.address()).await;
     stream.send(request("POST", "/p/1", &[], false)).await;
-    stream.send(Part::RequestTrailers(trailers(&vec![("", ""); 70_000]))).await;
+    stream
+        .send(Part::RequestTrailers(trailers(&vec![("", ""); 70_000])))
+        .await;
     assert_eq!(stream.rest().await.1, Some(8));
     let mut stream = Stream::open(relay.address()).await;
-    stream.send(request("POST", "/body/1", &[JSON], false)).await;
+    stream
+        .send(request("POST", "/body/1", &[JSON], false))
+        .await;
     stream.send(request_body(vec![b' '; 2_000], true)).await;
     let (_, _, immediate) = forwarded(stream.rest().await.0);
     assert_eq!(problem(&immediate.unwrap())["status"], 413);
@@ -453,19 +609,33 @@ async fn other_requests_are_no_streams() {
     let status = |token: &'static str| {
         let address = relay.address();
         async move {
-            let io = hyper_util::rt::TokioIo::new(tokio::net::TcpStream::connect(address).await.unwrap());
+            let io = hyper_util::rt::TokioIo::new(
+                tokio::net::TcpStream::connect(address).await.unwrap(),
+            );
             let executor = hyper_util::rt::TokioExecutor::new();
-            let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+            let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, io)
+                .await
+                .unwrap();
             tokio::spawn(connection);
             let request = hyper::Request::post(format!("http://relay{PROCESS}"))
                 .header("content-type", "application/grpc")
                 .header("authorization", token)
                 .body(http_body_util::Empty::<bytes::Bytes>::new())
                 .unwrap();
-            within(sender.send_request(request)).await.unwrap().status().as_u16()
+            within(sender.send_request(request))
+                .await
+                .unwrap()
+                .status()
+                .as_u16()
         }
     };
-    assert_eq!((status("Bearer x").await, status("Bearer 0123456789abcdefghij").await), (401, 200));
+    assert_eq!(
+        (
+            status("Bearer x").await,
+            status("Bearer 0123456789abcdefghij").await
+        ),
+        (401, 200)
+    );
 }
 
 /// A part of any kind, most of them plausible.

@@ -17,7 +17,8 @@ use tokio::time::timeout;
 
 use super::processor::PROCESS;
 use super::support::{
-    OK, Relay, Reply, Then, Upstream, post, post_as, read_reply, reverse, send, send_until_closed, until, within,
+    OK, Relay, Reply, Then, Upstream, post, post_as, read_reply, reverse, send, send_until_closed,
+    until, within,
 };
 
 /// A route that passes, and one whose JSON bodies are held and edited.
@@ -25,14 +26,19 @@ const ROUTES: &str = "[[route]]\nname = 'pass'\nlisten = 'public'\npath = '/p/{*
     [[route]]\nname = 'edit'\nlisten = 'public'\npath = '/e/{*rest}'\nupstream = 'u'\napp = 'a'\n\
     [[route.request]]\naction = 'encrypt'\nselect = ['$.card']\n";
 /// No test that uses these waits for another limit than its own.
-const LONG: &str = "header_timeout_ms = 60000\nidle_timeout_ms = 60000\nbody_idle_timeout_ms = 60000\n";
+const LONG: &str =
+    "header_timeout_ms = 60000\nidle_timeout_ms = 60000\nbody_idle_timeout_ms = 60000\n";
 
 const GET: &str = "GET /p/x HTTP/1.1\r\nhost: a.example\r\n\r\n";
 
 /// Settings with one that differs from [`LONG`].
 fn except(setting: &str) -> String {
     let name = setting.split(' ').next().unwrap();
-    let others: String = LONG.lines().filter(|line| !line.starts_with(name)).flat_map(|line| [line, "\n"]).collect();
+    let others: String = LONG
+        .lines()
+        .filter(|line| !line.starts_with(name))
+        .flat_map(|line| [line, "\n"])
+        .collect();
     format!("{others}{setting}")
 }
 
@@ -44,8 +50,16 @@ async fn relay(upstream: &Upstream, limits: &str) -> Relay {
 async fn a_slow_head_closes_the_connection() {
     let upstream = Upstream::start().await;
     let relay = relay(&upstream, &except("header_timeout_ms = 200")).await;
-    for begin in ["", "GET /p/x HTTP/1.1\r\nHo", "GET /p/x HTTP/1.1\r\nHost: a.example\r\n"] {
-        assert_eq!(send_until_closed(relay.address(), begin).await, b"", "{begin}");
+    for begin in [
+        "",
+        "GET /p/x HTTP/1.1\r\nHo",
+        "GET /p/x HTTP/1.1\r\nHost: a.example\r\n",
+    ] {
+        assert_eq!(
+            send_until_closed(relay.address(), begin).await,
+            b"",
+            "{begin}"
+        );
     }
     // A byte at a time buys no time.
     let mut stream = TcpStream::connect(relay.address()).await.unwrap();
@@ -70,7 +84,11 @@ async fn a_slow_head_closes_the_connection() {
         let served = async {
             loop {
                 let mut stream = TcpStream::connect(relay.address()).await.unwrap();
-                let begin = if is_pipelined { format!("{GET}GET /p/x") } else { GET.to_owned() };
+                let begin = if is_pipelined {
+                    format!("{GET}GET /p/x")
+                } else {
+                    GET.to_owned()
+                };
                 let _ = stream.write_all(begin.as_bytes()).await;
                 if Reply::of(&read_reply(&mut stream).await).is_some() {
                     return stream;
@@ -118,12 +136,24 @@ async fn the_rest_of_a_body_after_a_pause_is_no_request() {
     let hidden = "GET /p/hidden HTTP/1.1\r\nhost: a.example\r\n\r\n";
     let chunk = format!("{:x}\r\nx", hidden.len() + 1);
     for (framing, rest) in [
-        (format!("content-length: {}\r\n\r\nx", hidden.len() + 1), hidden.to_owned()),
-        (format!("transfer-encoding: chunked\r\n\r\n{chunk}"), format!("{hidden}\r\n0\r\n\r\n")),
+        (
+            format!("content-length: {}\r\n\r\nx", hidden.len() + 1),
+            hidden.to_owned(),
+        ),
+        (
+            format!("transfer-encoding: chunked\r\n\r\n{chunk}"),
+            format!("{hidden}\r\n0\r\n\r\n"),
+        ),
     ] {
         let mut client = TcpStream::connect(relay.address()).await.unwrap();
-        client.write_all(format!("POST /p/x HTTP/1.1\r\nhost: a.example\r\n{framing}").as_bytes()).await.unwrap();
-        assert_eq!(Reply::of(&read_reply(&mut client).await).unwrap().status, 200);
+        client
+            .write_all(format!("POST /p/x HTTP/1.1\r\nhost: a.example\r\n{framing}").as_bytes())
+            .await
+            .unwrap();
+        assert_eq!(
+            Reply::of(&read_reply(&mut client).await).unwrap().status,
+            200
+        );
         // Longer than until an idle connection is parked.
         tokio::time::sleep(Duration::from_millis(2_500)).await;
         let _ = client.write_all(rest.as_bytes()).await;
@@ -131,7 +161,13 @@ async fn the_rest_of_a_body_after_a_pause_is_no_request() {
         let _ = timeout(Duration::from_secs(1), client.read_to_end(&mut more)).await;
         assert!(more.is_empty(), "{}", String::from_utf8_lossy(&more));
     }
-    assert!(requests.lock().unwrap().iter().all(|request| request.uri().path() == "/p/x"));
+    assert!(
+        requests
+            .lock()
+            .unwrap()
+            .iter()
+            .all(|request| request.uri().path() == "/p/x")
+    );
 }
 
 /// A client over HTTP/2 can take nothing of a response from its begin on.
@@ -146,17 +182,26 @@ async fn a_window_that_is_never_opened_resets_its_stream() {
     for (_, address) in relay.server.addresses() {
         let io = TokioIo::new(TcpStream::connect(address).await.unwrap());
         let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
-        let (mut sender, connection) = builder.initial_stream_window_size(0).handshake(io).await.unwrap();
+        let (mut sender, connection) = builder
+            .initial_stream_window_size(0)
+            .handshake(io)
+            .await
+            .unwrap();
         let connection = tokio::spawn(connection);
-        let get = Request::get("http://a.example/p/x").body(String::new()).unwrap();
-        let process = Request::post(format!("http://a.example{PROCESS}")).header("content-type", "application/grpc");
+        let get = Request::get("http://a.example/p/x")
+            .body(String::new())
+            .unwrap();
+        let process = Request::post(format!("http://a.example{PROCESS}"))
+            .header("content-type", "application/grpc");
         let process = process.body("\0\0\0\0\u{5}".to_owned()).unwrap();
         let (get, process) = within(async {
             let get = sender.send_request(get).await;
             (get, sender.send_request(process).await)
         })
         .await;
-        within(get.unwrap().into_body().collect()).await.unwrap_err();
+        within(get.unwrap().into_body().collect())
+            .await
+            .unwrap_err();
         // Trailers need no window.
         let _ = within(process.unwrap().into_body().collect()).await;
         assert!(!connection.is_finished());
@@ -177,7 +222,11 @@ async fn a_slow_body_is_408() {
         let seen = upstream.take_text();
         assert!(seen.is_empty() || path == "/p/x", "{seen}");
         assert_eq!(problem["upstream_called"], path == "/p/x");
-        assert_eq!(super::support::message_end(seen.as_bytes(), false), None, "{seen}");
+        assert_eq!(
+            super::support::message_end(seen.as_bytes(), false),
+            None,
+            "{seen}"
+        );
     }
 }
 
@@ -187,7 +236,11 @@ async fn a_client_that_does_not_read_is_cut() {
     let relay = relay(&upstream, &except("body_idle_timeout_ms = 200")).await;
     let size = 64 << 20;
     upstream.respond(
-        [format!("HTTP/1.1 200 OK\r\ncontent-length: {size}\r\n\r\n").as_bytes(), &vec![b'x'; size]].concat(),
+        [
+            format!("HTTP/1.1 200 OK\r\ncontent-length: {size}\r\n\r\n").as_bytes(),
+            &vec![b'x'; size],
+        ]
+        .concat(),
         Then::Serve,
     );
     let mut stream = TcpStream::connect(relay.address()).await.unwrap();
@@ -204,11 +257,19 @@ async fn a_client_that_does_not_read_is_cut() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_over_their_limit_are_413() {
     let upstream = Upstream::start().await;
-    let relay = relay(&upstream, &format!("{LONG}body_bytes = 1000\ndecoded_bytes = 200000\n")).await;
+    let relay = relay(
+        &upstream,
+        &format!("{LONG}body_bytes = 1000\ndecoded_bytes = 200000\n"),
+    )
+    .await;
     let large = format!("{{\"a\":\"{}\"}}", "x".repeat(1000));
     let reply = send(relay.address(), post("/e/x", &large)).await;
     let problem = reply.problem(413);
-    assert_eq!((&problem["max"], &problem["upstream_called"]), (&1000.into(), &false.into()), "{problem}");
+    assert_eq!(
+        (&problem["max"], &problem["upstream_called"]),
+        (&1000.into(), &false.into()),
+        "{problem}"
+    );
     // Without a length, the limit is met while reading.
     let chunked = format!(
         "POST /e/x HTTP/1.1\r\nhost: a.example\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n\
@@ -220,12 +281,19 @@ async fn bodies_over_their_limit_are_413() {
         content-length: 9223372036854775807\r\n\r\n";
     send(relay.address(), claimed).await.problem(413);
     // Output beyond its limit, and beyond the ratio.
-    for (length, detail) in [(300_000, "decompressed body bytes"), (150_000, "compression ratio")] {
+    for (length, detail) in [
+        (300_000, "decompressed body bytes"),
+        (150_000, "compression ratio"),
+    ] {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
-        encoder.write_all(format!("{{\"a\":\"{}\"}}", "x".repeat(length)).as_bytes()).unwrap();
+        encoder
+            .write_all(format!("{{\"a\":\"{}\"}}", "x".repeat(length)).as_bytes())
+            .unwrap();
         let bomb = encoder.finish().unwrap();
         let headers = "content-type: application/json\r\ncontent-encoding: gzip\r\n";
-        let problem = send(relay.address(), post_as("/e/x", headers, &bomb)).await.problem(413);
+        let problem = send(relay.address(), post_as("/e/x", headers, &bomb))
+            .await
+            .problem(413);
         let found = problem["detail"].as_str().unwrap();
         assert!(found == detail || length > 200_000, "{problem}");
     }
@@ -233,13 +301,20 @@ async fn bodies_over_their_limit_are_413() {
     let small = send(relay.address(), post("/e/x", "{\"a\":1}")).await;
     assert_eq!(small.status, 200);
     // Bodies that pass have no limit.
-    assert_eq!(send(relay.address(), post("/p/x", &large)).await.status, 200);
+    assert_eq!(
+        send(relay.address(), post("/p/x", &large)).await.status,
+        200
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_sends_all_before_it_reads_gets_its_response() {
     let upstream = Upstream::start().await;
-    let relay = relay(&upstream, &format!("{LONG}body_bytes = 1000\ndecoded_bytes = 200000\n")).await;
+    let relay = relay(
+        &upstream,
+        &format!("{LONG}body_bytes = 1000\ndecoded_bytes = 200000\n"),
+    )
+    .await;
     // More than the buffers of both sockets hold.
     let body = vec![b'x'; 24 << 20];
     let json = "content-type: application/json\r\n";
@@ -247,13 +322,20 @@ async fn a_client_that_sends_all_before_it_reads_gets_its_response() {
         (post_as("/e/x", json, &body), 413),
         (post_as("/none", json, &body), 404),
         (post_as("/e/x", "expect: 200-ok\r\n", &body), 417),
-        (post_as("/e/x", "transfer-encoding: chunked\r\n", &body), 400),
+        (
+            post_as("/e/x", "transfer-encoding: chunked\r\n", &body),
+            400,
+        ),
         ([b"no request\r\n\r\n", &*body].concat(), 400),
     ] {
         let mut stream = TcpStream::connect(relay.address()).await.unwrap();
-        within(stream.write_all(&request)).await.unwrap_or_else(|error| panic!("{status}: {error}"));
+        within(stream.write_all(&request))
+            .await
+            .unwrap_or_else(|error| panic!("{status}: {error}"));
         let mut bytes = Vec::new();
-        within(stream.read_to_end(&mut bytes)).await.unwrap_or_else(|error| panic!("{status}: {error}"));
+        within(stream.read_to_end(&mut bytes))
+            .await
+            .unwrap_or_else(|error| panic!("{status}: {error}"));
         assert_eq!(Reply::of(&bytes).unwrap().status, status);
     }
     assert_eq!(upstream.take_text(), "");
@@ -285,9 +367,15 @@ async fn a_connection_over_connections_max_closes() {
     let relay = relay(&upstream, &format!("{LONG}connections_max = 1\n")).await;
     let mut first = TcpStream::connect(relay.address()).await.unwrap();
     first.write_all(GET.as_bytes()).await.unwrap();
-    assert_eq!(Reply::of(&read_reply(&mut first).await).unwrap().status, 200);
+    assert_eq!(
+        Reply::of(&read_reply(&mut first).await).unwrap().status,
+        200
+    );
     assert_eq!(send_until_closed(relay.address(), GET).await, b"");
-    assert_eq!(relay.metric("sealwire_relay_rejected_connections_total", ""), 1);
+    assert_eq!(
+        relay.metric("sealwire_relay_rejected_connections_total", ""),
+        1
+    );
     drop(first);
     until(|| relay.metric("sealwire_relay_connections", "") == 0).await;
     assert_eq!(send(relay.address(), GET).await.status, 200);
@@ -305,16 +393,32 @@ async fn a_body_over_the_memory_is_503() {
     let head = "POST /e/x HTTP/1.1\r\nhost: a.example\r\ncontent-type: application/json\r\n";
     let mut first = TcpStream::connect(relay.address()).await.unwrap();
     let part = format!("{{\"a\":\"{}", "x".repeat(59_994));
-    first.write_all(format!("{head}transfer-encoding: chunked\r\n\r\nea60\r\n{part}\r\n").as_bytes()).await.unwrap();
+    first
+        .write_all(format!("{head}transfer-encoding: chunked\r\n\r\nea60\r\n{part}\r\n").as_bytes())
+        .await
+        .unwrap();
     until(|| relay.metric("sealwire_relay_memory_bytes", "") == 122_880).await;
     let long = post("/e/x", &format!("{{\"a\":\"{}\"}}", "x".repeat(10_000)));
     let reply = send(relay.address(), &long).await;
-    assert_eq!(reply.problem(503)["detail"], "limits.client_memory_bytes are in use");
+    assert_eq!(
+        reply.problem(503)["detail"],
+        "limits.client_memory_bytes are in use"
+    );
     assert_eq!(reply.header("retry-after"), Some("1"));
     // Bodies that pass take none.
-    assert_eq!(send(relay.address(), post("/p/x", "{\"a\":1}")).await.status, 200);
+    assert_eq!(
+        send(relay.address(), post("/p/x", "{\"a\":1}"))
+            .await
+            .status,
+        200
+    );
     // What is left is used.
-    assert_eq!(send(relay.address(), post("/e/x", "{\"a\":1}")).await.status, 200);
+    assert_eq!(
+        send(relay.address(), post("/e/x", "{\"a\":1}"))
+            .await
+            .status,
+        200
+    );
     drop(first);
     until(|| relay.metric("sealwire_relay_memory_bytes", "") == 0).await;
     assert_eq!(send(relay.address(), &long).await.status, 200);
@@ -328,7 +432,10 @@ async fn a_drain_lets_exchanges_end_and_then_cuts_them() {
         let relay = relay(&upstream, &format!("{LONG}drain_ms = {drain_ms}\n")).await;
         upstream.respond("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no", Then::Hang);
         let mut client = TcpStream::connect(relay.address()).await.unwrap();
-        client.write_all(b"POST /p/x HTTP/1.1\r\nhost: a.example\r\ncontent-length: 2\r\n\r\no").await.unwrap();
+        client
+            .write_all(b"POST /p/x HTTP/1.1\r\nhost: a.example\r\ncontent-length: 2\r\n\r\no")
+            .await
+            .unwrap();
         until(|| relay.metric("sealwire_relay_in_flight", "") == 1).await;
         let address = relay.address();
         let draining = tokio::spawn(relay.server.shutdown());
@@ -336,7 +443,10 @@ async fn a_drain_lets_exchanges_end_and_then_cuts_them() {
             until(|| std::net::TcpStream::connect(address).is_err()).await;
             upstream.respond(OK, Then::Serve);
             client.write_all(b"k").await.unwrap();
-            assert_eq!(Reply::of(&read_reply(&mut client).await).unwrap().status, 200);
+            assert_eq!(
+                Reply::of(&read_reply(&mut client).await).unwrap().status,
+                200
+            );
         }
         within(draining).await.unwrap();
         drop(client);

@@ -13,8 +13,9 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message as _;
 use sealwire_relay::ext_proc::proto::{
-    FULL_DUPLEX_STREAMED, HeaderMap, HeaderMutation, HeaderValue, HttpBody, HttpHeaders, HttpTrailers,
-    ImmediateResponse, Part, ProcessingRequest, ProcessingResponse, ProtocolConfiguration, ResponsePart,
+    FULL_DUPLEX_STREAMED, HeaderMap, HeaderMutation, HeaderValue, HttpBody, HttpHeaders,
+    HttpTrailers, ImmediateResponse, Part, ProcessingRequest, ProcessingResponse,
+    ProtocolConfiguration, ResponsePart,
 };
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -54,18 +55,30 @@ impl Stream {
         let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
         tokio::spawn(connection);
         let (messages, receiver) = mpsc::channel::<Bytes>(16);
-        let frames: stream::BoxStream<'static, _> = Box::pin(stream::unfold(receiver, async |mut receiver| {
-            receiver.recv().await.map(|bytes| (Ok(Frame::data(bytes)), receiver))
-        }));
+        let frames: stream::BoxStream<'static, _> =
+            Box::pin(stream::unfold(receiver, async |mut receiver| {
+                receiver
+                    .recv()
+                    .await
+                    .map(|bytes| (Ok(Frame::data(bytes)), receiver))
+            }));
         let request = Request::post(format!("http://relay{PROCESS}"))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
             .body(StreamBody::new(frames))
             .unwrap();
-        let response = timeout(HANG, sender.send_request(request)).await.unwrap().unwrap();
+        let response = timeout(HANG, sender.send_request(request))
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "application/grpc");
-        Self { messages: Some(messages), body: response.into_body(), buffer: BytesMut::new(), _sender: sender }
+        Self {
+            messages: Some(messages),
+            body: response.into_body(),
+            buffer: BytesMut::new(),
+            _sender: sender,
+        }
     }
 
     /// Sends bytes in place of a message.
@@ -113,9 +126,16 @@ impl Stream {
                 None | Some(Err(_)) => return Event::Reset,
                 Some(Ok(frame)) => match frame.into_trailers() {
                     Ok(trailers) => {
-                        let text =
-                            |name: &str| trailers.get(name).map_or("", |value| value.to_str().unwrap()).to_owned();
-                        return Event::Status(text("grpc-status").parse().unwrap(), text("grpc-message"));
+                        let text = |name: &str| {
+                            trailers
+                                .get(name)
+                                .map_or("", |value| value.to_str().unwrap())
+                                .to_owned()
+                        };
+                        return Event::Status(
+                            text("grpc-status").parse().unwrap(),
+                            text("grpc-message"),
+                        );
                     }
                     Err(frame) => self.buffer.extend_from_slice(&frame.into_data().unwrap()),
                 },
@@ -155,34 +175,60 @@ pub(crate) fn lines(headers: &[(&str, &str)]) -> HeaderMap {
         value: String::new(),
         raw_value: Bytes::copy_from_slice(value.as_bytes()),
     };
-    HeaderMap { headers: headers.iter().map(header).collect() }
+    HeaderMap {
+        headers: headers.iter().map(header).collect(),
+    }
 }
 
 /// Headers of a request.
-pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], end_of_stream: bool) -> Part {
-    let pseudo = [(":method", method), (":scheme", "http"), (":authority", "a.example"), (":path", path)];
-    Part::RequestHeaders(HttpHeaders { headers: Some(lines(&[&pseudo, headers].concat())), end_of_stream })
+pub(crate) fn request(
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    end_of_stream: bool,
+) -> Part {
+    let pseudo = [
+        (":method", method),
+        (":scheme", "http"),
+        (":authority", "a.example"),
+        (":path", path),
+    ];
+    Part::RequestHeaders(HttpHeaders {
+        headers: Some(lines(&[&pseudo, headers].concat())),
+        end_of_stream,
+    })
 }
 
 /// Headers of a response.
 pub(crate) fn response(status: &str, headers: &[(&str, &str)], end_of_stream: bool) -> Part {
     let pseudo = [(":status", status)];
-    Part::ResponseHeaders(HttpHeaders { headers: Some(lines(&[&pseudo, headers].concat())), end_of_stream })
+    Part::ResponseHeaders(HttpHeaders {
+        headers: Some(lines(&[&pseudo, headers].concat())),
+        end_of_stream,
+    })
 }
 
 /// Bytes of a request's body.
 pub(crate) fn request_body(body: impl AsRef<[u8]>, end_of_stream: bool) -> Part {
-    Part::RequestBody(HttpBody { body: Bytes::copy_from_slice(body.as_ref()), end_of_stream })
+    Part::RequestBody(HttpBody {
+        body: Bytes::copy_from_slice(body.as_ref()),
+        end_of_stream,
+    })
 }
 
 /// Bytes of a response's body.
 pub(crate) fn response_body(body: impl AsRef<[u8]>, end_of_stream: bool) -> Part {
-    Part::ResponseBody(HttpBody { body: Bytes::copy_from_slice(body.as_ref()), end_of_stream })
+    Part::ResponseBody(HttpBody {
+        body: Bytes::copy_from_slice(body.as_ref()),
+        end_of_stream,
+    })
 }
 
 /// Trailers.
 pub(crate) fn trailers(headers: &[(&str, &str)]) -> HttpTrailers {
-    HttpTrailers { trailers: Some(lines(headers)) }
+    HttpTrailers {
+        trailers: Some(lines(headers)),
+    }
 }
 
 /// A message that a proxy forwards in one direction.
@@ -195,10 +241,16 @@ pub(crate) struct Forwarded {
 }
 
 /// Sorts answers into the two directions. The last is the response of the relay itself, if it sent one.
-pub(crate) fn forwarded(answers: Vec<ResponsePart>) -> (Forwarded, Forwarded, Option<ImmediateResponse>) {
-    let (mut request, mut response, mut immediate) = (Forwarded::default(), Forwarded::default(), None);
+pub(crate) fn forwarded(
+    answers: Vec<ResponsePart>,
+) -> (Forwarded, Forwarded, Option<ImmediateResponse>) {
+    let (mut request, mut response, mut immediate) =
+        (Forwarded::default(), Forwarded::default(), None);
     for answer in answers {
-        assert!(immediate.is_none(), "an answer after the immediate response");
+        assert!(
+            immediate.is_none(),
+            "an answer after the immediate response"
+        );
         match answer {
             ResponsePart::RequestHeaders(headers) => {
                 request.headers = headers.response.unwrap().header_mutation.unwrap()
@@ -206,8 +258,12 @@ pub(crate) fn forwarded(answers: Vec<ResponsePart>) -> (Forwarded, Forwarded, Op
             ResponsePart::ResponseHeaders(headers) => {
                 response.headers = headers.response.unwrap().header_mutation.unwrap()
             }
-            ResponsePart::RequestBody(body) => append(&mut request, body.response.unwrap().body_mutation.unwrap()),
-            ResponsePart::ResponseBody(body) => append(&mut response, body.response.unwrap().body_mutation.unwrap()),
+            ResponsePart::RequestBody(body) => {
+                append(&mut request, body.response.unwrap().body_mutation.unwrap())
+            }
+            ResponsePart::ResponseBody(body) => {
+                append(&mut response, body.response.unwrap().body_mutation.unwrap())
+            }
             ResponsePart::RequestTrailers(_) => request.is_complete = true,
             ResponsePart::ResponseTrailers(_) => response.is_complete = true,
             ResponsePart::Immediate(answer) => immediate = Some(answer),
@@ -219,15 +275,25 @@ pub(crate) fn forwarded(answers: Vec<ResponsePart>) -> (Forwarded, Forwarded, Op
 fn append(to: &mut Forwarded, mutation: sealwire_relay::ext_proc::proto::BodyMutation) {
     let streamed = mutation.streamed_response.unwrap();
     assert!(!to.is_complete, "bytes after the end");
-    assert!(streamed.body.len() <= 64 << 10, "a chunk of {} bytes", streamed.body.len());
+    assert!(
+        streamed.body.len() <= 64 << 10,
+        "a chunk of {} bytes",
+        streamed.body.len()
+    );
     to.body.extend_from_slice(&streamed.body);
     to.is_complete = streamed.end_of_stream;
 }
 
 /// Value that a mutation sets.
 pub(crate) fn set<'m>(mutation: &'m HeaderMutation, name: &str) -> Option<&'m str> {
-    let headers = mutation.set_headers.iter().filter_map(|option| option.header.as_ref());
-    headers.filter(|header| header.key == name).map(|header| std::str::from_utf8(&header.raw_value).unwrap()).next()
+    let headers = mutation
+        .set_headers
+        .iter()
+        .filter_map(|option| option.header.as_ref());
+    headers
+        .filter(|header| header.key == name)
+        .map(|header| std::str::from_utf8(&header.raw_value).unwrap())
+        .next()
 }
 
 /// The problem document of a response of the relay.
@@ -235,9 +301,22 @@ pub(crate) fn problem(immediate: &ImmediateResponse) -> serde_json::Value {
     let problem: serde_json::Value = serde_json::from_slice(&immediate.body).unwrap();
     let headers = immediate.headers.as_ref().unwrap();
     assert_eq!(problem["status"], immediate.status.unwrap().code);
-    assert_eq!(set(headers, "content-type"), Some("application/problem+json"));
+    assert_eq!(
+        set(headers, "content-type"),
+        Some("application/problem+json")
+    );
     assert_eq!(set(headers, "x-request-id"), problem["instance"].as_str());
-    let name = problem["type"].as_str().unwrap().strip_prefix("urn:sealwire:relay:").unwrap();
-    assert_eq!((set(headers, "sealwire-relay-error"), immediate.details.as_str()), (Some(name), name));
+    let name = problem["type"]
+        .as_str()
+        .unwrap()
+        .strip_prefix("urn:sealwire:relay:")
+        .unwrap();
+    assert_eq!(
+        (
+            set(headers, "sealwire-relay-error"),
+            immediate.details.as_str()
+        ),
+        (Some(name), name)
+    );
     problem
 }

@@ -42,7 +42,9 @@ async fn a_relay_does_not_start_with_secrets_that_other_users_can_read() {
     private(&file("tap.pem"), &new.cert_pem);
     private(&file("tap-key.pem"), &new.key_pem);
     private(&file("tokens"), "0123456789abcdefghij");
-    let chmod = |name: &str, mode| std::fs::set_permissions(file(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    let chmod = |name: &str, mode| {
+        std::fs::set_permissions(file(name), std::fs::Permissions::from_mode(mode)).unwrap()
+    };
     assert_eq!(start(files.path()).await, "");
     for (name, place) in [
         ("relay-key.pem", "engine.key: "),
@@ -58,7 +60,10 @@ async fn a_relay_does_not_start_with_secrets_that_other_users_can_read() {
                 error.starts_with(place) && error.contains(name) && error.contains("chmod 600"),
                 "{name} {mode:o}: {error}"
             );
-            assert!(!error.contains("0123456789") && !error.contains("PRIVATE"), "{error}");
+            assert!(
+                !error.contains("0123456789") && !error.contains("PRIVATE"),
+                "{error}"
+            );
         }
         // Without the right to write, and with that of a group of the process.
         for mode in [0o400, 0o600, 0o640] {
@@ -85,7 +90,12 @@ async fn changed_certificates_that_are_rejected_are_told() {
         clients = 'open'\n[upstream.u]\nurl = 'http://127.0.0.1:1'\naddresses = ['127.0.0.0/8']\n\
         [[route]]\nname = 'r'\nlisten = 'public'\npath = '/'\nupstream = 'u'\npass = true\n";
     let relay = Relay::start_in(files, text).await;
-    let rejected = || relay.metric("sealwire_relay_certificates_rejected", "listener=\"public\"");
+    let rejected = || {
+        relay.metric(
+            "sealwire_relay_certificates_rejected",
+            "listener=\"public\"",
+        )
+    };
     until(|| relay.metric("sealwire_relay_certificates_rejected", "") == 0).await;
     write("no certificate");
     until(|| rejected() == 1).await;

@@ -27,22 +27,41 @@ fn request(line: &str, headers: &[&str], content_type: &str, body: &str) -> Vec<
         head += &format!("{header}\r\n");
     }
     if !content_type.is_empty() {
-        head += &format!("Content-Type: {content_type}\r\nContent-Length: {}\r\n", body.len());
+        head += &format!(
+            "Content-Type: {content_type}\r\nContent-Length: {}\r\n",
+            body.len()
+        );
     }
     (head + "\r\n" + body).into_bytes()
 }
 
 /// The begin of a body of one part with a head of this kind, and its type.
 fn multipart(parameters: &str, disposition: &str) -> (String, String) {
-    let body = format!("--waf\r\nContent-Disposition: form-data; {disposition}\r\n\r\n{CANARY}\r\n--waf--\r\n");
+    let body = format!(
+        "--waf\r\nContent-Disposition: form-data; {disposition}\r\n\r\n{CANARY}\r\n--waf--\r\n"
+    );
     (format!("multipart/form-data{parameters}"), body)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_spellings_are_rejected_or_sealed() {
     let mut requests = Vec::new();
-    for key in ["\u{17f}sn", "\\u017fsn", "to\u{212a}en", "to\\u212aen", "ssn\\u0000", "s\\ud800sn", "SSN", "ssn"] {
-        requests.push(request("POST /fields", &[], JSON, &format!("{{\"{key}\":\"{CANARY}\"}}")));
+    for key in [
+        "\u{17f}sn",
+        "\\u017fsn",
+        "to\u{212a}en",
+        "to\\u212aen",
+        "ssn\\u0000",
+        "s\\ud800sn",
+        "SSN",
+        "ssn",
+    ] {
+        requests.push(request(
+            "POST /fields",
+            &[],
+            JSON,
+            &format!("{{\"{key}\":\"{CANARY}\"}}"),
+        ));
     }
     for query in [
         "ssn=",
@@ -59,23 +78,67 @@ async fn other_spellings_are_rejected_or_sealed() {
         "%73%FFsn=",
         "%u0073sn=",
     ] {
-        requests.push(request(&format!("GET /fields?{query}{CANARY}"), &[], "", ""));
+        requests.push(request(
+            &format!("GET /fields?{query}{CANARY}"),
+            &[],
+            "",
+            "",
+        ));
     }
     for name in ["X-Card", "X_Card", "x.card", "XCard", "X*Card"] {
-        requests.push(request("GET /fields", &[&format!("{name}: {CANARY}")], "", ""));
+        requests.push(request(
+            "GET /fields",
+            &[&format!("{name}: {CANARY}")],
+            "",
+            "",
+        ));
     }
     for key in ["card", "Card", "ssn.x", "items"] {
         let value = if key == "items" { "&card=" } else { "" };
-        requests.push(request("POST /fields", &[], JSON, &format!("{{\"{key}\":\"{value}{CANARY}\"}}")));
+        requests.push(request(
+            "POST /fields",
+            &[],
+            JSON,
+            &format!("{{\"{key}\":\"{value}{CANARY}\"}}"),
+        ));
     }
-    for name in
-        ["ssn=", "token=", "card=", "+card=", "%20card=", "card%00x=", "Card=", "card[]=", "card.x=", "x=1;card="]
-    {
-        requests.push(request("POST /fields", &[], FORM, &format!("{name}{CANARY}")));
+    for name in [
+        "ssn=",
+        "token=",
+        "card=",
+        "+card=",
+        "%20card=",
+        "card%00x=",
+        "Card=",
+        "card[]=",
+        "card.x=",
+        "x=1;card=",
+    ] {
+        requests.push(request(
+            "POST /fields",
+            &[],
+            FORM,
+            &format!("{name}{CANARY}"),
+        ));
     }
-    requests.push(request("POST /fields", &[], FORM, &format!("{{\"card\":\"{CANARY}\"}}")));
-    requests.push(request("POST /fields", &[], JSON, &format!("\"&card={CANARY}&\"")));
-    requests.push(request("POST /fields", &[], JSON, &format!("{{\"a\":\"&Card={CANARY}&\"}}")));
+    requests.push(request(
+        "POST /fields",
+        &[],
+        FORM,
+        &format!("{{\"card\":\"{CANARY}\"}}"),
+    ));
+    requests.push(request(
+        "POST /fields",
+        &[],
+        JSON,
+        &format!("\"&card={CANARY}&\""),
+    ));
+    requests.push(request(
+        "POST /fields",
+        &[],
+        JSON,
+        &format!("{{\"a\":\"&Card={CANARY}&\"}}"),
+    ));
     for parameters in [
         "; boundary=waf",
         "; xboundary=php; boundary=waf",
@@ -86,7 +149,15 @@ async fn other_spellings_are_rejected_or_sealed() {
         let (content_type, body) = multipart(parameters, "name=\"card\"");
         requests.push(request("POST /fields", &[], &content_type, &body));
     }
-    for name in ["'card'", "\" card\"", "card,", "card\u{b}", "\"=?utf-8?B?Y2FyZA==?=\"", "\"Card\"", "\"card[]\""] {
+    for name in [
+        "'card'",
+        "\" card\"",
+        "card,",
+        "card\u{b}",
+        "\"=?utf-8?B?Y2FyZA==?=\"",
+        "\"Card\"",
+        "\"card[]\"",
+    ] {
         let (content_type, body) = multipart("; boundary=waf", &format!("name={name}"));
         requests.push(request("POST /fields", &[], &content_type, &body));
     }
@@ -121,22 +192,44 @@ async fn other_spellings_are_rejected_or_sealed() {
             failed.push(format!("{status}: {text}"));
         }
     }
-    assert!(failed.is_empty(), "{} reached the upstream: {failed:#?}", failed.len());
+    assert!(
+        failed.is_empty(),
+        "{} reached the upstream: {failed:#?}",
+        failed.len()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_that_override_method_or_path_do_not_reach_the_upstream() {
     let upstream = Upstream::start().await;
     let relay = Relay::before(&upstream, "", "", ROUTES).await;
-    for header in
-        ["X-HTTP-Method-Override: POST", "x_http_method: POST", "X-Original-URL: /fields", "X-Rewrite-URL: /x"]
-    {
+    for header in [
+        "X-HTTP-Method-Override: POST",
+        "x_http_method: POST",
+        "X-Original-URL: /fields",
+        "X-Rewrite-URL: /x",
+    ] {
         for line in ["GET /method", "POST /v1/x"] {
-            let reply = send(relay.address(), request(line, &[header, "X-Other: 1"], JSON, "{}")).await;
+            let reply = send(
+                relay.address(),
+                request(line, &[header, "X-Other: 1"], JSON, "{}"),
+            )
+            .await;
             let seen = upstream.take_text();
-            assert!(reply.status == 200 && seen.contains("x-other: 1"), "{header} {seen}");
-            assert!(!seen.to_ascii_lowercase().contains(header.split(':').next().unwrap()), "{header}: {seen}");
-            assert!(!seen.contains("override") && !seen.contains("url"), "{header}: {seen}");
+            assert!(
+                reply.status == 200 && seen.contains("x-other: 1"),
+                "{header} {seen}"
+            );
+            assert!(
+                !seen
+                    .to_ascii_lowercase()
+                    .contains(header.split(':').next().unwrap()),
+                "{header}: {seen}"
+            );
+            assert!(
+                !seen.contains("override") && !seen.contains("url"),
+                "{header}: {seen}"
+            );
         }
     }
 }
@@ -148,19 +241,42 @@ async fn ordinary_requests_pass() {
     let browser = "--waf\r\nContent-Disposition: form-data; name=\"größe\"\r\n\r\n1\r\n--waf\r\nContent-Disposition: \
         form-data; name=\"file\"; filename=\"C:\\x; 'y' %22z%22 \u{e4}.txt\"\r\nContent-Type: text/plain\r\n\r\na&card\r\n--waf--\r\n";
     for (line, content_type, body) in [
-        ("POST /fields?a=%20&b[]=1&c.d=2&session=3", JSON, r#"{"größe":1,"名前":"a&b=c","Kartenſ":2}"#),
-        ("POST /fields", FORM, "name=x+y&a%5Bb%5D=%C3%A4&discard=1&empty=&flag"),
+        (
+            "POST /fields?a=%20&b[]=1&c.d=2&session=3",
+            JSON,
+            r#"{"größe":1,"名前":"a&b=c","Kartenſ":2}"#,
+        ),
+        (
+            "POST /fields",
+            FORM,
+            "name=x+y&a%5Bb%5D=%C3%A4&discard=1&empty=&flag",
+        ),
         ("POST /fields", "multipart/form-data; boundary=waf", browser),
-        ("POST /fields", "multipart/form-data; charset=UTF-8; boundary=\"waf\"", browser),
+        (
+            "POST /fields",
+            "multipart/form-data; charset=UTF-8; boundary=\"waf\"",
+            browser,
+        ),
         ("GET /v1/a%20b/%C3%A4/c@d/e:f?x=%2f;y", "", ""),
         ("GET /v1/jane%40a.example", "", ""),
-        ("POST /v1/orders?id=7&user[ssn]=x", JSON, r#"{"_id":"1","user":{"id":2},"Ssns":3}"#),
+        (
+            "POST /v1/orders?id=7&user[ssn]=x",
+            JSON,
+            r#"{"_id":"1","user":{"id":2},"Ssns":3}"#,
+        ),
         ("GET /v1/assets/app.js", "", ""),
         ("M-SEARCH /v1/x", "", ""),
         ("GET /method?method=POST", "", ""),
     ] {
-        let reply = send(relay.address(), request(line, &["X-Cards: 1", "X_Other: 2"], content_type, body)).await;
+        let reply = send(
+            relay.address(),
+            request(line, &["X-Cards: 1", "X_Other: 2"], content_type, body),
+        )
+        .await;
         let seen = upstream.take_text();
-        assert!(reply.status == 200 && seen.starts_with(line) && seen.ends_with(body), "{reply:?}\n{seen}");
+        assert!(
+            reply.status == 200 && seen.starts_with(line) && seen.ends_with(body),
+            "{reply:?}\n{seen}"
+        );
     }
 }

@@ -76,11 +76,15 @@ impl Upstream {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let received = Arc::new(Mutex::new(Vec::new()));
-        let script = Arc::new(Mutex::new(Script { response: OK.into(), then: Then::Serve }));
+        let script = Arc::new(Mutex::new(Script {
+            response: OK.into(),
+            then: Then::Serve,
+        }));
         let (record, scripts) = (Arc::clone(&received), Arc::clone(&script));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (record, scripts, tls) = (Arc::clone(&record), Arc::clone(&scripts), tls.clone());
+                let (record, scripts, tls) =
+                    (Arc::clone(&record), Arc::clone(&scripts), tls.clone());
                 tokio::spawn(async move {
                     match tls {
                         None => {
@@ -97,12 +101,19 @@ impl Upstream {
                 });
             }
         });
-        Self { address, received, script }
+        Self {
+            address,
+            received,
+            script,
+        }
     }
 
     /// Sets the response to the next requests.
     pub(crate) fn respond(&self, response: impl Into<Vec<u8>>, then: Then) {
-        *self.script.lock().unwrap() = Script { response: response.into(), then };
+        *self.script.lock().unwrap() = Script {
+            response: response.into(),
+            then,
+        };
     }
 
     /// All bytes since the last call.
@@ -158,16 +169,25 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
 pub(crate) fn message_end(bytes: &[u8], is_response: bool) -> Option<usize> {
     let head = find(bytes, b"\r\n\r\n")? + 4;
     let text = String::from_utf8_lossy(&bytes[..head]).to_ascii_lowercase();
-    let value =
-        |name: &str| text.split("\r\n").find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim));
-    if is_response && [" 101 ", " 204 ", " 304 "].iter().any(|status| text.lines().next().unwrap().contains(status)) {
+    let value = |name: &str| {
+        text.split("\r\n")
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+    };
+    if is_response
+        && [" 101 ", " 204 ", " 304 "]
+            .iter()
+            .any(|status| text.lines().next().unwrap().contains(status))
+    {
         return Some(head);
     }
     if value("transfer-encoding").is_some() {
         let mut at = head;
         loop {
             let line = at + find(&bytes[at..], b"\r\n")?;
-            let size = std::str::from_utf8(&bytes[at..line]).ok()?.split(';').next()?;
+            let size = std::str::from_utf8(&bytes[at..line])
+                .ok()?
+                .split(';')
+                .next()?;
             let size = usize::from_str_radix(size.trim(), 16).ok()?;
             if size == 0 {
                 // The last chunk, trailers, and an empty line.
@@ -178,7 +198,9 @@ pub(crate) fn message_end(bytes: &[u8], is_response: bool) -> Option<usize> {
         }
     }
     match value("content-length") {
-        Some(length) => Some(head + length.parse::<usize>().ok()?).filter(|end| *end <= bytes.len()),
+        Some(length) => {
+            Some(head + length.parse::<usize>().ok()?).filter(|end| *end <= bytes.len())
+        }
         None if is_response => None,
         None => Some(head),
     }
@@ -208,12 +230,26 @@ impl Relay {
         let config = parse(files.path(), text);
         let compiled = config::compile(&config).unwrap_or_else(|errors| panic!("{errors:?}"));
         let server = Server::start(&config, compiled).await.unwrap();
-        Self { server, _files: files }
+        Self {
+            server,
+            _files: files,
+        }
     }
 
     /// A relay with one listener that lets everybody in, and these routes and limits.
-    pub(crate) async fn before(upstream: &Upstream, limits: &str, upstream_settings: &str, routes: &str) -> Self {
-        Self::start(&reverse(upstream.address, limits, upstream_settings, routes)).await
+    pub(crate) async fn before(
+        upstream: &Upstream,
+        limits: &str,
+        upstream_settings: &str,
+        routes: &str,
+    ) -> Self {
+        Self::start(&reverse(
+            upstream.address,
+            limits,
+            upstream_settings,
+            routes,
+        ))
+        .await
     }
 
     /// Address of the listener.
@@ -225,14 +261,23 @@ impl Relay {
     pub(crate) fn metric(&self, name: &str, label: &str) -> u64 {
         let text = self.server.metrics();
         let lines = text.lines().filter(|line| {
-            line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])) && line.contains(label)
+            line.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(['{', ' ']))
+                && line.contains(label)
         });
-        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+        lines
+            .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+            .sum()
     }
 }
 
 /// Text of a relay with the listener `public`, the upstream `u`, and routes.
-pub(crate) fn reverse(upstream: SocketAddr, limits: &str, upstream_settings: &str, routes: &str) -> String {
+pub(crate) fn reverse(
+    upstream: SocketAddr,
+    limits: &str,
+    upstream_settings: &str,
+    routes: &str,
+) -> String {
     format!(
         "[limits]\n{limits}\n[listen.public]\naddress = '127.0.0.1:0'\nclients = 'open'\n\
          [upstream.u]\nurl = 'http://{upstream}'\naddresses = ['127.0.0.0/8']\n{upstream_settings}\n{routes}"
@@ -260,12 +305,22 @@ pub(crate) const fn dead_port() -> u16 {
 pub(crate) fn engine_files() -> TempDir {
     let files = TempDir::new().unwrap();
     let authority = Authority::create("engine", Validity::days(2)).unwrap();
-    let validity = Validity { not_after: authority.not_after(), ..Validity::days(1) };
-    let leaf = Leaf { common_name: "relay".into(), names: Vec::new(), usage: Usage::Client, validity };
+    let validity = Validity {
+        not_after: authority.not_after(),
+        ..Validity::days(1)
+    };
+    let leaf = Leaf {
+        common_name: "relay".into(),
+        names: Vec::new(),
+        usage: Usage::Client,
+        validity,
+    };
     let issued = authority.issue(&leaf).unwrap();
-    for (name, pem) in
-        [("ca", authority.cert_pem()), ("relay", &issued.cert_pem), ("relay-key", issued.key_pem.expose())]
-    {
+    for (name, pem) in [
+        ("ca", authority.cert_pem()),
+        ("relay", &issued.cert_pem),
+        ("relay-key", issued.key_pem.expose()),
+    ] {
         private(&files.path().join(format!("{name}.pem")), pem);
     }
     files
@@ -279,9 +334,19 @@ pub(crate) fn private(file: &Path, text: &str) {
 /// Writes `NAME-ca.pem`, and returns chain and key of a server certificate for `localhost`.
 pub(crate) fn server_files(files: &Path, name: &str) -> (String, String) {
     let authority = Authority::create(name, Validity::days(2)).unwrap();
-    let validity = Validity { not_after: authority.not_after(), ..Validity::days(1) };
+    let validity = Validity {
+        not_after: authority.not_after(),
+        ..Validity::days(1)
+    };
     let names = vec![Name::Dns("localhost".into())];
-    let issued = authority.issue(&Leaf { common_name: name.into(), names, usage: Usage::Server, validity }).unwrap();
+    let issued = authority
+        .issue(&Leaf {
+            common_name: name.into(),
+            names,
+            usage: Usage::Server,
+            validity,
+        })
+        .unwrap();
     std::fs::write(files.join(format!("{name}-ca.pem")), authority.cert_pem()).unwrap();
     (issued.cert_pem.clone(), issued.key_pem.expose().to_owned())
 }
@@ -320,7 +385,11 @@ impl Reply {
     /// Checks that the response is a problem document of the relay with this status, and returns the document.
     pub(crate) fn problem(&self, status: u16) -> serde_json::Value {
         assert_eq!(self.status, status, "{self:?}");
-        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
+        assert_eq!(
+            self.header("content-type"),
+            Some("application/problem+json"),
+            "{self:?}"
+        );
         assert!(self.is_complete, "{self:?}");
         let problem: serde_json::Value = serde_json::from_slice(&self.body).unwrap();
         for key in ["type", "title", "instance", "phase"] {
@@ -330,10 +399,20 @@ impl Reply {
             assert!(problem[key].is_boolean(), "{key}: {problem}");
         }
         assert_eq!(problem["status"], status, "{problem}");
-        assert_eq!(self.header("x-request-id"), problem["instance"].as_str(), "{self:?}");
-        let name = problem["type"].as_str().unwrap().strip_prefix("urn:sealwire:relay:");
+        assert_eq!(
+            self.header("x-request-id"),
+            problem["instance"].as_str(),
+            "{self:?}"
+        );
+        let name = problem["type"]
+            .as_str()
+            .unwrap()
+            .strip_prefix("urn:sealwire:relay:");
         assert_eq!(self.header("sealwire-relay-error"), name, "{self:?}");
-        assert!(!self.head.contains(CANARY) && !problem.to_string().contains(CANARY), "{problem}");
+        assert!(
+            !self.head.contains(CANARY) && !problem.to_string().contains(CANARY),
+            "{problem}"
+        );
         problem
     }
 }
@@ -380,6 +459,9 @@ pub(crate) fn post(path: &str, body: &str) -> Vec<u8> {
 
 /// A request with these header lines and a body.
 pub(crate) fn post_as(path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
-    let head = format!("POST {path} HTTP/1.1\r\nhost: a.example\r\n{headers}content-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: a.example\r\n{headers}content-length: {}\r\n\r\n",
+        body.len()
+    );
     [head.as_bytes(), body].concat()
 }

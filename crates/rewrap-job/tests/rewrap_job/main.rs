@@ -1,7 +1,10 @@
 //! Tests of jobs on a real PostgreSQL with an engine in this process, which can do at each request what happens rarely:
 //! change rows between reading and writing, lag behind a rotation, or reject a request as too large.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, which lints only know in unit tests")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests, which lints only know in unit tests"
+)]
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +13,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_rewrap_job::{
-    Database, Engine, EngineError, LeftReason, Progress, Report, RewrapJob, RewrapRequest, RewrapResponse, Rules,
+    Database, Engine, EngineError, LeftReason, Progress, Report, RewrapJob, RewrapRequest,
+    RewrapResponse, Rules,
 };
 use sealwire_testkit::Postgres;
 
@@ -70,22 +74,33 @@ impl Engine for Local<'_> {
                     write::bin(&mut payload, &bytes);
                 }
                 Token::Str(text) => {
-                    let mut bytes = URL_SAFE_NO_PAD.decode(text.strip_prefix(b"sw1:").unwrap()).unwrap();
+                    let mut bytes = URL_SAFE_NO_PAD
+                        .decode(text.strip_prefix(b"sw1:").unwrap())
+                        .unwrap();
                     bytes[1..6].fill(key);
                     // Longer than before, as in a move to another suite.
                     bytes.extend([0; 3]);
-                    write::str(&mut payload, &format!("sw1:{}", URL_SAFE_NO_PAD.encode(bytes)));
+                    write::str(
+                        &mut payload,
+                        &format!("sw1:{}", URL_SAFE_NO_PAD.encode(bytes)),
+                    );
                 }
                 other => panic!("{other:?} was sent"),
             }
         }
         self.carried_out.lock().unwrap().push(count as usize);
-        Ok(RewrapResponse { payload, errors: Vec::new() })
+        Ok(RewrapResponse {
+            payload,
+            errors: Vec::new(),
+        })
     }
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
     runtime.unwrap().block_on(future)
 }
 
@@ -95,11 +110,16 @@ struct Table(sealwire_testkit::Database<'static>);
 impl Table {
     fn with_rows(rows: u32) -> Self {
         let database = Postgres::shared().database().unwrap();
-        database.sql("SET ROLE sealwire; CREATE TABLE t (id int PRIMARY KEY, v bytea, s varchar(80))").unwrap();
+        database
+            .sql("SET ROLE sealwire; CREATE TABLE t (id int PRIMARY KEY, v bytea, s varchar(80))")
+            .unwrap();
         let table = Self(database);
         for ids in (0..rows).collect::<Vec<_>>().chunks(500) {
             let row = |id: &u32| format!("({id}, '\\x{}')", hex(&envelope(OLD, *id)));
-            table.sql(&format!("INSERT INTO t VALUES {}", ids.iter().map(row).collect::<Vec<_>>().join(", ")));
+            table.sql(&format!(
+                "INSERT INTO t VALUES {}",
+                ids.iter().map(row).collect::<Vec<_>>().join(", ")
+            ));
         }
         table
     }
@@ -124,7 +144,14 @@ impl Table {
 
     fn run(&self, column: &str, engine: &Local<'_>) -> Report {
         let job = self.job(column);
-        block_on(async { job.prepare().await.unwrap().run(engine, &Progress::default()).await.unwrap() })
+        block_on(async {
+            job.prepare()
+                .await
+                .unwrap()
+                .run(engine, &Progress::default())
+                .await
+                .unwrap()
+        })
     }
 
     /// Checks the value of a row, and that it is under the newest key.
@@ -136,7 +163,10 @@ impl Table {
 
     /// Returns the number of rows that are under the newest key.
     fn count_new(&self) -> String {
-        self.sql(&format!("SELECT count(*) FROM t WHERE substr(v, 5, 5) = '\\x{}'", hex(&[NEW; 5])))
+        self.sql(&format!(
+            "SELECT count(*) FROM t WHERE substr(v, 5, 5) = '\\x{}'",
+            hex(&[NEW; 5])
+        ))
     }
 }
 
@@ -145,14 +175,24 @@ fn a_change_between_reading_and_writing_wins() {
     let table = Table::with_rows(10);
     let engine = Local::new(|request| {
         if request == 0 {
-            table.sql(&format!("UPDATE t SET v = '\\x{}' WHERE id = 3", hex(&envelope(OLD, 1_003))));
-            table.sql(&format!("UPDATE t SET v = '\\x{}' WHERE id = 4", hex(&envelope(NEW, 1_004))));
+            table.sql(&format!(
+                "UPDATE t SET v = '\\x{}' WHERE id = 3",
+                hex(&envelope(OLD, 1_003))
+            ));
+            table.sql(&format!(
+                "UPDATE t SET v = '\\x{}' WHERE id = 4",
+                hex(&envelope(NEW, 1_004))
+            ));
             table.sql("UPDATE t SET v = NULL WHERE id = 5; DELETE FROM t WHERE id = 6");
         }
         NEW
     });
     let report = table.run("v", &engine).rules.remove(0);
-    assert_eq!((report.rewrapped, report.contended, report.complete), (7, 4, true), "{report:?}");
+    assert_eq!(
+        (report.rewrapped, report.contended, report.complete),
+        (7, 4, true),
+        "{report:?}"
+    );
     table.has(3, 1_003);
     table.has(4, 1_004);
     table.has(2, 2);
@@ -171,7 +211,16 @@ fn a_row_whose_key_changes_is_found_by_another_pass() {
         NEW
     });
     let report = table.run("v", &engine).rules.remove(0);
-    assert_eq!((report.rewrapped, report.rows, report.passes, report.complete), (1_200, 1_200, 3, true), "{report:?}");
+    assert_eq!(
+        (
+            report.rewrapped,
+            report.rows,
+            report.passes,
+            report.complete
+        ),
+        (1_200, 1_200, 3, true),
+        "{report:?}"
+    );
     table.has(-1, 1_100);
     assert_eq!(table.count_new(), "1200");
 }
@@ -182,25 +231,46 @@ fn an_engine_that_lags_behind_a_rotation_is_asked_again() {
     // The engine of the second request does not have the newest key yet.
     let engine = Local::new(|request| if request == 1 { OLD } else { NEW });
     let report = table.run("v", &engine).rules.remove(0);
-    assert_eq!((report.rewrapped, report.contended, report.complete), (1_200, 500, true), "{report:?}");
+    assert_eq!(
+        (report.rewrapped, report.contended, report.complete),
+        (1_200, 500, true),
+        "{report:?}"
+    );
     assert_eq!(table.count_new(), "1200");
 }
 
 #[test]
 fn a_request_that_is_too_large_is_divided() {
     let table = Table::with_rows(100);
-    let engine = Local { values_max: 30, ..Local::new(|_| NEW) };
+    let engine = Local {
+        values_max: 30,
+        ..Local::new(|_| NEW)
+    };
     let report = table.run("v", &engine).rules.remove(0);
-    assert_eq!((report.rewrapped, report.complete), (100, true), "{report:?}");
+    assert_eq!(
+        (report.rewrapped, report.complete),
+        (100, true),
+        "{report:?}"
+    );
     assert_eq!(engine.carried_out.lock().unwrap()[..4], [25; 4]);
     for id in 0..100 {
         table.has(id.into(), id);
     }
     // A value that no request takes is left, and the others are not.
-    table.sql(&format!("UPDATE t SET v = '\\x{}' WHERE id = 7", hex(&envelope(OLD, 7))));
-    let engine = Local { values_max: 0, ..Local::new(|_| NEW) };
+    table.sql(&format!(
+        "UPDATE t SET v = '\\x{}' WHERE id = 7",
+        hex(&envelope(OLD, 7))
+    ));
+    let engine = Local {
+        values_max: 0,
+        ..Local::new(|_| NEW)
+    };
     let report = table.run("v", &engine).rules.remove(0);
-    assert_eq!(report.left.get(&LeftReason::TooLarge), Some(&100), "{report:?}");
+    assert_eq!(
+        report.left.get(&LeftReason::TooLarge),
+        Some(&100),
+        "{report:?}"
+    );
 }
 
 #[test]
@@ -211,11 +281,22 @@ fn an_envelope_that_does_not_fit_its_column_is_left() {
     let limit = text.len() + 3;
     table.sql(&format!("ALTER TABLE t ALTER s TYPE varchar({limit})"));
     let report = table.run("s", &Local::new(|_| NEW)).rules.remove(0);
-    assert_eq!((report.rewrapped, report.left.get(&LeftReason::TooLong)), (0, Some(&1)), "{report:?}");
+    assert_eq!(
+        (report.rewrapped, report.left.get(&LeftReason::TooLong)),
+        (0, Some(&1)),
+        "{report:?}"
+    );
     assert_eq!(table.sql("SELECT s FROM t"), text);
-    table.sql(&format!("ALTER TABLE t ALTER s TYPE varchar({})", limit + 1));
+    table.sql(&format!(
+        "ALTER TABLE t ALTER s TYPE varchar({})",
+        limit + 1
+    ));
     let report = table.run("s", &Local::new(|_| NEW)).rules.remove(0);
-    assert_eq!((report.rewrapped, report.complete, report.left.len()), (1, true, 0), "{report:?}");
+    assert_eq!(
+        (report.rewrapped, report.complete, report.left.len()),
+        (1, true, 0),
+        "{report:?}"
+    );
 }
 
 #[test]
@@ -224,21 +305,41 @@ fn privileged_roles_are_rejected() {
     let password = Postgres::shared().password();
     for (name, rights, why) in [
         ("rewrap_super", "SUPERUSER", Some("is a superuser")),
-        ("rewrap_maker", "CREATEROLE", Some("may make roles or replicate")),
-        ("rewrap_writer", "IN ROLE pg_write_all_data", Some("is a member of pg_write_all_data")),
-        ("rewrap_disguised", "SUPERUSER; ALTER ROLE rewrap_disguised SET role = sealwire", Some("is a superuser")),
+        (
+            "rewrap_maker",
+            "CREATEROLE",
+            Some("may make roles or replicate"),
+        ),
+        (
+            "rewrap_writer",
+            "IN ROLE pg_write_all_data",
+            Some("is a member of pg_write_all_data"),
+        ),
+        (
+            "rewrap_disguised",
+            "SUPERUSER; ALTER ROLE rewrap_disguised SET role = sealwire",
+            Some("is a superuser"),
+        ),
         ("rewrap_only", "BYPASSRLS", None),
     ] {
-        table.sql(&format!("CREATE ROLE {name} LOGIN PASSWORD '{password}' {rights}"));
+        table.sql(&format!(
+            "CREATE ROLE {name} LOGIN PASSWORD '{password}' {rights}"
+        ));
         table.sql(&format!("GRANT SELECT (id, v), UPDATE (v) ON t TO {name}"));
         let mut job = table.job("v");
-        job.database.url = job.database.url.replace("user=sealwire", &format!("user={name}"));
+        job.database.url = job
+            .database
+            .url
+            .replace("user=sealwire", &format!("user={name}"));
         let prepared = block_on(job.prepare());
         match why {
             None => assert!(prepared.is_ok(), "{name}: {:?}", prepared.err()),
             Some(why) => {
                 let error = prepared.err().unwrap().to_string();
-                assert!(error.starts_with(&format!("the database's role {name} {why}")), "{error}");
+                assert!(
+                    error.starts_with(&format!("the database's role {name} {why}")),
+                    "{error}"
+                );
             }
         }
     }
@@ -253,5 +354,12 @@ fn functions_of_owners_are_named_before_anything_is_written() {
     );
     let prepared = block_on(table.job("v").prepare()).unwrap();
     let expected = "public.t uses public.own(integer), public.own_text, which run with the rights of this role";
-    assert!(prepared.warnings().iter().any(|warning| warning.starts_with(expected)), "{:?}", prepared.warnings());
+    assert!(
+        prepared
+            .warnings()
+            .iter()
+            .any(|warning| warning.starts_with(expected)),
+        "{:?}",
+        prepared.warnings()
+    );
 }

@@ -14,12 +14,24 @@ type TestCore = Core<u32, u32, u32>;
 const NS_PER_US: u64 = 1_000;
 
 fn knobs(workers: u32) -> SchedulerOptions {
-    SchedulerOptions { memory_bytes_max: 1_000, ..SchedulerOptions::new(NonZeroU32::new(workers).unwrap()) }
+    SchedulerOptions {
+        memory_bytes_max: 1_000,
+        ..SchedulerOptions::new(NonZeroU32::new(workers).unwrap())
+    }
 }
 
 fn call(tenant: &u32, micros: u64) -> OfferedRequest<'_, u32> {
     let (cost, since) = (micros_of_work(micros), Time::default());
-    OfferedRequest { tenant, weight: 1, cost, bytes: 0, since, deadline: Time::NEVER, whole: true, has_waited: false }
+    OfferedRequest {
+        tenant,
+        weight: 1,
+        cost,
+        bytes: 0,
+        since,
+        deadline: Time::NEVER,
+        whole: true,
+        has_waited: false,
+    }
 }
 
 fn micros_of_work(micros: u64) -> Cost {
@@ -73,9 +85,24 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let cost = || prop_oneof![1..100_u64, 100..2_000_u64, 2_000..1_000_000_u64, Just(0), Just(u64::MAX / NS_PER_US)];
+    let cost = || {
+        prop_oneof![
+            1..100_u64,
+            100..2_000_u64,
+            2_000..1_000_000_u64,
+            Just(0),
+            Just(u64::MAX / NS_PER_US)
+        ]
+    };
     let patience = prop_oneof![Just(u64::MAX / 2_000_000), 1..500_u64];
-    let offer = (0..6_u32, 1..4_u32, cost(), 0..300_u64, patience, any::<bool>());
+    let offer = (
+        0..6_u32,
+        1..4_u32,
+        cost(),
+        0..300_u64,
+        patience,
+        any::<bool>(),
+    );
     let any = any::<usize>;
     prop_oneof![
         6 => offer.prop_map(|(tenant, weight, micros, bytes, patience_ms, whole)| {
@@ -115,12 +142,23 @@ impl Owner {
     }
 
     fn has_nothing_to_do(&self) -> bool {
-        self.waiting.is_empty() && self.admitted.is_empty() && self.ready.is_empty() && self.running.is_empty()
+        self.waiting.is_empty()
+            && self.admitted.is_empty()
+            && self.ready.is_empty()
+            && self.running.is_empty()
     }
 
     fn live(&self) -> Vec<Id> {
-        let waiting = self.waiting.values().chain(&self.admitted).chain(self.ready.values()).chain(&self.done);
-        let mut live: Vec<_> = waiting.copied().chain(self.running.iter().map(|slice| slice.id)).collect();
+        let waiting = self
+            .waiting
+            .values()
+            .chain(&self.admitted)
+            .chain(self.ready.values())
+            .chain(&self.done);
+        let mut live: Vec<_> = waiting
+            .copied()
+            .chain(self.running.iter().map(|slice| slice.id))
+            .collect();
         live.retain(|id| !self.closed.contains(id));
         live.sort_unstable();
         live
@@ -128,41 +166,75 @@ impl Owner {
 
     fn apply(&mut self, core: &mut TestCore, workers: u32, op: Op) {
         match op {
-            Op::AdmissionOffer { tenant, weight, micros, bytes, patience_ms, whole } => {
+            Op::AdmissionOffer {
+                tenant,
+                weight,
+                micros,
+                bytes,
+                patience_ms,
+                whole,
+            } => {
                 let deadline = self.time() + Duration::from_millis(patience_ms);
-                let call = OfferedRequest { weight, bytes, deadline, whole, ..call(&tenant, micros) };
+                let call = OfferedRequest {
+                    weight,
+                    bytes,
+                    deadline,
+                    whole,
+                    ..call(&tenant, micros)
+                };
                 self.tokens += 1;
                 let token = self.tokens;
                 match core.offer(self.time(), &call, || token) {
                     AdmissionDecision::Admitted { id, .. } => self.admitted.push(id),
-                    AdmissionDecision::Waiting { id, .. } => assert!(self.waiting.insert(token, id).is_none()),
+                    AdmissionDecision::Waiting { id, .. } => {
+                        assert!(self.waiting.insert(token, id).is_none())
+                    }
                     AdmissionDecision::Refused(refusal) => {
                         let reach = Duration::from_millis(5)..=Duration::from_mins(90);
                         assert!(reach.contains(&refusal.retry_after), "{refusal:?}");
                         return;
                     }
                 }
-                let id = *self.admitted.iter().chain(self.waiting.values()).max().unwrap();
+                let id = *self
+                    .admitted
+                    .iter()
+                    .chain(self.waiting.values())
+                    .max()
+                    .unwrap();
                 if whole {
                     self.whole.insert(id);
                 }
                 // Estimates are off by up to two either way.
-                self.left
-                    .insert(id, micros.min(1_000_000) * NS_PER_US * (50 + u64::from(self.tokens * 37 % 150)) / 100);
+                self.left.insert(
+                    id,
+                    micros.min(1_000_000) * NS_PER_US * (50 + u64::from(self.tokens * 37 % 150))
+                        / 100,
+                );
             }
             Op::Submit { of, micros } if !self.admitted.is_empty() => {
                 let id = self.admitted.swap_remove(of % self.admitted.len());
                 self.tokens += 1;
                 let closed = self.closed.contains(&id);
-                assert_eq!(core.submit(id, micros_of_work(micros), self.tokens).is_err(), closed);
+                assert_eq!(
+                    core.submit(id, micros_of_work(micros), self.tokens)
+                        .is_err(),
+                    closed
+                );
                 if !closed {
                     self.ready.insert(self.tokens, id);
                 }
-                assert!(core.submit(id, micros_of_work(micros), 0).is_err(), "work is handed over once");
+                assert!(
+                    core.submit(id, micros_of_work(micros), 0).is_err(),
+                    "work is handed over once"
+                );
             }
             Op::Pick if self.running.len() < workers as usize => match core.pick(self.time()) {
                 Some(slice) => {
-                    assert_eq!(self.ready.remove(&slice.work), Some(slice.id), "what runs was ready, once");
+                    assert_eq!(
+                        self.ready.remove(&slice.work),
+                        Some(slice.id),
+                        "what runs was ready, once"
+                    );
                     self.running.push(slice);
                 }
                 None => {
@@ -180,7 +252,11 @@ impl Owner {
                 self.now += spent;
                 let back = core.done(self.time(), slice.id, Cost::from_nanos(spent), unfinished);
                 let closed = self.closed.contains(&slice.id);
-                assert_eq!(back, unfinished.filter(|_| closed), "work that is closed comes back");
+                assert_eq!(
+                    back,
+                    unfinished.filter(|_| closed),
+                    "work that is closed comes back"
+                );
                 match unfinished {
                     _ if closed => assert!(core.close(self.time(), slice.id).is_none()),
                     Some(work) => assert!(self.ready.insert(work, slice.id).is_none()),
@@ -198,8 +274,13 @@ impl Owner {
             Op::Resume { of, micros } if !self.done.is_empty() => {
                 let id = self.done.swap_remove(of % self.done.len());
                 self.tokens += 1;
-                core.resume(self.time(), id, micros_of_work(micros), self.tokens).expect("it is done and not closed");
-                assert_eq!(core.resume(self.time(), id, Cost::default(), 0), Err(0), "once");
+                core.resume(self.time(), id, micros_of_work(micros), self.tokens)
+                    .expect("it is done and not closed");
+                assert_eq!(
+                    core.resume(self.time(), id, Cost::default(), 0),
+                    Err(0),
+                    "once"
+                );
                 self.ready.insert(self.tokens, id);
                 self.left.insert(id, micros.min(1_000_000) * NS_PER_US);
             }
@@ -214,12 +295,19 @@ impl Owner {
             Op::Submit { .. } | Op::Pick | Op::Done { .. } | Op::Resume { .. } => (),
         }
         while let Some((id, token)) = core.promoted() {
-            assert_eq!(self.waiting.remove(&token), Some(id), "who waited is promoted once");
+            assert_eq!(
+                self.waiting.remove(&token),
+                Some(id),
+                "who waited is promoted once"
+            );
             self.admitted.push(id);
         }
         let whole_waits = self.waiting.values().any(|id| self.whole.contains(id));
         let enough = self.in_motion() >= workers as usize;
-        assert!(!whole_waits || enough, "no worker idles while a call that could run waits");
+        assert!(
+            !whole_waits || enough,
+            "no worker idles while a call that could run waits"
+        );
     }
 
     /// Calls for which a worker is busy, or will be at once.
@@ -239,16 +327,32 @@ impl Owner {
             return;
         }
         let id = live[of % live.len()];
-        let token = self.ready.iter().find(|(_, ready)| **ready == id).map(|(token, _)| *token);
-        assert_eq!(core.close(self.time(), id).unwrap().work, token, "work that did not run comes back");
+        let token = self
+            .ready
+            .iter()
+            .find(|(_, ready)| **ready == id)
+            .map(|(token, _)| *token);
+        assert_eq!(
+            core.close(self.time(), id).unwrap().work,
+            token,
+            "work that did not run comes back"
+        );
         self.ready.retain(|_, ready| *ready != id);
         self.waiting.retain(|_, waiting| *waiting != id);
         self.done.retain(|done| *done != id);
         self.closed.insert(id);
         assert_eq!(core.close(self.time(), id), None, "a call ends once");
-        assert_eq!(core.resume(self.time(), id, Cost::default(), 0), Err(0), "and does not begin again");
+        assert_eq!(
+            core.resume(self.time(), id, Cost::default(), 0),
+            Err(0),
+            "and does not begin again"
+        );
         let runs = self.running.iter().any(|slice| slice.id == id);
-        assert_eq!(core.resize(id, 0), runs, "a call that is gone holds nothing");
+        assert_eq!(
+            core.resize(id, 0),
+            runs,
+            "a call that is gone holds nothing"
+        );
     }
 }
 
@@ -263,8 +367,13 @@ fn check(core: &TestCore, memory_max: u64) {
     for (_, entry) in core.entries.iter() {
         *bytes.entry(entry.tenant).or_default() += entry.bytes;
         let admitted = !matches!(entry.stage, RequestStage::Waiting(_));
-        *if admitted { &mut backlog } else { &mut held }.entry(entry.tenant).or_default() += entry.left.as_nanos();
-        let active = matches!(entry.stage, RequestStage::Ready(_) | RequestStage::Running | RequestStage::Closing);
+        *if admitted { &mut backlog } else { &mut held }
+            .entry(entry.tenant)
+            .or_default() += entry.left.as_nanos();
+        let active = matches!(
+            entry.stage,
+            RequestStage::Ready(_) | RequestStage::Running | RequestStage::Closing
+        );
         *unfinished.entry(entry.tenant).or_default() += usize::from(active);
         assert_eq!(entry.class, Class::of(entry.left, core.class_first));
         coming += u32::from(entry.whole && matches!(entry.stage, RequestStage::Admitted));
@@ -279,7 +388,11 @@ fn check(core: &TestCore, memory_max: u64) {
         assert_eq!(tenant.lanes.backlog(), backlog.remove(&id).unwrap_or(0));
         assert_eq!(tenant.lanes.held(), held.remove(&id).unwrap_or(0));
         assert_eq!(tenant.unfinished, unfinished.remove(&id).unwrap_or(0));
-        weights += if tenant.unfinished > 0 { u64::from(tenant.account.weight()) } else { 0 };
+        weights += if tenant.unfinished > 0 {
+            u64::from(tenant.account.weight())
+        } else {
+            0
+        };
         core.turns.check(&tenant.account);
     }
     assert_eq!(core.turns.weights(), weights);
@@ -377,7 +490,12 @@ fn tenants_that_join_and_leave_a_thousand_times_a_second_are_forgotten() {
         core.submit(id, micros_of_work(1_500), tenant).unwrap();
         for _ in 0..15 {
             let slice = core.pick(Time::from_nanos(now)).unwrap();
-            core.done(Time::from_nanos(now + 50_000), slice.id, slice.budget, Some(slice.work));
+            core.done(
+                Time::from_nanos(now + 50_000),
+                slice.id,
+                slice.budget,
+                Some(slice.work),
+            );
         }
         core.close(Time::from_nanos(now + 900_000), id);
         most = most.max(core.gauges().tenants);
@@ -388,8 +506,17 @@ fn tenants_that_join_and_leave_a_thousand_times_a_second_are_forgotten() {
 /// Two workers at 400 ms and 50 us of tenant 0, which has 400 ms more admitted and still arriving. Returns what runs.
 fn two_busy_workers(core: &mut TestCore) -> [Id; 2] {
     let now = Time::default();
-    let [large, _, small] = [(400_000, true), (400_000, false), (50, true)]
-        .map(|(micros, whole)| admitted(core.offer(now, &OfferedRequest { whole, ..call(&0, micros) }, || 0)));
+    let [large, _, small] =
+        [(400_000, true), (400_000, false), (50, true)].map(|(micros, whole)| {
+            admitted(core.offer(
+                now,
+                &OfferedRequest {
+                    whole,
+                    ..call(&0, micros)
+                },
+                || 0,
+            ))
+        });
     for (id, micros) in [(large, 400_000), (small, 50)] {
         core.submit(id, micros_of_work(micros), 0).unwrap();
         assert!(core.pick(now).is_some());
@@ -399,14 +526,23 @@ fn two_busy_workers(core: &mut TestCore) -> [Id; 2] {
 
 /// Offers 110 ms of tenant 0 that are to wait.
 fn waits(core: &mut TestCore, whole: bool) -> Id {
-    match core.offer(Time::default(), &OfferedRequest { whole, ..call(&0, 110_000) }, || 7) {
+    match core.offer(
+        Time::default(),
+        &OfferedRequest {
+            whole,
+            ..call(&0, 110_000)
+        },
+        || 7,
+    ) {
         AdmissionDecision::Waiting { id, .. } => id,
         other => panic!("not made to wait: {other:?}"),
     }
 }
 
 fn promoted(core: &mut TestCore) -> Vec<Id> {
-    std::iter::from_fn(|| core.promoted()).map(|(id, _)| id).collect()
+    std::iter::from_fn(|| core.promoted())
+        .map(|(id, _)| id)
+        .collect()
 }
 
 #[test]
@@ -416,11 +552,19 @@ fn a_worker_with_nothing_to_do_admits_who_waits() {
     let [_, small] = two_busy_workers(&mut core);
     let [first, second] = [true; 2].map(|whole| waits(&mut core, whole));
     core.done(now, small, Cost::from_nanos(50_000), None);
-    assert_eq!(promoted(&mut core), [first], "one for the worker that is free");
+    assert_eq!(
+        promoted(&mut core),
+        [first],
+        "one for the worker that is free"
+    );
     assert!(core.pick(now).is_none());
     assert_eq!(promoted(&mut core), [], "which it waits for");
     core.close(now, first);
-    assert_eq!(promoted(&mut core), [second], "but not for one that is gone");
+    assert_eq!(
+        promoted(&mut core),
+        [second],
+        "but not for one that is gone"
+    );
     assert!(core.submit(second, Cost::default(), 0).is_ok());
 }
 
@@ -432,7 +576,11 @@ fn no_worker_waits_for_bodies_that_arrive_slowly_while_a_whole_call_waits() {
     let slow = [false; 3].map(|whole| waits(&mut core, whole));
     let whole = waits(&mut core, true);
     core.done(now, running[1], Cost::from_nanos(50_000), None);
-    assert_eq!(promoted(&mut core), [whole], "before older ones that are not there yet");
+    assert_eq!(
+        promoted(&mut core),
+        [whole],
+        "before older ones that are not there yet"
+    );
     // The other worker finds nothing either. Only bodies that arrive are left: one is begun, to be read on.
     core.close(now, running[0]);
     core.done(now, running[0], Cost::from_nanos(50_000), None);
@@ -465,10 +613,16 @@ fn a_call_that_costs_nothing_is_admitted_in_its_turn() {
     core.submit(running, micros_of_work(200_000), 0).unwrap();
     assert_eq!(core.pick(now).unwrap().id, running);
     core.submit(other, micros_of_work(400_000), 0).unwrap();
-    let AdmissionDecision::Waiting { id: waits, .. } = offer(&mut core, 0, 110_000) else { panic!("not made to wait") };
+    let AdmissionDecision::Waiting { id: waits, .. } = offer(&mut core, 0, 110_000) else {
+        panic!("not made to wait")
+    };
     core.update_estimate(now, waits, Cost::default());
     core.done(now, running, micros_of_work(200_000), None);
-    assert_eq!(core.promoted(), Some((waits, 0)), "its tenant has nothing ahead of it");
+    assert_eq!(
+        core.promoted(),
+        Some((waits, 0)),
+        "its tenant has nothing ahead of it"
+    );
 }
 
 #[test]
@@ -489,11 +643,17 @@ fn smaller_calls_of_a_tenant_go_first_and_equal_ones_in_their_order() {
 
 #[test]
 fn in_the_order_of_arrival_nothing_but_memory_holds_a_call_back() {
-    let mut core = TestCore::new(SchedulerOptions { order: Order::Arrival, ..knobs(1) });
+    let mut core = TestCore::new(SchedulerOptions {
+        order: Order::Arrival,
+        ..knobs(1)
+    });
     let mut now = Time::default();
     for tenant in 0..60 {
         // Large and small, of sixty tenants, with deadlines that none can meet.
-        let call = OfferedRequest { deadline: now, ..call(&tenant, if tenant % 2 == 0 { 1_000_000 } else { 10 }) };
+        let call = OfferedRequest {
+            deadline: now,
+            ..call(&tenant, if tenant % 2 == 0 { 1_000_000 } else { 10 })
+        };
         let id = admitted(core.offer(now, &call, || 0));
         core.submit(id, call.cost, tenant).unwrap();
     }
@@ -505,9 +665,24 @@ fn in_the_order_of_arrival_nothing_but_memory_holds_a_call_back() {
         core.done(now, id, micros_of_work(1_000_000), None);
         core.close(now, id);
     }
-    let mut offer = |tenant, bytes| core.offer(now, &OfferedRequest { bytes, ..call(&tenant, 10) }, || 0);
+    let mut offer = |tenant, bytes| {
+        core.offer(
+            now,
+            &OfferedRequest {
+                bytes,
+                ..call(&tenant, 10)
+            },
+            || 0,
+        )
+    };
     admitted(offer(1, 900));
-    assert!(matches!(offer(2, 101), AdmissionDecision::Refused(Rejection { reason: Reason::Memory, .. })));
+    assert!(matches!(
+        offer(2, 101),
+        AdmissionDecision::Refused(Rejection {
+            reason: Reason::Memory,
+            ..
+        })
+    ));
     admitted(offer(3, 99));
 }
 
@@ -515,13 +690,15 @@ fn in_the_order_of_arrival_nothing_but_memory_holds_a_call_back() {
 fn a_call_that_is_closed_tells_what_it_leaves_undone() {
     let mut core = TestCore::new(knobs(2));
     let now = Time::default();
-    let [admitted, ready, runs, done] = [(); 4].map(|()| admitted(core.offer(now, &call(&0, 150_000), || 0)));
+    let [admitted, ready, runs, done] =
+        [(); 4].map(|()| admitted(core.offer(now, &call(&0, 150_000), || 0)));
     for (id, token) in [(done, 1), (runs, 2)] {
         core.submit(id, micros_of_work(150_000), token).unwrap();
         assert_eq!(core.pick(now).unwrap().work, token);
     }
     core.submit(ready, micros_of_work(130_000), 3).unwrap();
-    let AdmissionDecision::Waiting { id: waits, .. } = core.offer(now, &call(&0, 110_000), || 0) else {
+    let AdmissionDecision::Waiting { id: waits, .. } = core.offer(now, &call(&0, 110_000), || 0)
+    else {
         panic!("does not wait")
     };
     core.done(now, done, micros_of_work(150_000), None);
@@ -529,10 +706,22 @@ fn a_call_that_is_closed_tells_what_it_leaves_undone() {
         ("waits", waits, None, 110_000),
         ("is being read", admitted, None, 150_000),
         ("is ready", ready, Some(3), 130_000),
-        ("runs, and half a slice of it still will", runs, None, 149_950),
+        (
+            "runs, and half a slice of it still will",
+            runs,
+            None,
+            149_950,
+        ),
         ("is done", done, None, 0),
     ] {
-        assert_eq!(core.close(now, id), Some(Closed { work, left: micros_of_work(left) }), "{name}");
+        assert_eq!(
+            core.close(now, id),
+            Some(Closed {
+                work,
+                left: micros_of_work(left)
+            }),
+            "{name}"
+        );
         assert_eq!(core.close(now, id), None, "{name}, once");
     }
 }
@@ -542,25 +731,56 @@ fn a_call_that_waits_for_something_else_is_in_nobodys_way() {
     let mut core = TestCore::new(knobs(1));
     let backlog = |core: &TestCore| core.gauges().backlog.iter().sum::<u64>() / NS_PER_US;
     let now = Time::default();
-    let away = admitted(core.offer(now, &OfferedRequest { bytes: 300, ..call(&0, 600_000) }, || 0));
-    assert_eq!(core.resume(now, away, micros_of_work(1), 9), Err(9), "nothing of it is done yet");
+    let away = admitted(core.offer(
+        now,
+        &OfferedRequest {
+            bytes: 300,
+            ..call(&0, 600_000)
+        },
+        || 0,
+    ));
+    assert_eq!(
+        core.resume(now, away, micros_of_work(1), 9),
+        Err(9),
+        "nothing of it is done yet"
+    );
     core.submit(away, micros_of_work(200_000), 1).unwrap();
     let slice = core.pick(now).unwrap();
-    assert_eq!(core.resume(now, away, micros_of_work(1), 9), Err(9), "it runs");
+    assert_eq!(
+        core.resume(now, away, micros_of_work(1), 9),
+        Err(9),
+        "it runs"
+    );
     let now = Time::from_nanos(200_000 * NS_PER_US);
     core.done(now, away, micros_of_work(200_000), None);
-    assert_eq!((backlog(&core), core.gauges().calls, core.gauges().bytes), (0, 1, 300));
+    assert_eq!(
+        (backlog(&core), core.gauges().calls, core.gauges().bytes),
+        (0, 1, 300)
+    );
     assert!(core.pick(now).is_none());
     // A call of another size is predicted as if it were alone, and goes first when both are ready.
-    let AdmissionDecision::Admitted { id: other, predicted } = core.offer(now, &call(&0, 100), || 0) else { panic!() };
+    let AdmissionDecision::Admitted {
+        id: other,
+        predicted,
+    } = core.offer(now, &call(&0, 100), || 0)
+    else {
+        panic!()
+    };
     assert_eq!(predicted, Duration::from_micros(100));
-    core.resume(now, away, micros_of_work(400_000), slice.work).unwrap();
+    core.resume(now, away, micros_of_work(400_000), slice.work)
+        .unwrap();
     core.submit(other, micros_of_work(100), 2).unwrap();
     assert_eq!((backlog(&core), core.pick(now).unwrap().work), (400_100, 2));
     core.done(now, other, micros_of_work(100), None);
     assert_eq!(core.pick(now).unwrap().work, 1);
     core.done(now, away, micros_of_work(400_000), None);
-    assert_eq!(core.close(now, away), Some(Closed { work: None, left: Cost::default() }));
+    assert_eq!(
+        core.close(now, away),
+        Some(Closed {
+            work: None,
+            left: Cost::default()
+        })
+    );
 }
 
 #[test]
@@ -572,10 +792,20 @@ fn a_call_that_needs_more_than_estimated_is_no_longer_small() {
     for _ in 0..64 {
         let slice = core.pick(Time::default()).unwrap();
         core.done(Time::default(), id, slice.budget, Some(slice.work));
-        classes.push(core.gauges().ready.iter().position(|ready| *ready > 0).unwrap());
+        classes.push(
+            core.gauges()
+                .ready
+                .iter()
+                .position(|ready| *ready > 0)
+                .unwrap(),
+        );
     }
     assert_eq!(classes[0], 0);
-    assert_eq!(classes.iter().max(), Some(&3), "what was twice misjudged had 6.4 ms");
+    assert_eq!(
+        classes.iter().max(),
+        Some(&3),
+        "what was twice misjudged had 6.4 ms"
+    );
 }
 
 #[test]
@@ -594,11 +824,12 @@ fn every_verdict_tells_how_long_the_call_will_take() {
         (10, 5_000, ("admitted", 10)),
         (400_000, 900, ("refused", 600_008 + 400_000)),
     ] {
-        let (told, predicted, id) = match core.offer(Time::default(), &call(micros, patience_ms), || 0) {
-            AdmissionDecision::Admitted { id, predicted } => ("admitted", predicted, Some(id)),
-            AdmissionDecision::Waiting { predicted, .. } => ("waits", predicted, None),
-            AdmissionDecision::Refused(refusal) => ("refused", refusal.predicted, None),
-        };
+        let (told, predicted, id) =
+            match core.offer(Time::default(), &call(micros, patience_ms), || 0) {
+                AdmissionDecision::Admitted { id, predicted } => ("admitted", predicted, Some(id)),
+                AdmissionDecision::Waiting { predicted, .. } => ("waits", predicted, None),
+                AdmissionDecision::Refused(refusal) => ("refused", refusal.predicted, None),
+            };
         assert_eq!((told, predicted.as_micros()), verdict, "{micros} us");
         if let Some(id) = id {
             core.submit(id, micros_of_work(micros), 0).unwrap();
@@ -614,16 +845,19 @@ fn what_a_call_costs_is_put_right_until_it_can_run() {
     let id = admitted(core.offer(Time::default(), &call(&0, 100), || 0));
     core.update_estimate(Time::default(), id, micros_of_work(400_000));
     assert_eq!(backlog(&core), 400_000);
-    let predicted = |core: &mut TestCore| match core.offer(Time::default(), &call(&0, 500_000), || 0) {
-        AdmissionDecision::Admitted { id, predicted } | AdmissionDecision::Waiting { id, predicted } => {
-            (id, predicted.as_millis())
-        }
-        AdmissionDecision::Refused(refusal) => panic!("{refusal:?}"),
-    };
+    let predicted =
+        |core: &mut TestCore| match core.offer(Time::default(), &call(&0, 500_000), || 0) {
+            AdmissionDecision::Admitted { id, predicted }
+            | AdmissionDecision::Waiting { id, predicted } => (id, predicted.as_millis()),
+            AdmissionDecision::Refused(refusal) => panic!("{refusal:?}"),
+        };
     core.submit(id, micros_of_work(600_000), 0).unwrap();
     core.pick(Time::default()).unwrap();
     let (waits, behind) = predicted(&mut core);
-    assert_eq!((behind, core.gauges().waiting), (600 + 500, [0, 0, 0, 0, 0, 0, 0, 1]));
+    assert_eq!(
+        (behind, core.gauges().waiting),
+        (600 + 500, [0, 0, 0, 0, 0, 0, 0, 1])
+    );
     core.update_estimate(Time::default(), waits, micros_of_work(100_000));
     assert_eq!(core.gauges().waiting, [0, 0, 0, 0, 0, 1, 0, 0]);
     assert_eq!(predicted(&mut core).1, 600 + 100 + 500);
@@ -642,17 +876,26 @@ fn busy(tuning: &Tuning) -> TestCore {
 
 #[test]
 fn nobody_is_refused_for_proportion_while_a_worker_has_nothing_to_do() {
-    for (mut core, reason) in [(TestCore::new(knobs(1)), None), (busy(&Tuning::default()), Some(Reason::Proportion))] {
+    for (mut core, reason) in [
+        (TestCore::new(knobs(1)), None),
+        (busy(&Tuning::default()), Some(Reason::Proportion)),
+    ] {
         let mut refused = |micros, deadline| match core.offer(
             Time::default(),
-            &OfferedRequest { deadline, ..call(&7, micros) },
+            &OfferedRequest {
+                deadline,
+                ..call(&7, micros)
+            },
             || 0,
         ) {
             AdmissionDecision::Refused(refusal) => Some(refusal.reason),
             AdmissionDecision::Admitted { .. } | AdmissionDecision::Waiting { .. } => None,
         };
         assert_eq!(refused(2_000_000, Time::NEVER), None);
-        assert_eq!(refused(900_000, Time::from_nanos(1_000_000_000)), Some(Reason::Deadline));
+        assert_eq!(
+            refused(900_000, Time::from_nanos(1_000_000_000)),
+            Some(Reason::Deadline)
+        );
         assert_eq!(refused(100, Time::NEVER), reason);
     }
 }
@@ -661,19 +904,36 @@ fn nobody_is_refused_for_proportion_while_a_worker_has_nothing_to_do() {
 fn a_call_that_can_never_be_done_has_no_other_refused() {
     let mut core = busy(&Tuning::default());
     let second = Time::default() + Duration::from_secs(1);
-    let mut offer =
-        |micros| core.offer(Time::default(), &OfferedRequest { deadline: second, ..call(&7, micros) }, || 0);
+    let mut offer = |micros| {
+        core.offer(
+            Time::default(),
+            &OfferedRequest {
+                deadline: second,
+                ..call(&7, micros)
+            },
+            || 0,
+        )
+    };
     let mut refused = |micros| match offer(micros) {
         AdmissionDecision::Refused(refusal) => Some(refusal),
         AdmissionDecision::Admitted { .. } | AdmissionDecision::Waiting { .. } => None,
     };
-    assert!((0..16).all(|_| refused(10_000).is_none()), "160 ms of work: behind, and not too far");
+    assert!(
+        (0..16).all(|_| refused(10_000).is_none()),
+        "160 ms of work: behind, and not too far"
+    );
     let hour = refused(3_600_000_000).unwrap();
     assert_eq!(hour.reason, Reason::Deadline);
     assert_eq!(refused(10_000), None);
     // Feasible requests count by their part in all.
-    assert_eq!(refused(990_000).map(|refusal| refusal.reason), Some(Reason::Deadline));
-    assert_eq!(refused(10_000).map(|refusal| refusal.reason), Some(Reason::Proportion));
+    assert_eq!(
+        refused(990_000).map(|refusal| refusal.reason),
+        Some(Reason::Deadline)
+    );
+    assert_eq!(
+        refused(10_000).map(|refusal| refusal.reason),
+        Some(Reason::Proportion)
+    );
 }
 
 #[test]
@@ -681,16 +941,30 @@ fn one_refused_call_has_few_others_refused() {
     let small_refused = |tuning: &Tuning| {
         let mut core = busy(tuning);
         let mut refused = |micros, deadline| {
-            let call = OfferedRequest { deadline, ..call(&7, micros) };
-            matches!(core.offer(Time::default(), &call, || 0), AdmissionDecision::Refused(_))
+            let call = OfferedRequest {
+                deadline,
+                ..call(&7, micros)
+            };
+            matches!(
+                core.offer(Time::default(), &call, || 0),
+                AdmissionDecision::Refused(_)
+            )
         };
         assert!(!refused(2_000_000, Time::NEVER), "a batch");
         assert!(!refused(10_000, Time::NEVER));
-        assert!(refused(10_000, Time::from_nanos(15_000_000)), "in time alone, not behind the other");
+        assert!(
+            refused(10_000, Time::from_nanos(15_000_000)),
+            "in time alone, not behind the other"
+        );
         (0..50).filter(|_| refused(100, Time::NEVER)).count()
     };
     assert_eq!(small_refused(&Tuning::default()), 1);
-    assert!(small_refused(&Tuning { worst_max: f64::INFINITY, ..Tuning::default() }) >= 20);
+    assert!(
+        small_refused(&Tuning {
+            worst_max: f64::INFINITY,
+            ..Tuning::default()
+        }) >= 20
+    );
 }
 
 #[test]
@@ -699,8 +973,15 @@ fn a_request_that_has_waited_is_rejected_less_for_proportion() {
     let is_rejected = |before: usize, has_waited| {
         let mut core = busy(&Tuning::default());
         let mut offer = |micros, deadline, has_waited| {
-            let call = OfferedRequest { deadline, has_waited, ..call(&7, micros) };
-            matches!(core.offer(Time::default(), &call, || 0), AdmissionDecision::Refused(_))
+            let call = OfferedRequest {
+                deadline,
+                has_waited,
+                ..call(&7, micros)
+            };
+            matches!(
+                core.offer(Time::default(), &call, || 0),
+                AdmissionDecision::Refused(_)
+            )
         };
         assert!(!offer(2_000_000, Time::NEVER, false));
         for _ in 0..8 {
@@ -711,9 +992,14 @@ fn a_request_that_has_waited_is_rejected_less_for_proportion() {
         }
         offer(2_000, Time::NEVER, has_waited)
     };
-    let outcomes: Vec<_> = (0..80).map(|before| (is_rejected(before, false), is_rejected(before, true))).collect();
+    let outcomes: Vec<_> = (0..80)
+        .map(|before| (is_rejected(before, false), is_rejected(before, true)))
+        .collect();
     assert!(outcomes.contains(&(true, false)), "{outcomes:?}");
-    assert!(outcomes.contains(&(true, true)), "where its size was rejected too little");
+    assert!(
+        outcomes.contains(&(true, true)),
+        "where its size was rejected too little"
+    );
     assert!(!outcomes.contains(&(false, true)));
 }
 
@@ -721,21 +1007,38 @@ fn a_request_that_has_waited_is_rejected_less_for_proportion() {
 fn a_refusal_says_why() {
     let second = Time::default() + Duration::from_secs(1);
     let mut core = TestCore::new(knobs(1));
-    let small = |deadline, bytes| OfferedRequest { deadline, bytes, ..call(&7, 10_000) };
+    let small = |deadline, bytes| OfferedRequest {
+        deadline,
+        bytes,
+        ..call(&7, 10_000)
+    };
     let mut offer = |call: &OfferedRequest<'_, u32>| core.offer(Time::default(), call, || 0);
     let reason = |verdict| match verdict {
         AdmissionDecision::Refused(refusal) => Some(refusal.reason),
         AdmissionDecision::Admitted { .. } | AdmissionDecision::Waiting { .. } => None,
     };
-    assert_eq!(reason(offer(&small(Time::NEVER, 501))), Some(Reason::Memory), "one tenant gets a half");
+    assert_eq!(
+        reason(offer(&small(Time::NEVER, 501))),
+        Some(Reason::Memory),
+        "one tenant gets a half"
+    );
     let soon = Time::from_nanos(9_000_000);
     assert_eq!(reason(offer(&small(soon, 0))), None, "alone it may try");
     assert_eq!(reason(offer(&small(soon, 0))), Some(Reason::Deadline));
     let verdicts: Vec<_> = (0..60).map(|_| reason(offer(&small(second, 0)))).collect();
-    let first = verdicts.iter().position(|verdict| verdict.is_some()).unwrap();
-    assert!((24..=35).contains(&first), "refused from 250 ms of waiting work on: {first}");
+    let first = verdicts
+        .iter()
+        .position(|verdict| verdict.is_some())
+        .unwrap();
+    assert!(
+        (24..=35).contains(&first),
+        "refused from 250 ms of waiting work on: {first}"
+    );
     assert_eq!(verdicts[first], Some(Reason::Backlog));
-    assert_eq!(core.gauges().refused.iter().sum::<u64>(), 2 + (60 - first as u64));
+    assert_eq!(
+        core.gauges().refused.iter().sum::<u64>(),
+        2 + (60 - first as u64)
+    );
 }
 
 #[test]
@@ -760,22 +1063,45 @@ fn a_call_that_has_not_begun_within_twice_its_bound_is_refused() {
     let (unsubmitted, _) = offer(&mut core, 0, 1_000);
     let (large, _) = offer(&mut core, 0, 200_000);
     let (waits, later) = offer(&mut core, 0, 200_000);
-    assert_eq!((at_latest, later > at(500)), (at(500), true), "a large call may wait for as long as was predicted");
+    assert_eq!(
+        (at_latest, later > at(500)),
+        (at(500), true),
+        "a large call may wait for as long as was predicted"
+    );
     assert_eq!(core.expire(at(499), ready), Expiry::Later(at(500)));
-    let Expiry::Expired { refusal, work } = core.expire(at(500), ready) else { panic!("it waits on") };
+    let Expiry::Expired { refusal, work } = core.expire(at(500), ready) else {
+        panic!("it waits on")
+    };
     assert_eq!((refusal.reason, work), (Reason::Backlog, Some(2)));
     assert!(refusal.retry_after >= Duration::from_millis(5));
     assert_eq!(core.expire(at(500), ready), Expiry::Never, "once");
-    assert_eq!(core.expire(at(500), unsubmitted), Expiry::Later(at(750)), "it waits for something else");
+    assert_eq!(
+        core.expire(at(500), unsubmitted),
+        Expiry::Later(at(750)),
+        "it waits for something else"
+    );
     core.restart_wait(at(600), unsubmitted);
     assert!(core.expires(unsubmitted) >= at(600 + 500));
-    assert!(matches!(core.expire(later, waits), Expiry::Expired { work: None, .. }));
-    assert_eq!((core.gauges().refused, core.gauges().expired), ([2, 0, 0, 0], 2));
+    assert!(matches!(
+        core.expire(later, waits),
+        Expiry::Expired { work: None, .. }
+    ));
+    assert_eq!(
+        (core.gauges().refused, core.gauges().expired),
+        ([2, 0, 0, 0], 2)
+    );
     for id in [runs, unsubmitted, large] {
         core.close(later, id);
     }
     core.done(later, runs, Cost::from_nanos(1), None);
-    assert_eq!((core.gauges().calls, core.gauges().backlog, core.gauges().waiting), (0, [0; 8], [0; 8]));
+    assert_eq!(
+        (
+            core.gauges().calls,
+            core.gauges().backlog,
+            core.gauges().waiting
+        ),
+        (0, [0; 8], [0; 8])
+    );
 }
 
 #[test]
@@ -792,8 +1118,17 @@ fn a_slow_machine_makes_no_call_larger() {
     core.pick(now).unwrap();
     // 5 ms of work take 160 ms of this tenant's half now; of such calls 250 ms may be ahead, not four times 160.
     let refused = (0..60).position(|_| {
-        let call = OfferedRequest { since: now, ..call(&7, 5_000) };
-        matches!(core.offer(now, &call, || 0), AdmissionDecision::Refused(Rejection { reason: Reason::Backlog, .. }))
+        let call = OfferedRequest {
+            since: now,
+            ..call(&7, 5_000)
+        };
+        matches!(
+            core.offer(now, &call, || 0),
+            AdmissionDecision::Refused(Rejection {
+                reason: Reason::Backlog,
+                ..
+            })
+        )
     });
     assert!(refused.is_some_and(|first| first <= 6), "{refused:?}");
 }

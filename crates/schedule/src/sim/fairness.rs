@@ -9,21 +9,37 @@ fn p99(report: &SimulationReport, size: usize) -> f64 {
 #[test]
 fn a_hog_gets_what_is_left_and_its_victims_all_they_ask() {
     for scope in [Scope::Field, Scope::Request] {
-        let millis = if scope == Scope::Field { millis(25_000, 40_000) } else { millis(4_500, 6_000) };
+        let millis = if scope == Scope::Field {
+            millis(25_000, 40_000)
+        } else {
+            millis(4_500, 6_000)
+        };
         for seed in seeds(2) {
             let victims = mixed(0..3, 0, scope, 0.3);
-            let alone = Scenario::new(victims.clone(), millis).under_overload().seed(seed).run();
+            let alone = Scenario::new(victims.clone(), millis)
+                .under_overload()
+                .seed(seed)
+                .run();
             let sources = [victims, mixed(9..10, 1, scope, 10.0)].concat();
             let scenario = Scenario::new(sources, millis).under_overload().seed(seed);
             let report = scenario.clone().run();
             report.show(&format!("E5 {scope:?} victims, seed {seed}"), 0);
             report.show(&format!("E5 {scope:?} hog, seed {seed}"), 1);
             for row in &report.rows[0] {
-                assert!((row.late + row.refused) * 1_000 <= row.offered, "{} of {}", row.refused, row.offered);
+                assert!(
+                    (row.late + row.refused) * 1_000 <= row.offered,
+                    "{} of {}",
+                    row.refused,
+                    row.offered
+                );
             }
             assert!(p99(&report, 0) <= 2.0 * p99(&alone, 0));
             let attainable = if scope == Scope::Field { 1.0 } else { 0.86 };
-            assert!(report.goodput_all() >= 0.94 * attainable, "{}", report.goodput_all());
+            assert!(
+                report.goodput_all() >= 0.94 * attainable,
+                "{}",
+                report.goodput_all()
+            );
             if seed > 1 {
                 continue;
             }
@@ -49,7 +65,10 @@ fn a_flood_of_small_calls_delays_those_of_others_little() {
                 assert!(p99(&report, size) <= times * p99(&alone, size));
             }
         }
-        let ungated = scenario.clone().with(|s| s.tuning.lead_max = u64::MAX).run();
+        let ungated = scenario
+            .clone()
+            .with(|s| s.tuning.lead_max = u64::MAX)
+            .run();
         ungated.show("   no gate", 0);
         assert!(p99(&ungated, 2) > 5.0 * p99(&alone, 2));
         let mixed_up = scenario.with(|s| s.one_tenant = true).run();
@@ -60,9 +79,11 @@ fn a_flood_of_small_calls_delays_those_of_others_little() {
 
 #[test]
 fn shares_follow_weights_and_not_connections() {
-    for (scope, mix) in
-        [(Scope::Field, &[(30, 1.0)][..]), (Scope::Field, &[(2_000, 1.0)]), (Scope::Request, &[(30, 1.0)])]
-    {
+    for (scope, mix) in [
+        (Scope::Field, &[(30, 1.0)][..]),
+        (Scope::Field, &[(2_000, 1.0)]),
+        (Scope::Request, &[(30, 1.0)]),
+    ] {
         for weight in [1, 3] {
             let mut many = Source::new(1, 0, scope, mix, Arrivals::Closed(500));
             let mut few = Source::new(2, 1, scope, mix, Arrivals::Closed(16));
@@ -94,9 +115,21 @@ fn credit_is_not_saved_up() {
 fn what_nobody_wanted_is_not_held_against_who_took_it() {
     // Four workers. Two tenants use one each for ten seconds, a third the other two; then all want all.
     let of = |tenant, group, outstanding| {
-        Source::new(tenant, group, Scope::Field, &[(400, 1.0)], Arrivals::Closed(outstanding))
+        Source::new(
+            tenant,
+            group,
+            Scope::Field,
+            &[(400, 1.0)],
+            Arrivals::Closed(outstanding),
+        )
     };
-    let mut sources = vec![of(1, 1, 1), of(2, 1, 1), of(3, 0, 16), of(1, 1, 15), of(2, 1, 15)];
+    let mut sources = vec![
+        of(1, 1, 1),
+        of(2, 1, 1),
+        of(3, 0, 16),
+        of(1, 1, 15),
+        of(2, 1, 15),
+    ];
     sources[3].active.0 = 10_000;
     sources[4].active.0 = 10_000;
     let scenario = Scenario::new(sources, 11_500).with(|s| {
@@ -107,5 +140,10 @@ fn what_nobody_wanted_is_not_held_against_who_took_it() {
     report.show("debt", 0);
     let indebted = scenario.with(|s| s.tuning.debt_max = u64::MAX).run();
     indebted.show("   no bound", 0);
-    assert!(report.goodput(0) >= 0.25 && indebted.goodput(0) < 0.15, "{} {}", report.goodput(0), indebted.goodput(0));
+    assert!(
+        report.goodput(0) >= 0.25 && indebted.goodput(0) < 0.15,
+        "{} {}",
+        report.goodput(0),
+        indebted.goodput(0)
+    );
 }

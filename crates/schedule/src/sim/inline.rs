@@ -13,7 +13,13 @@ fn both(name: &str, scenario: &Scenario) -> [SimulationReport; 2] {
     [INLINE, 0].map(|inline| {
         let report = scenario.clone().with(|s| s.inline = Some(inline)).run();
         for group in 0..report.rows.len() {
-            report.show(&format!("{name}, {inline} ns inline, {:.2} of group {group}", share(&report, group)), group);
+            report.show(
+                &format!(
+                    "{name}, {inline} ns inline, {:.2} of group {group}",
+                    share(&report, group)
+                ),
+                group,
+            );
         }
         report
     })
@@ -32,18 +38,31 @@ fn small(tenant: u32, group: usize, arrivals: Arrivals) -> Source {
 #[test]
 fn load_switches_it_off() {
     let [low, high, full] = [10_000.0, 60_000.0, 105_000.0].map(|per_second| {
-        let [with, without] =
-            both(&format!("{per_second}/s"), &Scenario::new(vec![small(0, 0, Arrivals::Poisson(per_second))], 2_000));
+        let [with, without] = both(
+            &format!("{per_second}/s"),
+            &Scenario::new(vec![small(0, 0, Arrivals::Poisson(per_second))], 2_000),
+        );
         assert_eq!(share(&without, 0), 0.0);
         share(&with, 0)
     });
     // To read 100,000 calls/s is all that the network thread can do.
-    assert!(low > 0.99 && high < 0.8 && full < 0.01, "{low} {high} {full}");
+    assert!(
+        low > 0.99 && high < 0.8 && full < 0.01,
+        "{low} {high} {full}"
+    );
 }
 
 #[test]
 fn batches_of_others_lose_nothing() {
-    let batch = |tenant| Source::new(tenant, 1, Scope::Request, &[(10_000, 1.0)], Arrivals::Closed(8));
+    let batch = |tenant| {
+        Source::new(
+            tenant,
+            1,
+            Scope::Request,
+            &[(10_000, 1.0)],
+            Arrivals::Closed(8),
+        )
+    };
     let sources = vec![small(0, 0, Arrivals::Closed(1)), batch(1), batch(2)];
     let [with, without] = both("beside batches", &Scenario::new(sources, 4_000));
     assert!(with.row(0, 0).ms(0.99) <= 1.05 * without.row(0, 0).ms(0.99));
@@ -55,7 +74,10 @@ fn batches_of_others_lose_nothing() {
 fn a_flood_of_small_calls_gains_nothing_by_it() {
     let victims = mixed(0..4, 0, Scope::Request, 0.2);
     let flood = small(9, 1, Arrivals::Closed(200));
-    let [with, without] = both("flood", &Scenario::new([victims, vec![flood]].concat(), 2_000));
+    let [with, without] = both(
+        "flood",
+        &Scenario::new([victims, vec![flood]].concat(), 2_000),
+    );
     // Of the largest there are too few for a p99.
     for (size, quantile) in [(0, 0.99), (1, 0.99), (2, 0.5)] {
         let [with, without] = [&with, &without].map(|report| report.row(0, size).ms(quantile));
@@ -66,10 +88,16 @@ fn a_flood_of_small_calls_gains_nothing_by_it() {
 
 #[test]
 fn a_client_beside_another_waits_for_at_most_one_budget() {
-    let sources = vec![small(0, 0, Arrivals::Poisson(5_000.0)), small(1, 1, Arrivals::Poisson(5_000.0))];
+    let sources = vec![
+        small(0, 0, Arrivals::Poisson(5_000.0)),
+        small(1, 1, Arrivals::Poisson(5_000.0)),
+    ];
     let [with, without] = both("two clients", &Scenario::new(sources, 4_000));
     for group in [0, 1] {
         let later = with.row(group, 0).ms(0.99) - without.row(group, 0).ms(0.99);
-        assert!(later <= INLINE as f64 / 1e6 && share(&with, group) > 0.9, "{later} ms");
+        assert!(
+            later <= INLINE as f64 / 1e6 && share(&with, group) > 0.9,
+            "{later} ms"
+        );
     }
 }

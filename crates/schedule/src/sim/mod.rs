@@ -41,7 +41,11 @@ const KEY: u64 = 50 * US;
 
 /// Milliseconds to simulate: the first number, or the second in the long form.
 fn millis(short: u64, long: u64) -> u64 {
-    if std::env::var_os("SEALWIRE_SOAK").is_some() { long } else { short }
+    if std::env::var_os("SEALWIRE_SOAK").is_some() {
+        long
+    } else {
+        short
+    }
 }
 
 /// Seeds to simulate: one, or so many in the long form.
@@ -78,7 +82,10 @@ impl SimulationRandom {
 
 /// Returns work of so many ns, as the model counts it.
 fn counted(work: u64) -> WorkSize {
-    WorkSize { bytes: work, ..WorkSize::default() }
+    WorkSize {
+        bytes: work,
+        ..WorkSize::default()
+    }
 }
 
 /// How far an ephemeral key reaches.
@@ -116,7 +123,9 @@ pub(crate) const MIX: SizeMix = &[(30, 0.80), (150, 0.18), (2_000, 0.02)];
 
 /// Mean work of a mix, in ns.
 pub(crate) fn mean(mix: SizeMix, scope: Scope) -> f64 {
-    mix.iter().map(|(fields, part)| scope.work(*fields) as f64 * part).sum()
+    mix.iter()
+        .map(|(fields, part)| scope.work(*fields) as f64 * part)
+        .sum()
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -149,7 +158,13 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    pub(crate) fn new(tenant: u32, group: usize, scope: Scope, mix: SizeMix, arrivals: Arrivals) -> Self {
+    pub(crate) fn new(
+        tenant: u32,
+        group: usize,
+        scope: Scope,
+        mix: SizeMix,
+        arrivals: Arrivals,
+    ) -> Self {
         let active = (0, u64::MAX / MS);
         let (timeout_ms, away_ms) = (None, None);
         let (connections, weight, bytes, undercounted) = (1, 1, 0, 1);
@@ -171,9 +186,16 @@ impl Source {
 }
 
 /// Tenants that each send a part of what makes `load` of two workers.
-pub(crate) fn mixed(tenants: std::ops::Range<u32>, group: usize, scope: Scope, load: f64) -> Vec<Source> {
+pub(crate) fn mixed(
+    tenants: std::ops::Range<u32>,
+    group: usize,
+    scope: Scope,
+    load: f64,
+) -> Vec<Source> {
     let per_second = load * 2.0 * SECOND as f64 / mean(MIX, scope) / tenants.len() as f64;
-    tenants.map(|tenant| Source::new(tenant, group, scope, MIX, Arrivals::Poisson(per_second))).collect()
+    tenants
+        .map(|tenant| Source::new(tenant, group, scope, MIX, Arrivals::Poisson(per_second)))
+        .collect()
 }
 
 /// A simulated load, with replaced parts of the core.
@@ -233,7 +255,12 @@ pub(crate) struct Contention {
 impl Contention {
     /// Returns when a slice ends that begins `at` and takes `span` of a worker's time.
     fn end(self, mut at: u64, mut span: u64) -> u64 {
-        let Self { from, to, runs, stands } = self;
+        let Self {
+            from,
+            to,
+            runs,
+            stands,
+        } = self;
         let cycle = runs + stands;
         if at < from * MS {
             let before = span.min(from * MS - at);
@@ -383,14 +410,34 @@ struct Simulation {
 
 impl Simulation {
     fn new(scenario: Scenario) -> Self {
-        let groups = scenario.sources.iter().map(|source| source.group + 1).max().unwrap_or(0);
-        let sizes = scenario.sources.iter().map(|source| source.mix.len()).max().unwrap_or(0);
+        let groups = scenario
+            .sources
+            .iter()
+            .map(|source| source.group + 1)
+            .max()
+            .unwrap_or(0);
+        let sizes = scenario
+            .sources
+            .iter()
+            .map(|source| source.mix.len())
+            .max()
+            .unwrap_or(0);
         let workers = scenario.knobs.workers.get() as usize;
-        let report = SimulationReport::new(groups, sizes, scenario.millis - scenario.warm_up_millis, workers);
+        let report = SimulationReport::new(
+            groups,
+            sizes,
+            scenario.millis - scenario.warm_up_millis,
+            workers,
+        );
         Self {
             core: Core::tuned(scenario.knobs, &scenario.tuning),
             corrections: Corrections::new(16),
-            model: CostModel::new(Coefficients { request: 0.0, key_agreement: 0.0, field: 0.0, byte: 1.0 }),
+            model: CostModel::new(Coefficients {
+                request: 0.0,
+                key_agreement: 0.0,
+                field: 0.0,
+                byte: 1.0,
+            }),
             agreement: Agreement::new(),
             slices: 0,
             now: 0,
@@ -401,7 +448,11 @@ impl Simulation {
             calls: Vec::new(),
             workers: vec![None; workers + 1],
             network: NetworkThread::default(),
-            paused_until: scenario.sources.iter().map(|source| vec![0; source.connections]).collect(),
+            paused_until: scenario
+                .sources
+                .iter()
+                .map(|source| vec![0; source.connections])
+                .collect(),
             stolen: 0,
             report,
             scenario,
@@ -410,9 +461,13 @@ impl Simulation {
 
     fn run(mut self) -> SimulationReport {
         for source in 0..self.scenario.sources.len() {
-            let Source { arrivals, active, .. } = self.scenario.sources[source];
+            let Source {
+                arrivals, active, ..
+            } = self.scenario.sources[source];
             match arrivals {
-                Arrivals::Poisson(_) => self.after(active.0 * MS, SimulationEvent::Arrive { source }),
+                Arrivals::Poisson(_) => {
+                    self.after(active.0 * MS, SimulationEvent::Arrive { source })
+                }
                 Arrivals::Closed(outstanding) => {
                     for _ in 0..outstanding {
                         // Not all in one instant.
@@ -444,7 +499,11 @@ impl Simulation {
 
     fn after(&mut self, span: u64, event: SimulationEvent) {
         self.scheduled += 1;
-        self.events.push(Reverse((self.now.saturating_add(span), self.scheduled, event)));
+        self.events.push(Reverse((
+            self.now.saturating_add(span),
+            self.scheduled,
+            event,
+        )));
     }
 
     fn arrive(&mut self, index: usize) {
@@ -497,7 +556,11 @@ impl Simulation {
 
     /// The caller sends, unless its connection is paused: then the call fails unread, whatever its class.
     fn offer(&mut self, call: usize) {
-        let IssuedRequest { source: index, connection, .. } = self.calls[call];
+        let IssuedRequest {
+            source: index,
+            connection,
+            ..
+        } = self.calls[call];
         if self.scenario.pause && self.paused_until[index][connection] > self.now {
             return self.refused(call, self.paused_until[index][connection] - self.now);
         }
@@ -511,7 +574,13 @@ impl Simulation {
 
     /// A call is read and offered to the core.
     fn offer_read(&mut self, call: usize) {
-        let IssuedRequest { source: index, connection, arrived, work, .. } = self.calls[call];
+        let IssuedRequest {
+            source: index,
+            connection,
+            arrived,
+            work,
+            ..
+        } = self.calls[call];
         self.steal(self.scenario.read);
         let spread = self.scenario.misjudged.ln() * (2.0 * self.random.unit() - 1.0);
         let source = &self.scenario.sources[index];
@@ -519,13 +588,22 @@ impl Simulation {
             Some(timeout) if self.scenario.deadlines => Time::from_nanos(arrived + timeout * MS),
             _ => Time::NEVER,
         };
-        let has_waited = self.scenario.pause && std::mem::take(&mut self.paused_until[index][connection]) > 0;
-        let factor = if self.scenario.corrects { self.corrections.factor(&source.tenant, 0) } else { 1.0 };
+        let has_waited =
+            self.scenario.pause && std::mem::take(&mut self.paused_until[index][connection]) > 0;
+        let factor = if self.scenario.corrects {
+            self.corrections.factor(&source.tenant, 0)
+        } else {
+            1.0
+        };
         let modelled = self.model.nanos(counted(work / source.undercounted));
         let told = Cost::from_nanos((modelled * factor * spread.exp()) as u64);
         self.calls[call].told = told;
         let offered = OfferedRequest {
-            tenant: if self.scenario.one_tenant { &0 } else { &source.tenant },
+            tenant: if self.scenario.one_tenant {
+                &0
+            } else {
+                &source.tenant
+            },
             weight: source.weight,
             cost: told,
             bytes: source.bytes,
@@ -535,7 +613,10 @@ impl Simulation {
             has_waited,
         };
         (self.calls[call].offered, self.calls[call].begun) = (self.now, false);
-        match self.core.offer(Time::from_nanos(self.now), &offered, || call) {
+        match self
+            .core
+            .offer(Time::from_nanos(self.now), &offered, || call)
+        {
             AdmissionDecision::Admitted { id, .. } => {
                 self.calls[call].id = Some(id);
                 self.row(call, |row| row.at_once += 1);
@@ -551,7 +632,10 @@ impl Simulation {
                 self.expires(call, id);
             }
             AdmissionDecision::Refused(refusal) => {
-                assert!(refusal.retry_after >= Duration::from_millis(5), "no refusal without a time to come again");
+                assert!(
+                    refusal.retry_after >= Duration::from_millis(5),
+                    "no refusal without a time to come again"
+                );
                 let span = nanos(refusal.retry_after);
                 self.paused_until[index][connection] = self.now + span.min(SECOND);
                 self.row(call, |row| row.refused_read += 1);
@@ -597,9 +681,17 @@ impl Simulation {
 
     /// Has the network thread run a call that is alone in the queue, if it may.
     fn run_inline(&mut self, call: usize) -> bool {
-        let IssuedRequest { source, left: work, .. } = self.calls[call];
-        let is_light = self.scenario.sources[source].scope == Scope::Ready && work <= self.network.left;
-        let Some(slice) = is_light.then(|| self.core.pick(Time::from_nanos(self.now))).flatten() else { return false };
+        let IssuedRequest {
+            source, left: work, ..
+        } = self.calls[call];
+        let is_light =
+            self.scenario.sources[source].scope == Scope::Ready && work <= self.network.left;
+        let Some(slice) = is_light
+            .then(|| self.core.pick(Time::from_nanos(self.now)))
+            .flatten()
+        else {
+            return false;
+        };
         assert_eq!(slice.work, call, "nothing else was queued");
         self.calls[call].expires = self.now;
         self.begins(call);
@@ -608,8 +700,16 @@ impl Simulation {
         self.steal(work);
         self.row(call, |row| row.inline += 1);
         let thread = self.workers.len() - 1;
-        assert!(self.workers[thread].replace((call, slice.id, work)).is_none(), "one at a time");
-        self.after(self.network.sleeps - self.now, SimulationEvent::SliceEnd { worker: thread });
+        assert!(
+            self.workers[thread]
+                .replace((call, slice.id, work))
+                .is_none(),
+            "one at a time"
+        );
+        self.after(
+            self.network.sleeps - self.now,
+            SimulationEvent::SliceEnd { worker: thread },
+        );
         true
     }
 
@@ -643,8 +743,13 @@ impl Simulation {
         if std::mem::replace(&mut self.calls[call].begun, true) {
             return;
         }
-        let IssuedRequest { offered, expires, .. } = self.calls[call];
-        assert!(!self.scenario.expiry || self.now <= expires, "no call waits beyond twice its bound");
+        let IssuedRequest {
+            offered, expires, ..
+        } = self.calls[call];
+        assert!(
+            !self.scenario.expiry || self.now <= expires,
+            "no call waits beyond twice its bound"
+        );
         let waited = self.now - offered;
         self.row(call, |row| row.waited_max = row.waited_max.max(waited));
     }
@@ -696,19 +801,40 @@ impl Simulation {
         let issued = &mut self.calls[call];
         issued.left -= work;
         let done = issued.left == 0;
-        let Source { tenant, undercounted, .. } = self.scenario.sources[issued.source];
+        let Source {
+            tenant,
+            undercounted,
+            ..
+        } = self.scenario.sources[issued.source];
         let Source { group, away_ms, .. } = self.scenario.sources[issued.source];
         let away = away_ms.filter(|_| done && issued.behind > 0);
         let spent = self.learn(tenant, group, counted(work / undercounted), work);
         let now = Time::from_nanos(self.now);
         let unwanted = self.core.done(now, id, spent, (!done).then_some(call));
-        assert_eq!(unwanted.is_some(), !done && self.calls[call].over, "what is given back is what was closed");
+        assert_eq!(
+            unwanted.is_some(),
+            !done && self.calls[call].over,
+            "what is given back is what was closed"
+        );
         if let Some(millis) = away {
             self.after(millis * MS, SimulationEvent::Back { call });
         } else if done && !self.calls[call].over {
             let closed = self.core.close(now, id);
-            assert_eq!(closed, Some(Closed { work: None, left: Cost::default() }), "what is done has no work left");
-            let IssuedRequest { source, size, arrived, work, .. } = self.calls[call];
+            assert_eq!(
+                closed,
+                Some(Closed {
+                    work: None,
+                    left: Cost::default()
+                }),
+                "what is done has no work left"
+            );
+            let IssuedRequest {
+                source,
+                size,
+                arrived,
+                work,
+                ..
+            } = self.calls[call];
             let latency = self.now - arrived;
             self.row(call, |row| row.finish(latency));
             if self.now >= self.scenario.warm_up_millis * MS {
@@ -731,13 +857,22 @@ impl Simulation {
         // As the engine: one of eight.
         if self.slices.is_multiple_of(8) {
             let is_ordinary = self.corrections.is_ordinary(&tenant, 0);
-            let sample = Sample { tenant: &tenant, done, took, is_ordinary };
-            self.agreement.learn(Time::from_nanos(self.now), &mut self.model, &sample);
+            let sample = Sample {
+                tenant: &tenant,
+                done,
+                took,
+                is_ordinary,
+            };
+            self.agreement
+                .learn(Time::from_nanos(self.now), &mut self.model, &sample);
         }
         if self.corrections.factor(&tenant, 0) > 1.2 {
             self.report.corrected_until[group] = self.now;
         }
-        let drift = self.model.drift(counted(1)).expect("a byte costs something");
+        let drift = self
+            .model
+            .drift(counted(1))
+            .expect("a byte costs something");
         let [least, most, _] = self.report.drift;
         self.report.drift = [least.min(drift), most.max(drift), drift];
         Cost::from_nanos(estimated.as_nanos() + excess.as_nanos())
@@ -746,15 +881,27 @@ impl Simulation {
     /// Returns how many times as long as usual work takes now.
     fn throttle(&self) -> f64 {
         let is_in = |(from, to, _): &(u64, u64, f64)| (from * MS..to * MS).contains(&self.now);
-        self.scenario.throttled.filter(is_in).map_or(1.0, |(_, _, throttle)| throttle)
+        self.scenario
+            .throttled
+            .filter(is_in)
+            .map_or(1.0, |(_, _, throttle)| throttle)
     }
 
     /// Ends the wait of a request.
     fn back(&mut self, call: usize) {
         let issued = &mut self.calls[call];
         issued.left = std::mem::take(&mut issued.behind);
-        let (id, left, over) = (issued.id.expect("it ran"), Cost::from_nanos(issued.left), issued.over);
-        assert_eq!(self.core.resume(Time::from_nanos(self.now), id, left, call).is_err(), over);
+        let (id, left, over) = (
+            issued.id.expect("it ran"),
+            Cost::from_nanos(issued.left),
+            issued.over,
+        );
+        assert_eq!(
+            self.core
+                .resume(Time::from_nanos(self.now), id, left, call)
+                .is_err(),
+            over
+        );
     }
 
     fn submit_promoted(&mut self) {
@@ -762,7 +909,10 @@ impl Simulation {
             assert_eq!(self.calls[call].id, Some(id));
             // A call may have timed out in the same instant; the core then knows it no more.
             let first = self.first(call);
-            assert_eq!(self.core.submit(id, first, call).is_err(), self.calls[call].over);
+            assert_eq!(
+                self.core.submit(id, first, call).is_err(),
+                self.calls[call].over
+            );
         }
     }
 
@@ -777,13 +927,18 @@ impl Simulation {
                 self.core.pick(now)
             });
             let Some(slice) = slice else {
-                self.report.idle_while_waiting += u64::from(self.core.gauges().waiting.iter().any(|n| *n > 0));
+                self.report.idle_while_waiting +=
+                    u64::from(self.core.gauges().waiting.iter().any(|n| *n > 0));
                 continue;
             };
             self.begins(slice.work);
             let issued = &self.calls[slice.work];
             let source = &self.scenario.sources[issued.source];
-            let by_time = if self.scenario.slices_by_time { 1 } else { source.undercounted };
+            let by_time = if self.scenario.slices_by_time {
+                1
+            } else {
+                source.undercounted
+            };
             let throttle = self.throttle();
             let budget = (slice.budget.as_nanos() as f64 / throttle) as u64;
             let work = source.scope.slice(budget * by_time, issued.left);
@@ -807,7 +962,12 @@ impl Simulation {
 
     /// The row of a call that counts.
     fn row(&mut self, call: usize, change: impl FnOnce(&mut ClassRow)) {
-        let IssuedRequest { source, size, arrived, .. } = self.calls[call];
+        let IssuedRequest {
+            source,
+            size,
+            arrived,
+            ..
+        } = self.calls[call];
         if arrived >= self.scenario.warm_up_millis * MS {
             change(&mut self.report.rows[self.scenario.sources[source].group][size]);
         }

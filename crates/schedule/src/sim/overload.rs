@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Arrivals, Contention, Scenario, Scope, SimulationReport, SizeMix, Source, US, mean, millis, mixed, seeds};
+use super::{
+    Arrivals, Contention, Scenario, Scope, SimulationReport, SizeMix, Source, US, mean, millis,
+    mixed, seeds,
+};
 
 fn scenario(scope: Scope, load: f64, millis: u64) -> Scenario {
     Scenario::new(mixed(0..1, 0, scope, load), millis).under_overload()
@@ -12,7 +15,9 @@ fn scenario(scope: Scope, load: f64, millis: u64) -> Scenario {
 fn attainable(scope: Scope) -> f64 {
     match scope {
         Scope::Field => 0.98,
-        Scope::Request | Scope::Ready => mean(super::MIX, scope) / (mean(super::MIX, scope) + 11.0 * US as f64),
+        Scope::Request | Scope::Ready => {
+            mean(super::MIX, scope) / (mean(super::MIX, scope) + 11.0 * US as f64)
+        }
     }
 }
 
@@ -22,21 +27,43 @@ fn least(proportions: &[f64]) -> f64 {
 
 #[test]
 fn overload_costs_no_throughput_and_hits_all_sizes_alike() {
-    for (scope, load) in
-        [(Scope::Field, 1.2), (Scope::Field, 2.0), (Scope::Field, 10.0), (Scope::Request, 2.0), (Scope::Request, 10.0)]
-    {
+    for (scope, load) in [
+        (Scope::Field, 1.2),
+        (Scope::Field, 2.0),
+        (Scope::Field, 10.0),
+        (Scope::Request, 2.0),
+        (Scope::Request, 10.0),
+    ] {
         for seed in seeds(3) {
-            let millis = if scope == Scope::Field { millis(20_000, 30_000) } else { millis(5_000, 8_000) };
+            let millis = if scope == Scope::Field {
+                millis(20_000, 30_000)
+            } else {
+                millis(5_000, 8_000)
+            };
             let report = scenario(scope, load, millis).seed(seed).run();
             report.show(&format!("E4 {scope:?} x{load}, seed {seed}"), 0);
-            assert!(report.goodput(0) >= 0.92 * attainable(scope), "{}", report.goodput(0));
-            assert!(least(&report.proportions(0)) >= 0.85, "{:?}", report.proportions(0));
+            assert!(
+                report.goodput(0) >= 0.92 * attainable(scope),
+                "{}",
+                report.goodput(0)
+            );
+            assert!(
+                least(&report.proportions(0)) >= 0.85,
+                "{:?}",
+                report.proportions(0)
+            );
             assert_eq!(report.idle_while_waiting, 0);
             let small = report.row(0, 0);
-            assert!(small.late == 0 && small.ms(0.99) <= 250.0 + 62.5, "the knob bounds what the small wait");
+            assert!(
+                small.late == 0 && small.ms(0.99) <= 250.0 + 62.5,
+                "the knob bounds what the small wait"
+            );
             if scope == Scope::Field {
                 assert!(small.ms(0.99) <= 5.0 * small.ms(0.5));
-                assert!(report.rows[0].iter().all(|row| row.modes() == 1), "late are all a little, not some very");
+                assert!(
+                    report.rows[0].iter().all(|row| row.modes() == 1),
+                    "late are all a little, not some very"
+                );
             }
         }
     }
@@ -54,13 +81,29 @@ fn each_part_of_admission_is_missed_when_it_is_not_there() {
     let large_pay = |report: &SimulationReport| report.proportions(0)[2] < 0.9;
     let large_starve = |report: &SimulationReport| report.proportions(0)[2] < 0.5;
     let nothing_done = |report: &SimulationReport| report.goodput(0) < 0.1;
-    check("nothing refused", |s| *s = s.clone().without_admission(), nothing_done);
+    check(
+        "nothing refused",
+        |s| *s = s.clone().without_admission(),
+        nothing_done,
+    );
     check("no pause", |s| s.pause = false, nothing_done);
-    check("no thresholds", |s| s.knobs.wait_max = Duration::from_secs(1 << 30), large_pay);
+    check(
+        "no thresholds",
+        |s| s.knobs.wait_max = Duration::from_secs(1 << 30),
+        large_pay,
+    );
     check("no curve", |s| s.tuning.wait_min = 1.0, large_pay);
-    check("no proportion", |s| s.tuning.overload = f64::INFINITY, large_starve);
+    check(
+        "no proportion",
+        |s| s.tuning.overload = f64::INFINITY,
+        large_starve,
+    );
     check("nothing made good", |s| s.tuning.catch_up = 0.0, large_pay);
-    check("no speed", |s| s.tuning.speed_window = f64::INFINITY, large_pay);
+    check(
+        "no speed",
+        |s| s.tuning.speed_window = f64::INFINITY,
+        large_pay,
+    );
 }
 
 #[test]
@@ -71,7 +114,10 @@ fn what_cannot_be_done_in_time_is_refused_before_it_is_begun() {
     let with = scenario.clone().run();
     assert!(late(&with) <= 5 && with.proportions(0)[2] >= 0.85);
     for (name, change) in [
-        ("no deadlines", (|s| s.deadlines = false) as fn(&mut Scenario)),
+        (
+            "no deadlines",
+            (|s| s.deadlines = false) as fn(&mut Scenario),
+        ),
         ("smaller calls ignored", |s| s.tuning.smaller_max = 0.0),
     ] {
         let without = scenario.clone().with(change).run();
@@ -89,8 +135,16 @@ fn a_machine_three_times_slower_than_its_model_is_noticed() {
     report.show("E4 Field x2, three times slower", 0);
     let unnoticed = slow.with(|s| s.tuning.speed_window = f64::INFINITY).run();
     unnoticed.show("   no speed", 0);
-    assert!(least(&report.proportions(0)) >= 0.85, "what was learnt late does not starve the large for good");
-    assert!(late(&report) * 3 <= late(&unnoticed), "{} {}", late(&report), late(&unnoticed));
+    assert!(
+        least(&report.proportions(0)) >= 0.85,
+        "what was learnt late does not starve the large for good"
+    );
+    assert!(
+        late(&report) * 3 <= late(&unnoticed),
+        "{} {}",
+        late(&report),
+        late(&unnoticed)
+    );
 }
 
 #[test]
@@ -114,13 +168,26 @@ fn a_moment_of_overload_is_not_followed_by_rejections() {
     for outstanding in [8, 16] {
         for seed in seeds(3) {
             let source = Source::new(0, 0, Scope::Request, SIZES, Arrivals::Closed(outstanding));
-            let scenario = Scenario::new(vec![source], millis(20_000, 60_000)).seed(seed).with(|s| {
-                s.contention = Some(Contention { from: 1_000, to: 1_900, runs: 5, stands: 295 });
-                s.warm_up_millis = 5_000;
-            });
+            let scenario = Scenario::new(vec![source], millis(20_000, 60_000))
+                .seed(seed)
+                .with(|s| {
+                    s.contention = Some(Contention {
+                        from: 1_000,
+                        to: 1_900,
+                        runs: 5,
+                        stands: 295,
+                    });
+                    s.warm_up_millis = 5_000;
+                });
             let report = scenario.clone().run();
-            report.show(&format!("closed loop of {outstanding} after a stall, seed {seed}"), 0);
-            assert!(report.last.refused.iter().sum::<u64>() > 0, "the machine was overloaded");
+            report.show(
+                &format!("closed loop of {outstanding} after a stall, seed {seed}"),
+                0,
+            );
+            assert!(
+                report.last.refused.iter().sum::<u64>() > 0,
+                "the machine was overloaded"
+            );
             assert_eq!(report.refused_read(0), 0);
             let lasting = scenario.with(|s| s.tuning.catch_up = 0.0).run();
             lasting.show("   what is behind does not count", 0);
@@ -143,8 +210,9 @@ fn who_comes_again_after_the_time_it_was_told_is_admitted() {
             let scenario = Scenario::new(sources, 15_000).seed(seed).with(|s| {
                 (s.retry, s.pause, s.warm_up_millis) = (true, false, 0);
             });
-            let refused =
-                |report: &SimulationReport, of: fn(&super::ClassRow) -> u64| report.rows[0].iter().map(of).sum::<u64>();
+            let refused = |report: &SimulationReport, of: fn(&super::ClassRow) -> u64| {
+                report.rows[0].iter().map(of).sum::<u64>()
+            };
             let again = |report: &SimulationReport| {
                 let twice = refused(report, |row| row.refused_twice);
                 twice as f64 / (refused(report, |row| row.refused_read) - twice) as f64
@@ -168,9 +236,17 @@ fn what_is_cancelled_leaves_nothing_behind() {
     for source in &mut sources {
         (source.timeout_ms, source.active, source.bytes) = (Some(30), (0, 5_000), 100_000);
     }
-    let report = Scenario::new(sources, 10_000).with(|s| (s.deadlines, s.warm_up_millis) = (false, 0)).run();
-    assert!(report.rows[0].iter().map(|row| row.late).sum::<u64>() > 1_000, "many were cancelled");
+    let report = Scenario::new(sources, 10_000)
+        .with(|s| (s.deadlines, s.warm_up_millis) = (false, 0))
+        .run();
+    assert!(
+        report.rows[0].iter().map(|row| row.late).sum::<u64>() > 1_000,
+        "many were cancelled"
+    );
     let last = report.last;
     assert_eq!((last.calls, last.running, last.bytes), (0, 0, 0));
-    assert_eq!((last.waiting, last.ready, last.backlog), ([0; 8], [0; 8], [0; 8]));
+    assert_eq!(
+        (last.waiting, last.ready, last.backlog),
+        ([0; 8], [0; 8], [0; 8])
+    );
 }

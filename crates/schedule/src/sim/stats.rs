@@ -45,7 +45,9 @@ impl ClassRow {
     }
 
     pub(crate) fn max_ms(&self) -> f64 {
-        self.latencies.last().map_or(f64::INFINITY, |max| *max as f64 / 1e6)
+        self.latencies
+            .last()
+            .map_or(f64::INFINITY, |max| *max as f64 / 1e6)
     }
 
     /// Peaks of the latency's histogram: 8 bins a decade, smoothed twice with 1 2 1; a peak has at least 1 % of all and
@@ -57,7 +59,9 @@ impl ClassRow {
         }
         for _ in 0..2 {
             let at = |i: usize| bins.get(i).copied().unwrap_or(0.0);
-            bins = (0..bins.len()).map(|i| (at(i.wrapping_sub(1)) + 2.0 * at(i) + at(i + 1)) / 4.0).collect();
+            bins = (0..bins.len())
+                .map(|i| (at(i.wrapping_sub(1)) + 2.0 * at(i) + at(i + 1)) / 4.0)
+                .collect();
         }
         let (mut modes, mut peak, mut valley) = (0, 0.0_f64, 0.0_f64);
         for height in bins {
@@ -107,7 +111,10 @@ impl SimulationReport {
 
     pub(crate) fn finish(&mut self, last: Gauges) {
         self.last = last;
-        self.rows.iter_mut().flatten().for_each(|row| row.latencies.sort_unstable());
+        self.rows
+            .iter_mut()
+            .flatten()
+            .for_each(|row| row.latencies.sort_unstable());
     }
 
     pub(crate) fn row(&self, group: usize, size: usize) -> &ClassRow {
@@ -127,7 +134,11 @@ impl SimulationReport {
 
     /// Work of a group finished in time, as a part of what the workers could do.
     pub(crate) fn goodput(&self, group: usize) -> f64 {
-        self.rows[group].iter().map(|row| row.done_work).sum::<u64>() as f64 / self.capacity
+        self.rows[group]
+            .iter()
+            .map(|row| row.done_work)
+            .sum::<u64>() as f64
+            / self.capacity
     }
 
     /// Of all groups.
@@ -139,7 +150,10 @@ impl SimulationReport {
     pub(crate) fn proportions(&self, group: usize) -> Vec<f64> {
         let sum = |of: fn(&ClassRow) -> u64| self.rows[group].iter().map(of).sum::<u64>() as f64;
         let (done, offered) = (sum(|row| row.done_work), sum(|row| row.offered_work));
-        self.rows[group].iter().map(|row| row.done_work as f64 / done / (row.offered_work as f64 / offered)).collect()
+        self.rows[group]
+            .iter()
+            .map(|row| row.done_work as f64 / done / (row.offered_work as f64 / offered))
+            .collect()
     }
 
     pub(crate) fn refused_read(&self, group: usize) -> u64 {

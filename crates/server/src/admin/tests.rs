@@ -5,20 +5,27 @@ use std::net::TcpStream as Socket;
 
 fn start() -> (AdminServer, Arc<Telemetry>) {
     let state = Arc::new(Telemetry::default());
-    let server = AdminServer::start(SocketAddr::from(([127, 0, 0, 1], 0)), Arc::clone(&state)).unwrap();
+    let server =
+        AdminServer::start(SocketAddr::from(([127, 0, 0, 1], 0)), Arc::clone(&state)).unwrap();
     (server, state)
 }
 
 fn connect(server: &AdminServer) -> Socket {
     let socket = Socket::connect(server.address()).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(300)))
+        .unwrap();
     socket
 }
 
 /// Everything the server says to one request, then the end of the connection.
 fn ask(server: &AdminServer, method: &str, path: &str) -> String {
     let mut socket = connect(server);
-    write!(socket, "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    write!(
+        socket,
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
     let mut text = String::new();
     socket.read_to_string(&mut text).unwrap();
     text
@@ -26,8 +33,14 @@ fn ask(server: &AdminServer, method: &str, path: &str) -> String {
 
 fn check(server: &AdminServer, method: &str, path: &str, status: u16, body: &str) {
     let text = ask(server, method, path);
-    assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{method} {path}: {text}");
-    assert!(text.ends_with(&format!("\r\n\r\n{body}")), "{method} {path}: {text}");
+    assert!(
+        text.starts_with(&format!("HTTP/1.1 {status} ")),
+        "{method} {path}: {text}"
+    );
+    assert!(
+        text.ends_with(&format!("\r\n\r\n{body}")),
+        "{method} {path}: {text}"
+    );
 }
 
 #[test]
@@ -46,14 +59,44 @@ fn every_path_and_method_has_its_answer() {
     check(&server, "HEAD", "/ready", 200, "");
     check(&server, "HEAD", "/ready/store", 503, "");
     state.readiness.set(Condition::Permissions, false);
-    check(&server, "GET", "/ready", 503, "failing: store, permissions\n");
-    check(&server, "GET", "/ready/store", 503, "failing: store, permissions\n");
+    check(
+        &server,
+        "GET",
+        "/ready",
+        503,
+        "failing: store, permissions\n",
+    );
+    check(
+        &server,
+        "GET",
+        "/ready/store",
+        503,
+        "failing: store, permissions\n",
+    );
     check(&server, "GET", "/live", 200, "live\n");
     state.readiness.enter(Phase::Draining);
     check(&server, "GET", "/ready", 503, "draining\n");
-    check(&server, "GET", "/", 404, "try /live, /ready, /ready/store or /metrics\n");
-    check(&server, "POST", "/", 404, "try /live, /ready, /ready/store or /metrics\n");
-    check(&server, "GET", "/live/", 404, "try /live, /ready, /ready/store or /metrics\n");
+    check(
+        &server,
+        "GET",
+        "/",
+        404,
+        "try /live, /ready, /ready/store or /metrics\n",
+    );
+    check(
+        &server,
+        "POST",
+        "/",
+        404,
+        "try /live, /ready, /ready/store or /metrics\n",
+    );
+    check(
+        &server,
+        "GET",
+        "/live/",
+        404,
+        "try /live, /ready, /ready/store or /metrics\n",
+    );
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "BREW"] {
         check(&server, method, "/live", 405, "only GET and HEAD\n");
     }
@@ -67,8 +110,14 @@ fn metrics_come_as_openmetrics() {
     state.metrics.connections.set(7);
     let text = ask(&server, "GET", "/metrics");
     assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
-    assert!(text.contains(&format!("content-type: {}\r\n", metrics::CONTENT_TYPE)), "{text}");
-    assert!(text.contains("\nsealwire_connections_open 7\n") && text.ends_with("# EOF\n"), "{text}");
+    assert!(
+        text.contains(&format!("content-type: {}\r\n", metrics::CONTENT_TYPE)),
+        "{text}"
+    );
+    assert!(
+        text.contains("\nsealwire_connections_open 7\n") && text.ends_with("# EOF\n"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -76,7 +125,9 @@ fn a_connection_carries_many_requests() {
     let (server, _) = start();
     let mut socket = connect(&server);
     for _ in 0..100 {
-        socket.write_all(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        socket
+            .write_all(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
+            .unwrap();
         let mut text = [0; 512];
         let mut have = 0;
         while !text[..have].ends_with(b"live\n") {
@@ -91,7 +142,11 @@ fn a_connection_carries_many_requests() {
 fn what_is_not_http_is_closed() {
     let (server, _) = start();
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(100_000));
-    for bytes in [&b"\x16\x03\x01\x02\x00\x01\x00"[..], b"NONSENSE\r\n\r\n", long.as_bytes()] {
+    for bytes in [
+        &b"\x16\x03\x01\x02\x00\x01\x00"[..],
+        b"NONSENSE\r\n\r\n",
+        long.as_bytes(),
+    ] {
         let mut socket = connect(&server);
         // The server may close before it has read all of it.
         let _ = socket.write_all(bytes);
@@ -126,9 +181,14 @@ fn a_busy_connection_outlives_a_pile_of_idle_ones() {
     let mut idle = Vec::new();
     for _ in 0..200 {
         idle.push(connect(&server));
-        busy.write_all(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        busy.write_all(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
+            .unwrap();
         let mut text = [0; 512];
-        assert_ne!(busy.read(&mut text).unwrap(), 0, "closed while it was the busiest");
+        assert_ne!(
+            busy.read(&mut text).unwrap(),
+            0,
+            "closed while it was the busiest"
+        );
     }
 }
 
@@ -141,11 +201,16 @@ fn a_slow_writer_is_cut_off() {
     for bytes in 0.. {
         assert!(bytes < BUFFER_BYTES_MAX / 2, "still open");
         let sent = socket.write_all(b"G");
-        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
         let gone = match socket.read(&mut [0; 512]) {
             Ok(0) => true,
             Ok(_) => false,
-            Err(error) => !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut),
+            Err(error) => !matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+            ),
         };
         if gone || sent.is_err() {
             break;
@@ -178,7 +243,12 @@ fn it_answers_while_every_core_is_busy() {
 fn a_taken_address_is_said() {
     let (server, state) = start();
     let error = AdminServer::start(server.address(), state).unwrap_err();
-    assert!(error.to_string().starts_with("admin.address: cannot listen on 127.0.0.1:"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .starts_with("admin.address: cannot listen on 127.0.0.1:"),
+        "{error}"
+    );
 }
 
 #[test]

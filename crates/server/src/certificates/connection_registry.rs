@@ -88,19 +88,30 @@ pub(crate) struct JudgedConnections {
 impl ConnectionRegistry {
     pub(crate) fn new(tls: ServerTls, identity: Identity, metrics: Arc<Metrics>) -> Arc<Self> {
         let serving = RwLock::new(HandshakeSettings { tls, number: 0 });
-        Arc::new(Self { serving, chains: Mutex::default(), identity, metrics })
+        Arc::new(Self {
+            serving,
+            chains: Mutex::default(),
+            identity,
+            metrics,
+        })
     }
 
     /// Returns the settings of the next handshake.
     pub(crate) fn entrance(&self) -> HandshakeConfig {
         let HandshakeSettings { tls, number } = self.serving();
-        HandshakeConfig { config: tls.config, number }
+        HandshakeConfig {
+            config: tls.config,
+            number,
+        }
     }
 
     /// Uses `tls` for later handshakes. Does not recheck the connected clients.
     pub(crate) fn replace(&self, tls: ServerTls) {
         let mut serving = self.serving.write().unwrap_or_else(PoisonError::into_inner);
-        *serving = HandshakeSettings { tls, number: serving.number + 1 };
+        *serving = HandshakeSettings {
+            tls,
+            number: serving.number + 1,
+        };
     }
 
     /// Enters a connection by the certificates that its handshake showed.
@@ -116,9 +127,15 @@ impl ConnectionRegistry {
         let digest = digest(certificates);
         let caller = {
             let mut chains = self.chains();
-            let chain = chains.entry(digest).or_insert_with(|| Arc::new(Chain::new(digest, certificates)));
+            let chain = chains
+                .entry(digest)
+                .or_insert_with(|| Arc::new(Chain::new(digest, certificates)));
             chain.connections.fetch_add(1, Ordering::Relaxed);
-            Caller { gate: Arc::clone(self), chain: Arc::clone(chain), expelled: chain.expelled.subscribe() }
+            Caller {
+                gate: Arc::clone(self),
+                chain: Arc::clone(chain),
+                expelled: chain.expelled.subscribe(),
+            }
         };
         // After it is in the table, so that a change judges it there or is seen here.
         let serving = self.serving();
@@ -162,7 +179,8 @@ impl ConnectionRegistry {
 
     /// Judges one chain at least.
     fn judge_slice(&self, chains: &[Arc<Chain>]) -> (JudgedConnections, Duration) {
-        let (begun, serving, mut judged) = (Instant::now(), self.serving(), JudgedConnections::default());
+        let (begun, serving, mut judged) =
+            (Instant::now(), self.serving(), JudgedConnections::default());
         for chain in chains {
             judged.chains += 1;
             if let Err(why) = chain.judge(&*serving.tls.verifier) {
@@ -180,7 +198,10 @@ impl ConnectionRegistry {
     fn expel(&self, chain: &Arc<Chain>, why: ExpulsionLabel) -> u64 {
         let connections = {
             let mut chains = self.chains();
-            if chains.get(&chain.digest).is_some_and(|known| Arc::ptr_eq(known, chain)) {
+            if chains
+                .get(&chain.digest)
+                .is_some_and(|known| Arc::ptr_eq(known, chain))
+            {
                 chains.remove(&chain.digest);
             }
             chain.connections.load(Ordering::Relaxed)
@@ -190,12 +211,20 @@ impl ConnectionRegistry {
         let own = chain.certificates.first();
         let principal = own.and_then(|own| Principal::from_certificate(own, &self.identity).ok());
         let principal = principal.map_or_else(String::new, |principal| principal.to_string());
-        tracing::warn!(principal, why = why.as_str(), connections, "a client certificate is not accepted any more");
+        tracing::warn!(
+            principal,
+            why = why.as_str(),
+            connections,
+            "a client certificate is not accepted any more"
+        );
         connections
     }
 
     fn serving(&self) -> HandshakeSettings {
-        self.serving.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.serving
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn chains(&self) -> MutexGuard<'_, HashMap<[u8; 32], Arc<Chain>>> {
@@ -206,7 +235,10 @@ impl ConnectionRegistry {
 
 impl Chain {
     fn new(digest: [u8; 32], certificates: &[CertificateDer<'_>]) -> Self {
-        let certificates: Vec<_> = certificates.iter().map(|der| der.clone().into_owned()).collect();
+        let certificates: Vec<_> = certificates
+            .iter()
+            .map(|der| der.clone().into_owned())
+            .collect();
         let chain = Self {
             digest,
             certificates,
@@ -220,7 +252,9 @@ impl Chain {
 
     /// Judges it as a handshake now would.
     fn judge(&self, verifier: &dyn ClientCertVerifier) -> Result<(), ExpulsionLabel> {
-        let Some((own, others)) = self.certificates.split_first() else { return Err(ExpulsionLabel::Untrusted) };
+        let Some((own, others)) = self.certificates.split_first() else {
+            return Err(ExpulsionLabel::Untrusted);
+        };
         let now = now();
         match verifier.verify_client_cert(own, others, now) {
             Ok(_) => {
@@ -230,7 +264,9 @@ impl Chain {
             }
             Err(rustls::Error::InvalidCertificate(error)) => Err(match error {
                 CertificateError::Revoked => ExpulsionLabel::Revoked,
-                CertificateError::Expired | CertificateError::ExpiredContext { .. } => ExpulsionLabel::Expired,
+                CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                    ExpulsionLabel::Expired
+                }
                 _ => ExpulsionLabel::Untrusted,
             }),
             Err(_) => Err(ExpulsionLabel::Untrusted),
@@ -241,9 +277,20 @@ impl Chain {
         let ends = |der: &CertificateDer<'_>| {
             let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
             // The last second in which it holds.
-            Some(certificate.validity().not_after.timestamp().saturating_add(1))
+            Some(
+                certificate
+                    .validity()
+                    .not_after
+                    .timestamp()
+                    .saturating_add(1),
+            )
         };
-        let later = self.certificates.iter().filter_map(ends).filter(|ends| *ends > now.as_secs() as i64).min();
+        let later = self
+            .certificates
+            .iter()
+            .filter_map(ends)
+            .filter(|ends| *ends > now.as_secs() as i64)
+            .min();
         self.ends.store(later.unwrap_or(NEVER), Ordering::Relaxed);
     }
 }
@@ -260,7 +307,11 @@ impl Drop for Caller {
         let Self { gate, chain, .. } = self;
         let mut chains = gate.chains();
         let last = chain.connections.fetch_sub(1, Ordering::Relaxed) == 1;
-        if last && chains.get(&chain.digest).is_some_and(|known| Arc::ptr_eq(known, chain)) {
+        if last
+            && chains
+                .get(&chain.digest)
+                .is_some_and(|known| Arc::ptr_eq(known, chain))
+        {
             chains.remove(&chain.digest);
         }
     }

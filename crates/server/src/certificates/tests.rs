@@ -27,21 +27,35 @@ struct Kept {
 impl Kept {
     fn start(folder: tests::Files) -> Self {
         let mut config = Config::defaults(folder.folder.path());
-        config.tls = Tls { watch_s: WATCH_S, ..folder.tls.clone() };
+        config.tls = Tls {
+            watch_s: WATCH_S,
+            ..folder.tls.clone()
+        };
         let admin = Arc::<Telemetry>::default();
         let (certificates, reload) = Certificates::load(&config, &admin).unwrap();
         let gate = certificates.data_gate();
         tokio::spawn(certificates.keep(|_| ()));
-        Self { folder, admin, gate, reload }
+        Self {
+            folder,
+            admin,
+            gate,
+            reload,
+        }
     }
 
     fn enter(&self, issued: &Issued) -> connection_registry::Caller {
-        self.gate.enter(&[der(issued)], &self.gate.entrance()).ok().unwrap()
+        self.gate
+            .enter(&[der(issued)], &self.gate.entrance())
+            .ok()
+            .unwrap()
     }
 
     fn metric(&self, series: &str) -> f64 {
         let text = self.admin.metrics.encode();
-        let line = text.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')));
+        let line = text.lines().find(|line| {
+            line.strip_prefix(series)
+                .is_some_and(|rest| rest.starts_with(' '))
+        });
         line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
     }
 
@@ -68,7 +82,10 @@ impl Kept {
     }
 
     fn revoke(&self, revoked: &[&Issued]) {
-        self.write(self.crl(), &list(&self.folder.authority, revoked, time::Duration::days(30)));
+        self.write(
+            self.crl(),
+            &list(&self.folder.authority, revoked, time::Duration::days(30)),
+        );
     }
 }
 
@@ -76,7 +93,11 @@ impl Kept {
 fn with_list() -> tests::Files {
     let mut folder = tests::Files::new();
     let file = folder.folder.path().join("crl.pem");
-    std::fs::write(&file, list(&folder.authority, &[], time::Duration::days(30))).unwrap();
+    std::fs::write(
+        &file,
+        list(&folder.authority, &[], time::Duration::days(30)),
+    )
+    .unwrap();
     folder.tls.client_crl = Some(file);
     folder
 }
@@ -102,7 +123,10 @@ async fn who_is_revoked_is_expelled_within_the_bound_and_nobody_else() {
     assert!(told.elapsed() <= BOUND, "{:?}", told.elapsed());
     kept.looks().await;
     assert_eq!(*other.expelled().borrow(), None);
-    assert_eq!(kept.metric("sealwire_disconnected_clients_total{reason=\"revoked\"}"), 2.0);
+    assert_eq!(
+        kept.metric("sealwire_disconnected_clients_total{reason=\"revoked\"}"),
+        2.0
+    );
     assert_eq!(kept.reloads(), [1.0, 0.0, 0.0]);
 }
 
@@ -113,7 +137,10 @@ async fn a_handshake_that_a_change_overtakes_is_judged_by_the_change() {
     let before = kept.gate.entrance();
     kept.revoke(&[&revoked]);
     kept.looks().await;
-    assert_eq!(kept.gate.enter(&[der(&revoked)], &before).err(), Some(ExpulsionLabel::Revoked));
+    assert_eq!(
+        kept.gate.enter(&[der(&revoked)], &before).err(),
+        Some(ExpulsionLabel::Revoked)
+    );
     assert!(kept.gate.enter(&[der(&good)], &before).is_ok());
 }
 
@@ -123,10 +150,16 @@ async fn authorities_come_and_go() {
     let old = kept.enter(&kept.folder.client());
     let next = Authority::create("next", Validity::days(10)).unwrap();
     let file = &kept.folder.tls.client_ca;
-    kept.write(file, &format!("{}{}", kept.folder.authority.cert_pem(), next.cert_pem()));
+    kept.write(
+        file,
+        &format!("{}{}", kept.folder.authority.cert_pem(), next.cert_pem()),
+    );
     kept.looks().await;
     let new = kept.enter(&next.issue(&leaf(Usage::Client, "relay")).unwrap());
-    assert_eq!((*old.expelled().borrow(), *new.expelled().borrow()), (None, None));
+    assert_eq!(
+        (*old.expelled().borrow(), *new.expelled().borrow()),
+        (None, None)
+    );
     kept.write(file, next.cert_pem());
     assert_eq!(expelled(&old).await, ExpulsionLabel::Untrusted);
     kept.looks().await;
@@ -140,14 +173,26 @@ async fn a_certificate_that_ends_ends_its_connections() {
     let long = kept.enter(&kept.folder.client());
     // By the clock of the machine, of which paused time knows nothing: it holds for as long as this test is that far.
     let now = OffsetDateTime::now_utc();
-    let validity = Validity { not_before: now - time::Duration::hours(1), not_after: now + time::Duration::seconds(5) };
-    let short = Leaf { validity, ..leaf(Usage::Client, "short") };
+    let validity = Validity {
+        not_before: now - time::Duration::hours(1),
+        not_after: now + time::Duration::seconds(5),
+    };
+    let short = Leaf {
+        validity,
+        ..leaf(Usage::Client, "short")
+    };
     let short = kept.enter(&kept.folder.authority.issue(&short).unwrap());
     assert_eq!(*short.expelled().borrow(), None);
     assert_eq!(expelled(&short).await, ExpulsionLabel::Expired);
-    assert!(OffsetDateTime::now_utc() > validity.not_after, "not before its end");
+    assert!(
+        OffsetDateTime::now_utc() > validity.not_after,
+        "not before its end"
+    );
     assert_eq!(*long.expelled().borrow(), None);
-    assert_eq!(kept.metric("sealwire_disconnected_clients_total{reason=\"expired\"}"), 1.0);
+    assert_eq!(
+        kept.metric("sealwire_disconnected_clients_total{reason=\"expired\"}"),
+        1.0
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,9 +214,16 @@ async fn what_does_not_load_leaves_what_was_in_service() {
         kept.write(file, text);
         kept.looks().await;
         refused += 1.0;
-        assert_eq!(kept.reloads(), [0.0, refused, 1.0], "once for each fault, however often it is looked at");
+        assert_eq!(
+            kept.reloads(),
+            [0.0, refused, 1.0],
+            "once for each fault, however often it is looked at"
+        );
         assert!(Arc::ptr_eq(&before, &kept.gate.entrance().config));
-        assert!(!kept.admin.readiness.is_failing(Condition::Certificate), "what serves is good");
+        assert!(
+            !kept.admin.readiness.is_failing(Condition::Certificate),
+            "what serves is good"
+        );
         kept.write(file, &whole);
         kept.looks().await;
         assert_eq!(kept.reloads(), [0.0, refused, 0.0], "back as it was");
@@ -179,7 +231,10 @@ async fn what_does_not_load_leaves_what_was_in_service() {
     std::fs::remove_file(kept.crl()).unwrap();
     kept.looks().await;
     assert_eq!(kept.reloads(), [0.0, refused + 1.0, 1.0]);
-    kept.write(kept.crl(), &list(&kept.folder.authority, &[], time::Duration::days(60)));
+    kept.write(
+        kept.crl(),
+        &list(&kept.folder.authority, &[], time::Duration::days(60)),
+    );
     kept.looks().await;
     assert_eq!(kept.reloads(), [1.0, refused + 1.0, 0.0]);
     assert_eq!(*caller.expelled().borrow(), None);
@@ -190,14 +245,22 @@ async fn a_certificate_and_its_key_may_come_one_after_the_other() {
     let kept = Kept::start(tests::Files::new());
     let (tls, before) = (&kept.folder.tls, kept.gate.entrance().config);
     for pause in [Duration::from_millis(300), Duration::from_secs(60)] {
-        let issued = kept.folder.authority.issue(&leaf(Usage::Server, "localhost")).unwrap();
+        let issued = kept
+            .folder
+            .authority
+            .issue(&leaf(Usage::Server, "localhost"))
+            .unwrap();
         let reloads = kept.reloads();
         kept.write(&tls.certificate, &issued.cert_pem);
         sleep(pause).await;
         private(&tls.key, issued.key_pem.expose());
         kept.looks().await;
         let refused = if pause > SETTLE { 1.0 } else { 0.0 };
-        assert_eq!(kept.reloads(), [reloads[0] + 1.0, reloads[1] + refused, 0.0], "{pause:?}");
+        assert_eq!(
+            kept.reloads(),
+            [reloads[0] + 1.0, reloads[1] + refused, 0.0],
+            "{pause:?}"
+        );
     }
     assert!(!Arc::ptr_eq(&before, &kept.gate.entrance().config));
 }
@@ -210,7 +273,10 @@ async fn files_are_found_anew_under_names_that_are_swapped() {
     let (one, two, data) = (root.join("one"), root.join("two"), root.join("..data"));
     for version in [&one, &two] {
         std::fs::create_dir(version).unwrap();
-        let issued = folder.authority.issue(&leaf(Usage::Server, "localhost")).unwrap();
+        let issued = folder
+            .authority
+            .issue(&leaf(Usage::Server, "localhost"))
+            .unwrap();
         std::fs::write(version.join("tls.crt"), &issued.cert_pem).unwrap();
         private(&version.join("tls.key"), issued.key_pem.expose());
     }
@@ -223,9 +289,18 @@ async fn files_are_found_anew_under_names_that_are_swapped() {
     assert_eq!(kept.reloads(), [1.0, 0.0, 0.0]);
     // Renamed into place, of the same length and time: a list with another number.
     let next = root.join("next.pem");
-    std::fs::write(&next, list(&kept.folder.authority, &[], time::Duration::days(31))).unwrap();
+    std::fs::write(
+        &next,
+        list(&kept.folder.authority, &[], time::Duration::days(31)),
+    )
+    .unwrap();
     let as_before = std::fs::metadata(kept.crl()).unwrap().modified().unwrap();
-    std::fs::File::options().write(true).open(&next).unwrap().set_modified(as_before).unwrap();
+    std::fs::File::options()
+        .write(true)
+        .open(&next)
+        .unwrap()
+        .set_modified(as_before)
+        .unwrap();
     std::fs::rename(&next, kept.crl()).unwrap();
     kept.looks().await;
     assert_eq!(kept.reloads(), [2.0, 0.0, 0.0]);
@@ -249,21 +324,62 @@ async fn an_operators_word_reloads_at_once_and_changes_nothing_where_something_i
     let kept = Kept::start(with_list());
     let revoked = kept.folder.client();
     let caller = kept.enter(&revoked);
-    let tls = Tls { watch_s: 0, ..kept.folder.tls.clone() };
+    let tls = Tls {
+        watch_s: 0,
+        ..kept.folder.tls.clone()
+    };
     let elsewhere = |name: &str| Some(kept.folder.folder.path().join(name));
-    let absent = Tls { client_crl: elsewhere("absent.pem"), ..tls.clone() };
-    let error = kept.reload.ask(absent, None).await.unwrap_err().with_cause();
-    assert!(error.starts_with("tls.client_crl: ") && error.contains("No such file"), "{error}");
+    let absent = Tls {
+        client_crl: elsewhere("absent.pem"),
+        ..tls.clone()
+    };
+    let error = kept
+        .reload
+        .ask(absent, None)
+        .await
+        .unwrap_err()
+        .with_cause();
+    assert!(
+        error.starts_with("tls.client_crl: ") && error.contains("No such file"),
+        "{error}"
+    );
     assert_eq!(kept.reloads(), [0.0; 3]);
-    std::fs::write(elsewhere("lists.pem").unwrap(), list(&kept.folder.authority, &[&revoked], time::Duration::days(1)))
+    std::fs::write(
+        elsewhere("lists.pem").unwrap(),
+        list(&kept.folder.authority, &[&revoked], time::Duration::days(1)),
+    )
+    .unwrap();
+    kept.reload
+        .ask(
+            Tls {
+                client_crl: elsewhere("lists.pem"),
+                ..tls.clone()
+            },
+            None,
+        )
+        .await
         .unwrap();
-    kept.reload.ask(Tls { client_crl: elsewhere("lists.pem"), ..tls.clone() }, None).await.unwrap();
-    assert_eq!(*caller.expelled().borrow(), Some(ExpulsionLabel::Revoked), "judged by when the operator has an answer");
+    assert_eq!(
+        *caller.expelled().borrow(),
+        Some(ExpulsionLabel::Revoked),
+        "judged by when the operator has an answer"
+    );
     // Nobody looks by itself now.
     std::fs::remove_file(elsewhere("lists.pem").unwrap()).unwrap();
     kept.looks().await;
     assert_eq!(kept.reloads(), [1.0, 0.0, 0.0]);
-    assert!(kept.reload.ask(Tls { client_crl: elsewhere("lists.pem"), ..tls }, None).await.is_err());
+    assert!(
+        kept.reload
+            .ask(
+                Tls {
+                    client_crl: elsewhere("lists.pem"),
+                    ..tls
+                },
+                None
+            )
+            .await
+            .is_err()
+    );
     assert_eq!(kept.reloads(), [1.0, 1.0, 1.0]);
 }
 
@@ -275,8 +391,12 @@ async fn ends_are_said_once_at_each_stage_and_decide_readiness() {
     let admin = Arc::<Telemetry>::default();
     admin.readiness.enter(sealwire_telemetry::Phase::Ready);
     let file = tempfile::NamedTempFile::new().unwrap();
-    let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
-    let log = log.with_writer(std::sync::Mutex::new(file.reopen().unwrap())).finish();
+    let log = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_ansi(false);
+    let log = log
+        .with_writer(std::sync::Mutex::new(file.reopen().unwrap()))
+        .finish();
     let _log = tracing::subscriber::set_default(log);
     let (mut certificates, _reload) = Certificates::load(&config, &admin).unwrap();
     let lines = || std::fs::read_to_string(file.path()).unwrap();
@@ -303,10 +423,17 @@ async fn ends_are_said_once_at_each_stage_and_decide_readiness() {
         assert_eq!(lines().lines().count(), count, "{left}: {}", lines());
         assert_eq!(admin.readiness.state() == State::Ready, is_ready, "{left}");
     }
-    assert!(lines().contains("ERROR") && lines().contains("tls.client_crl"), "{}", lines());
+    assert!(
+        lines().contains("ERROR") && lines().contains("tls.client_crl"),
+        "{}",
+        lines()
+    );
     // A good one comes into service.
     certificates.hold(held);
-    assert_eq!((admin.readiness.state(), lines().lines().count()), (State::Ready, count));
+    assert_eq!(
+        (admin.readiness.state(), lines().lines().count()),
+        (State::Ready, count)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -322,7 +449,11 @@ async fn thousands_of_certificates_are_judged_in_slices() {
     }
     let began = std::time::Instant::now();
     let judged = kept.gate.judge_all().await;
-    println!("{} certificates judged again in {:?}, without the rests", judged.chains, began.elapsed());
+    println!(
+        "{} certificates judged again in {:?}, without the rests",
+        judged.chains,
+        began.elapsed()
+    );
     drop(callers);
     assert_eq!(
         kept.gate.judge_all().await,
@@ -337,15 +468,27 @@ async fn who_comes_back_after_an_expulsion_is_new() {
     let caller = kept.folder.client();
     let first = kept.enter(&caller);
     kept.revoke(&[&caller]);
-    kept.reload.ask(kept.folder.tls.clone(), None).await.unwrap();
+    kept.reload
+        .ask(kept.folder.tls.clone(), None)
+        .await
+        .unwrap();
     // Put right before the first connection has ended.
     kept.revoke(&[]);
-    kept.reload.ask(kept.folder.tls.clone(), None).await.unwrap();
+    kept.reload
+        .ask(kept.folder.tls.clone(), None)
+        .await
+        .unwrap();
     let second = kept.enter(&caller);
     drop(first);
     let ending = Shutdown::new(watch::channel(false).1, second.expelled());
-    assert_eq!((ending.farewell(), kept.gate.judge_all().await.chains), (None, 1));
+    assert_eq!(
+        (ending.farewell(), kept.gate.judge_all().await.chains),
+        (None, 1)
+    );
     kept.revoke(&[&caller]);
-    kept.reload.ask(kept.folder.tls.clone(), None).await.unwrap();
+    kept.reload
+        .ask(kept.folder.tls.clone(), None)
+        .await
+        .unwrap();
     assert_eq!(ending.farewell().unwrap().code, ErrorCode::Unauthenticated);
 }

@@ -37,20 +37,43 @@ pub(super) struct RequestSummary<'a> {
 
 impl<'a> RejectedRequest<'a> {
     pub(super) fn summary(&self, code: CallCode) -> RequestSummary<'a> {
-        let Self { method, options, bytes, arrived, .. } = *self;
-        RequestSummary { method, options, bytes, cancel: None, code, arrived }
+        let Self {
+            method,
+            options,
+            bytes,
+            arrived,
+            ..
+        } = *self;
+        RequestSummary {
+            method,
+            options,
+            bytes,
+            cancel: None,
+            code,
+            arrived,
+        }
     }
 }
 
 impl Connection {
     /// Records a request. Rejected requests are aggregated.
     pub(super) fn record(&self, summary: &RequestSummary<'_>) -> Recording {
-        let RequestSummary { method, options, bytes, cancel, code, arrived } = summary;
+        let RequestSummary {
+            method,
+            options,
+            bytes,
+            cancel,
+            code,
+            arrived,
+        } = summary;
         let (fields, errors) = cancel.map_or((0, 0), CancelToken::done);
         let subjects = cancel.map(CancelToken::subjects).unwrap_or_default();
         let erasure = cancel.and_then(CancelToken::erasure);
         let change = erasure.map(|(version, created)| {
-            [("key_version", Change::Number(version)), ("key_created", Change::Number(created))]
+            [
+                ("key_version", Change::Number(version)),
+                ("key_created", Change::Number(created)),
+            ]
         });
         let planned = cancel.and_then(CancelToken::planned_under);
         // A client can send as many of these as the network carries, since nothing is done for them.
@@ -72,11 +95,19 @@ impl Connection {
             generation: planned.unwrap_or_else(|| self.engine.apps.generation()),
             took: arrived.elapsed(),
         };
-        if is_refused { self.engine.audit.refused(&record) } else { self.engine.audit.record(&record) }
+        if is_refused {
+            self.engine.audit.refused(&record)
+        } else {
+            self.engine.audit.record(&record)
+        }
     }
 
     /// Records a request that did not begin. `health` and `info` are never recorded.
-    pub(super) fn record_rejected(&self, request: &RejectedRequest<'_>, code: CallCode) -> Recording {
+    pub(super) fn record_rejected(
+        &self,
+        request: &RejectedRequest<'_>,
+        code: CallCode,
+    ) -> Recording {
         if !self.engine.audit.is_on() || is_unrecorded(request.method) {
             return Recording::none();
         }
@@ -85,23 +116,36 @@ impl Connection {
 
     /// Queues a response that holds no in-flight permit, after its record is durable. Waits while too many responses
     /// wait for theirs.
-    pub(super) async fn send_recorded(self: &Arc<Self>, msgid: u32, bytes: Vec<u8>, recording: Recording) {
+    pub(super) async fn send_recorded(
+        self: &Arc<Self>,
+        msgid: u32,
+        bytes: Vec<u8>,
+        recording: Recording,
+    ) {
         let kept = match recording.now() {
             Some(kept) => kept,
             // The records of other clients wait for this write, which therefore waits for no client.
             None if recording.is_writer() => recording.kept(false).await,
             None => return self.send_after_record(msgid, bytes, recording).await,
         };
-        self.send(kept.map_or_else(|failure| self.error_reply(msgid, &failure), |()| bytes)).await;
+        self.send(kept.map_or_else(|failure| self.error_reply(msgid, &failure), |()| bytes))
+            .await;
     }
 
     async fn send_after_record(self: &Arc<Self>, msgid: u32, bytes: Vec<u8>, recording: Recording) {
-        let Ok(permit) = Arc::clone(&self.recordings).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&self.recordings).acquire_owned().await else {
+            return;
+        };
         let connection = Arc::clone(self);
         // In a task of its own, so that a `cancel` behind it is read.
         self.spawn(async move {
             let kept = recording.kept(false).await; // Another one writes.
-            connection.send(kept.map_or_else(|failure| connection.error_reply(msgid, &failure), |()| bytes)).await;
+            connection
+                .send(kept.map_or_else(
+                    |failure| connection.error_reply(msgid, &failure),
+                    |()| bytes,
+                ))
+                .await;
             drop(permit);
         });
     }

@@ -26,7 +26,10 @@ pub(super) struct Input<R> {
 
 impl<R: AsyncRead + Unpin> Input<R> {
     pub(super) fn new(read: R) -> Self {
-        Self { read, buffer: BytesMut::new() }
+        Self {
+            read,
+            buffer: BytesMut::new(),
+        }
     }
 
     /// Returns true if the buffered message is longer than the connection's own memory.

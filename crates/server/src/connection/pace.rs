@@ -31,7 +31,10 @@ pub(crate) struct Pace {
 impl Pace {
     /// Creates a pace of so many rejected requests per second.
     pub(crate) fn new(rejected_per_s: u32) -> Self {
-        Self { rejected: Duration::from_secs(1) / rejected_per_s.max(1), ..Self::default() }
+        Self {
+            rejected: Duration::from_secs(1) / rejected_per_s.max(1),
+            ..Self::default()
+        }
     }
 
     /// Counts a rejected request.
@@ -62,7 +65,9 @@ impl Pace {
     /// Returns the end of the pause that the principal's connections must make now, if any.
     pub(crate) fn pause(&self, now: Instant) -> Option<Instant> {
         let paid = *self.paid.lock().unwrap_or_else(PoisonError::into_inner);
-        let over = paid?.checked_duration_since(now + BURST).filter(|over| !over.is_zero())?;
+        let over = paid?
+            .checked_duration_since(now + BURST)
+            .filter(|over| !over.is_zero())?;
         Some(now + over.max(PAUSE_MIN))
     }
 }
@@ -73,7 +78,9 @@ mod tests {
 
     #[test]
     fn a_burst_passes_and_then_the_rate_holds() {
-        for (rate, is_rejected, per_s) in [(100, true, 100), (2_000, true, 2_000), (100, false, 1_000)] {
+        for (rate, is_rejected, per_s) in
+            [(100, true, 100), (2_000, true, 2_000), (100, false, 1_000)]
+        {
             let (pace, begun) = (Pace::new(rate), Instant::now());
             let (mut now, mut requests) = (begun, 0_u32);
             while now < begun + Duration::from_secs(10) {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sealwire_wire::{
-    CallError, ErrorCode, FrameLayout, MessageHeader, Method, Notification, RpcError, Scan, Scanner, decode_cancel,
-    decode_errors,
+    CallError, ErrorCode, FrameLayout, MessageHeader, Method, Notification, RpcError, Scan,
+    Scanner, decode_cancel, decode_errors,
 };
 use tokio::io::AsyncRead;
 use tokio::time::{Instant, sleep_until};
@@ -88,7 +88,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 self.drop_permit();
             }
             // After every step, so that no kind of message is free: one step takes a message or reads once.
-            self.slice.count_unit(buffered.abs_diff(self.input.buffer.len())).await;
+            self.slice
+                .count_unit(buffered.abs_diff(self.input.buffer.len()))
+                .await;
         }
     }
 
@@ -105,10 +107,16 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             Scan::Message(boundary) => {
                 self.message_began = None;
                 let frame = self.input.take(boundary.bytes);
-                self.connection.engine.metrics.request_bytes(boundary.bytes as u64);
+                self.connection
+                    .engine
+                    .metrics
+                    .request_bytes(boundary.bytes as u64);
                 self.dispatch(frame, boundary).await
             }
-            Scan::Refused { head, error, fate } => self.reject_incomplete(head, &CallFailure::Scan(error), fate).await,
+            Scan::Refused { head, error, fate } => {
+                self.reject_incomplete(head, &CallFailure::Scan(error), fate)
+                    .await
+            }
             Scan::Discard { bytes, ended } => {
                 self.input.discard(bytes);
                 if ended {
@@ -120,7 +128,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 if !self.input.buffer.is_empty() || !self.scanner.is_idle() {
                     self.message_began.get_or_insert_with(MessageBegan::now);
                 }
-                if self.input.is_long() { self.make_room().await } else { self.wait(Reading::On).await }
+                if self.input.is_long() {
+                    self.make_room().await
+                } else {
+                    self.wait(Reading::On).await
+                }
             }
         }
     }
@@ -130,24 +142,37 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let streaming = self.streaming.take();
         match boundary.head {
             MessageHeader::Request { msgid, method } => {
-                let message = Message { msgid, method, size: boundary.into(), arrived: Instant::now() };
+                let message = Message {
+                    msgid,
+                    method,
+                    size: boundary.into(),
+                    arrived: Instant::now(),
+                };
                 let decoded = operations::decode(&frame, &boundary);
                 drop(frame);
                 match method {
-                    Some(method) if needs_admission(method) => self.start(message, decoded, streaming).await,
+                    Some(method) if needs_admission(method) => {
+                        self.start(message, decoded, streaming).await
+                    }
                     _ => self.answer_at_once(message, decoded).await,
                 }
             }
-            MessageHeader::Notification { notice: Some(Notification::Cancel) } => {
+            MessageHeader::Notification {
+                notice: Some(Notification::Cancel),
+            } => {
                 // A malformed cancel is ignored: a notification has no response.
                 match decode_cancel(&frame) {
                     // The request was counted.
-                    Ok(msgid) if self.connection.cancel_tokens.contains(msgid) => self.cancel(msgid).await,
+                    Ok(msgid) if self.connection.cancel_tokens.contains(msgid) => {
+                        self.cancel(msgid).await
+                    }
                     _ => self.count_ignored(),
                 }
                 Ok(())
             }
-            MessageHeader::Notification { notice: Some(Notification::Errors) } => {
+            MessageHeader::Notification {
+                notice: Some(Notification::Errors),
+            } => {
                 if let Ok(format) = decode_errors(&frame) {
                     self.connection.set_error_format(format);
                 }
@@ -173,11 +198,19 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         decoded: Result<Decoded, CallError>,
         streaming: Option<StreamingRequest>,
     ) -> Result<(), End> {
-        let Message { msgid, size, arrived, .. } = message;
+        let Message {
+            msgid,
+            size,
+            arrived,
+            ..
+        } = message;
         let (in_flight, admission, cancel) = match streaming {
-            Some(StreamingRequest { admission, cancel: Some(cancel), in_flight, .. }) => {
-                (in_flight, Some(admission), cancel)
-            }
+            Some(StreamingRequest {
+                admission,
+                cancel: Some(cancel),
+                in_flight,
+                ..
+            }) => (in_flight, Some(admission), cancel),
             streaming => {
                 drop(streaming); // Or its bytes would count twice until it is offered anew.
                 match self.connection.cancel_tokens.issue(msgid) {
@@ -190,24 +223,38 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             (None, Ok(Decoded::Data(options, operation))) => {
                 let kind = operation.kind(&self.connection.engine.apps, options.app.as_str());
                 let (extra, has_waited) = (operation.extra_work(size), false);
-                let request =
-                    Request { msgid, options, kind, size, extra, arrived, since: arrived, has_waited, cancel };
+                let request = Request {
+                    msgid,
+                    options,
+                    kind,
+                    size,
+                    extra,
+                    arrived,
+                    since: arrived,
+                    has_waited,
+                    cancel,
+                };
                 match in_flight.or_else(|| self.permit_at_once()) {
                     Some(in_flight) => self.begin(request, operation, in_flight, admission).await,
                     None => self.defer(request, operation),
                 }
                 return Ok(());
             }
-            (Some(reason), Ok(Decoded::Data(options, _))) => (CallFailure::Stopped(reason), Some(options)),
-            (Some(reason), _) => (CallFailure::Stopped(reason), None),
-            (None, Ok(Decoded::Immediate(_))) => {
-                (CallFailure::Internal("the scan and the decoder disagree on the method"), None)
+            (Some(reason), Ok(Decoded::Data(options, _))) => {
+                (CallFailure::Stopped(reason), Some(options))
             }
+            (Some(reason), _) => (CallFailure::Stopped(reason), None),
+            (None, Ok(Decoded::Immediate(_))) => (
+                CallFailure::Internal("the scan and the decoder disagree on the method"),
+                None,
+            ),
             (None, Err(error)) => (error.into(), None),
         };
         // The msgid may be used again from when the response can be read.
         drop((cancel, in_flight, admission));
-        self.connection.reject(&message.rejected(options.as_ref()), &failure).await;
+        self.connection
+            .reject(&message.rejected(options.as_ref()), &failure)
+            .await;
         Ok(())
     }
 
@@ -222,7 +269,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         request.has_waited = admission.is_none() && self.backoff.take_ended(request.arrived);
         match prepare(&self.connection, &request, operation, admission) {
             Ok(prepared) => {
-                drop(self.connection.spawn(handle(Arc::clone(&self.connection), request, prepared, in_flight)));
+                drop(self.connection.spawn(handle(
+                    Arc::clone(&self.connection),
+                    request,
+                    prepared,
+                    in_flight,
+                )));
             }
             Err(Rejected { failure, class }) => {
                 if let CallFailure::Overloaded(refusal) = &failure {
@@ -236,22 +288,46 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Answers a request that does not begin. Its msgid may be used again from when the response can be read.
     async fn reject(&self, request: Request, failure: &CallFailure) {
-        let Request { msgid, options, size, arrived, cancel, .. } = request;
+        let Request {
+            msgid,
+            options,
+            size,
+            arrived,
+            cancel,
+            ..
+        } = request;
         drop(cancel);
-        let message = Message { msgid, method: Some(options.method), size, arrived };
-        self.connection.reject(&message.rejected(Some(&options)), failure).await;
+        let message = Message {
+            msgid,
+            method: Some(options.method),
+            size,
+            arrived,
+        };
+        self.connection
+            .reject(&message.rejected(Some(&options)), failure)
+            .await;
     }
 
     /// Stops a request.
     async fn cancel(&mut self, msgid: u32) {
-        self.connection.cancel_tokens.stop(msgid, StopReason::Cancel);
-        if let Some(index) = self.deferred.iter().position(|deferred| deferred.request.msgid == msgid) {
+        self.connection
+            .cancel_tokens
+            .stop(msgid, StopReason::Cancel);
+        if let Some(index) = self
+            .deferred
+            .iter()
+            .position(|deferred| deferred.request.msgid == msgid)
+        {
             self.stop_deferred(index, StopReason::Cancel).await;
         }
     }
 
     /// Answers the methods that cost nothing, and rejects those that do not exist. Never rejected for load.
-    async fn answer_at_once(&mut self, message: Message, decoded: Result<Decoded, CallError>) -> Result<(), End> {
+    async fn answer_at_once(
+        &mut self,
+        message: Message,
+        decoded: Result<Decoded, CallError>,
+    ) -> Result<(), End> {
         let (msgid, connection) = (message.msgid, &self.connection);
         if connection.cancel_tokens.contains(msgid) {
             return Err(connection.expel_for_msgid().await);
@@ -259,17 +335,23 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let request = message.rejected(None);
         let answer = match (self.ending.reason(), decoded) {
             (Some(reason), _) => Err(CallFailure::Stopped(reason)),
-            (None, Ok(Decoded::Immediate(immediate))) => immediate.answer(&connection.engine, msgid),
-            (None, Ok(Decoded::Data(..))) => {
-                Err(CallFailure::Internal("the scan and the decoder disagree on the method"))
+            (None, Ok(Decoded::Immediate(immediate))) => {
+                immediate.answer(&connection.engine, msgid)
             }
+            (None, Ok(Decoded::Data(..))) => Err(CallFailure::Internal(
+                "the scan and the decoder disagree on the method",
+            )),
             (None, Err(error)) => Err(error.into()),
         };
         match answer {
             Ok(bytes) => {
                 let (method, code) = (request.method, CallCode::OK);
                 connection.state.pace.answered(message.arrived);
-                connection.engine.metrics.call_done(&CallReport { method, code, times: None });
+                connection.engine.metrics.call_done(&CallReport {
+                    method,
+                    code,
+                    times: None,
+                });
                 let recording = connection.record_rejected(&request, code);
                 connection.send_recorded(msgid, bytes, recording).await;
             }
@@ -284,20 +366,35 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let on = reading == Reading::On;
         let (long_waits, until) = match reading {
             Reading::On => (false, None),
-            Reading::Paused { until } => (self.has_long_to_offer() && self.deferred_bytes < READ_BYTES, until),
+            Reading::Paused { until } => (
+                self.has_long_to_offer() && self.deferred_bytes < READ_BYTES,
+                until,
+            ),
         };
-        let wants_permit =
-            self.in_flight.is_none() && (self.next_deferred().is_some() || (long_waits && until.is_none()));
+        let wants_permit = self.in_flight.is_none()
+            && (self.next_deferred().is_some() || (long_waits && until.is_none()));
         let ends_of = |deferred: &DeferredRequest| {
             let paused = self.backoff.until(deferred.class());
-            [Some(deferred.deadline), deferred.expires.filter(|_| paused.is_some()), paused]
+            [
+                Some(deferred.deadline),
+                deferred.expires.filter(|_| paused.is_some()),
+                paused,
+            ]
         };
         let deferred = self.deferred.iter().flat_map(ends_of);
         let wake_at = deferred.chain([until]).flatten().min();
         let ends = (long_waits || !self.deferred.is_empty()) && self.ending.reason().is_none();
         let read_deadline = self.read_deadline();
         let mut expired = None;
-        let Self { connection, input, streaming, in_flight, acquiring, ending, .. } = self;
+        let Self {
+            connection,
+            input,
+            streaming,
+            in_flight,
+            acquiring,
+            ending,
+            ..
+        } = self;
         tokio::select! {
             // A clean end and a broken one are handled alike: the client is gone.
             read = input.more(), if on => return if matches!(read, Ok(1..)) { Ok(()) } else { Err(End::Closed) },
@@ -309,7 +406,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
         if let (Some(refusal), Some(streaming)) = (expired, &self.streaming) {
             let class = streaming.admission.class();
-            return self.reject_streaming(CallFailure::Overloaded(refusal), class).await;
+            return self
+                .reject_streaming(CallFailure::Overloaded(refusal), class)
+                .await;
         }
         if !on {
             // The engine paused reading, so that time does not count against the peer.
@@ -341,7 +440,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     async fn nothing_came(&self) -> Result<(), End> {
         // A connection with requests in flight is not idle, however long they take.
-        if self.message_began.is_none() && (self.connection.is_busy() || !self.deferred.is_empty()) {
+        if self.message_began.is_none() && (self.connection.is_busy() || !self.deferred.is_empty())
+        {
             return Ok(());
         }
         let error = RpcError::new(ErrorCode::DeadlineExceeded, "nothing arrived in time");
@@ -371,8 +471,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 type Acquiring = Pin<Box<dyn Future<Output = Option<InFlightPermit>> + Send + Sync>>;
 
 /// Waits for an in-flight permit. Dropped, it keeps its place in `acquiring`.
-async fn acquired(acquiring: &mut Option<Acquiring>, connection: &Arc<Connection>) -> Option<InFlightPermit> {
-    let permit = acquiring.get_or_insert_with(|| Box::pin(Arc::clone(connection).in_flight())).await;
+async fn acquired(
+    acquiring: &mut Option<Acquiring>,
+    connection: &Arc<Connection>,
+) -> Option<InFlightPermit> {
+    let permit = acquiring
+        .get_or_insert_with(|| Box::pin(Arc::clone(connection).in_flight()))
+        .await;
     *acquiring = None;
     permit
 }
@@ -389,7 +494,10 @@ struct MessageBegan {
 impl MessageBegan {
     fn now() -> Self {
         let now = Instant::now();
-        Self { at: now, counts_from: now }
+        Self {
+            at: now,
+            counts_from: now,
+        }
     }
 }
 
@@ -406,7 +514,13 @@ struct Message {
 impl Message {
     fn rejected(self, options: Option<&RequestOptions>) -> RejectedRequest<'_> {
         let method = self.method.map_or(MethodLabel::UNKNOWN, MethodLabel::from);
-        RejectedRequest { msgid: self.msgid, method, options, bytes: self.size.bytes, arrived: self.arrived }
+        RejectedRequest {
+            msgid: self.msgid,
+            method,
+            options,
+            bytes: self.size.bytes,
+            arrived: self.arrived,
+        }
     }
 }
 

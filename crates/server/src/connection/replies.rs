@@ -100,8 +100,17 @@ mod tests {
             }
         });
         let begun = Instant::now();
-        let written = write_all(&mut ours, &[0; 5 << 20], Duration::from_secs(10), &mut NetworkSlice::default()).await;
-        assert_eq!(written.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
+        let written = write_all(
+            &mut ours,
+            &[0; 5 << 20],
+            Duration::from_secs(10),
+            &mut NetworkSlice::default(),
+        )
+        .await;
+        assert_eq!(
+            written.map_err(|error| error.kind()),
+            Err(io::ErrorKind::TimedOut)
+        );
         assert_eq!(begun.elapsed().as_secs(), 15, "10 s and one for each MiB");
         drop(ours);
         reader.await.unwrap();

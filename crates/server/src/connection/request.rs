@@ -22,7 +22,8 @@ use super::replies::Outgoing;
 use super::{Connection, InFlightPermit};
 use sealwire_engine::engine::Engine;
 use sealwire_engine::operation::{
-    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestOptions, StoreContext, StorePlan, SubjectKeyLoad,
+    DocumentPlan, MessageSize, Operation, Plan, PlanContext, RequestOptions, StoreContext,
+    StorePlan, SubjectKeyLoad,
 };
 use sealwire_jobs::cancel_token::{CancelGuard, CancelToken, StopReason};
 use sealwire_jobs::cost::{ExtraWork, OperationKind, with_extra};
@@ -55,7 +56,11 @@ pub(super) struct Request {
 
 impl Request {
     pub(super) fn work_size(&self) -> WorkSize {
-        with_extra(self.kind.work_size(self.size.leaves, self.size.bytes as u64), self.extra)
+        with_extra(
+            self.kind
+                .work_size(self.size.leaves, self.size.bytes as u64),
+            self.extra,
+        )
     }
 
     /// Returns when its response is of no more use.
@@ -78,7 +83,11 @@ pub(super) struct Prepared {
 /// Work of a request.
 pub(super) enum Task {
     /// A walk over its document, and the key of a data subject that it needs.
-    Document(Box<Job>, oneshot::Receiver<Finished>, Option<Box<SubjectKeyLoad>>),
+    Document(
+        Box<Job>,
+        oneshot::Receiver<Finished>,
+        Option<Box<SubjectKeyLoad>>,
+    ),
     /// Requests to the token store.
     Store(Box<dyn StorePlan>),
     /// None: this is the result.
@@ -95,7 +104,10 @@ pub(super) struct Rejected {
 
 impl<E: Into<CallFailure>> From<E> for Rejected {
     fn from(error: E) -> Self {
-        Self { failure: error.into(), class: Class::default() }
+        Self {
+            failure: error.into(),
+            class: Class::default(),
+        }
     }
 }
 
@@ -116,13 +128,22 @@ pub(super) fn prepare(
         let class = Class::of_cost(engine.scheduler.estimate(kind, work_size));
         Rejected { failure, class }
     };
-    if let (None, Some(rejection)) = (&admission, connection.state.network.rejection(engine.scheduler.wait_max())) {
+    if let (None, Some(rejection)) = (
+        &admission,
+        connection
+            .state
+            .network
+            .rejection(engine.scheduler.wait_max()),
+    ) {
         return Err(overloaded(CallFailure::Overloaded(rejection)));
     }
     // Before memory is reserved. By the present time, not by that of arrival: the request may have waited for longer
     // than the cached permissions of its principal hold.
     let authorization = request.options.authorization()?;
-    let permit = engine.decider.decide_now(&connection.principal, authorization, Instant::now()).transpose()?;
+    let permit = engine
+        .decider
+        .decide_now(&connection.principal, authorization, Instant::now())
+        .transpose()?;
     let (mut admission, offered) = match admission {
         Some(mut admission) => {
             admission.update_estimate(kind, work_size);
@@ -130,14 +151,27 @@ pub(super) fn prepare(
         }
         None => {
             // Without a decision no more is reserved than the message that is there.
-            let response = permit.as_ref().map_or(0, |_| operation.response_bytes(request.size, &engine.limits));
+            let response = permit.as_ref().map_or(0, |_| {
+                operation.response_bytes(request.size, &engine.limits)
+            });
             let (bytes, deadline) = (request.size.bytes + response, Some(deadline.into_std()));
             let (principal, since) = (&connection.principal, request.since.into_std());
             let has_waited = request.has_waited;
-            let offer =
-                AdmissionRequest { principal, kind, work_size, bytes, since, deadline, whole: true, has_waited };
+            let offer = AdmissionRequest {
+                principal,
+                kind,
+                work_size,
+                bytes,
+                since,
+                deadline,
+                whole: true,
+                has_waited,
+            };
             let admission = engine.scheduler.offer(&offer, &connection.memory);
-            (admission.map_err(|refusal| overloaded(CallFailure::Overloaded(refusal)))?, Some(Instant::now()))
+            (
+                admission.map_err(|refusal| overloaded(CallFailure::Overloaded(refusal)))?,
+                Some(Instant::now()),
+            )
         }
     };
     let task = match &permit {
@@ -148,7 +182,13 @@ pub(super) fn prepare(
         None => Task::Unauthorized(operation),
     };
     let traced = engine.traces.sample(request.options.traceparent());
-    Ok(Prepared { admission, task, deadline, offered, traced })
+    Ok(Prepared {
+        admission,
+        task,
+        deadline,
+        offered,
+        traced,
+    })
 }
 
 /// Resolves a permitted request against the apps and reserves memory for it. Nothing in it waits.
@@ -160,9 +200,17 @@ fn plan(
     admission: &mut AdmissionPermit,
 ) -> Result<Task, CallFailure> {
     let (engine, size) = (&*connection.engine, request.size);
-    engine.decider.charge_hourly(&connection.principal, permit, operation.fields_max(size))?;
+    engine
+        .decider
+        .charge_hourly(&connection.principal, permit, operation.fields_max(size))?;
     let (principal, options) = (&connection.principal, &request.options);
-    match operation.plan(&PlanContext { engine, principal, permit, options, size })? {
+    match operation.plan(&PlanContext {
+        engine,
+        principal,
+        permit,
+        options,
+        size,
+    })? {
         Plan::Store(plan) => {
             // The tokens twice: as they came, and on their way to the crypto threads.
             if !admission.resize(plan.response_bytes().saturating_add(2 * size.bytes)) {
@@ -211,7 +259,12 @@ fn job(
         reply_bytes,
         estimate: admission.estimate(),
     };
-    Job::new(plan.fields, spec, &engine.limits, Arc::clone(&engine.metrics))
+    Job::new(
+        plan.fields,
+        spec,
+        &engine.limits,
+        Arc::clone(&engine.metrics),
+    )
 }
 
 /// Looks up the permissions of the principal, then plans the request.
@@ -222,7 +275,11 @@ pub(super) async fn authorize_and_plan(
     admission: &mut AdmissionPermit,
 ) -> Result<Task, CallFailure> {
     let authorization = request.options.authorization()?;
-    let permit = connection.engine.decider.decide(&connection.principal, authorization).await?;
+    let permit = connection
+        .engine
+        .decider
+        .decide(&connection.principal, authorization)
+        .await?;
     plan(connection, request, operation, &permit, admission)
 }
 
@@ -236,10 +293,16 @@ pub(super) async fn handle(
     let engine = &connection.engine;
     let _counted = InFlight::new(engine);
     let (msgid, method) = (request.msgid, MethodLabel::from(request.options.method));
-    let mut report = CallReport { method, code: CallCode::OK, times: None };
+    let mut report = CallReport {
+        method,
+        code: CallCode::OK,
+        times: None,
+    };
     let traced = prepared.traced.take();
     let outcome = run(&connection, &request, prepared, &mut report).await;
-    let code = outcome.as_ref().map_or_else(|failure| failure.code().into(), |_| CallCode::OK);
+    let code = outcome
+        .as_ref()
+        .map_or_else(|failure| failure.code().into(), |_| CallCode::OK);
     let mut summary = RequestSummary {
         method,
         options: Some(&request.options),
@@ -250,7 +313,10 @@ pub(super) async fn handle(
     };
     let recording = connection.record(&summary);
     // The client learns of the outcome once it is recorded.
-    let outcome = match recording.kept(engine.metrics.calls_in_flight.get() > 1).await {
+    let outcome = match recording
+        .kept(engine.metrics.calls_in_flight.get() > 1)
+        .await
+    {
         Ok(()) => outcome,
         Err(unrecorded) => Err(unrecorded),
     };
@@ -268,7 +334,14 @@ pub(super) async fn handle(
         connection.end_span(traced, &summary, report.times);
     }
     drop(request); // Its msgid may be used again from when the response can be read.
-    let _ = connection.replies.send(Outgoing { bytes, _admission: admission, _in_flight: Some(in_flight) }).await;
+    let _ = connection
+        .replies
+        .send(Outgoing {
+            bytes,
+            _admission: admission,
+            _in_flight: Some(in_flight),
+        })
+        .await;
 }
 
 /// Waits for admission, then for whichever comes first of the end of the work, a cancel and the deadline. A request
@@ -280,14 +353,25 @@ async fn run(
     report: &mut CallReport,
 ) -> Result<(Vec<u8>, AdmissionPermit), CallFailure> {
     let engine = &connection.engine;
-    let Prepared { mut admission, task, deadline, mut offered, .. } = prepared;
+    let Prepared {
+        mut admission,
+        task,
+        deadline,
+        mut offered,
+        ..
+    } = prepared;
     let cancel = request.cancel.token();
     let (mut ran, patience) = (None, admission.patience());
     let finish = async {
-        let mut idle = Idle { engine, cancel, is_over: false };
+        let mut idle = Idle {
+            engine,
+            cancel,
+            is_over: false,
+        };
         let task = match task {
             Task::Unauthorized(operation) => {
-                let task = authorize_and_plan(connection, request, operation, &mut admission).await?;
+                let task =
+                    authorize_and_plan(connection, request, operation, &mut admission).await?;
                 admission.restart_wait();
                 task
             }
@@ -302,9 +386,19 @@ async fn run(
                 if let Some(subject) = subject {
                     // The wait for the store says nothing of the predicted work.
                     offered = None;
-                    subject.load(engine.objects()?, &mut admission, cancel, deadline).await?;
+                    subject
+                        .load(engine.objects()?, &mut admission, cancel, deadline)
+                        .await?;
                 }
-                run_job(engine, cancel, (job, finished), &mut admission, deadline, &mut ran).await
+                run_job(
+                    engine,
+                    cancel,
+                    (job, finished),
+                    &mut admission,
+                    deadline,
+                    &mut ran,
+                )
+                .await
             }
             Task::Done(result) => {
                 let mut out = Vec::with_capacity(result.len() + REPLY_HEAD_BYTES);
@@ -315,11 +409,19 @@ async fn run(
             Task::Store(plan) => {
                 let mut out = Vec::new();
                 reply::begin(&mut out, request.msgid);
-                let (tokens, objects, admission) = (engine.tokens()?, engine.objects()?, &mut admission);
+                let (tokens, objects, admission) =
+                    (engine.tokens()?, engine.objects()?, &mut admission);
                 let reply_bytes_max = engine.limits.reply_bytes_max;
                 let out_of = &mut out;
-                let context =
-                    StoreContext { tokens, objects, admission, cancel, deadline, reply_bytes_max, out: out_of };
+                let context = StoreContext {
+                    tokens,
+                    objects,
+                    admission,
+                    cancel,
+                    deadline,
+                    reply_bytes_max,
+                    out: out_of,
+                };
                 let done = plan.run(context).await;
                 // A vector that grows doubles, and a response can wait long for its client: it holds what was reserved.
                 out.shrink_to_fit();
@@ -342,13 +444,19 @@ async fn run(
             return Err(CallFailure::Stopped(StopReason::Deadline));
         }
     };
-    report.times = ran.map(|JobTimes { started, worked, asked }| CallTimes {
-        class: admission.class(),
-        queue: Instant::from_std(started).saturating_duration_since(request.arrived),
-        work: worked,
-        predicted: admission.predicted(),
-        took: offered.filter(|_| !asked).map(|offered| offered.elapsed()),
-    });
+    report.times = ran.map(
+        |JobTimes {
+             started,
+             worked,
+             asked,
+         }| CallTimes {
+            class: admission.class(),
+            queue: Instant::from_std(started).saturating_duration_since(request.arrived),
+            work: worked,
+            predicted: admission.predicted(),
+            took: offered.filter(|_| !asked).map(|offered| offered.elapsed()),
+        },
+    );
     let bytes = result?;
     admission.resize(bytes.capacity());
     Ok((bytes, admission))
@@ -376,14 +484,24 @@ async fn run_job(
             Ok(()) => drop(engine.metrics.calls_inline.inc()),
             Err(job) => admission.submit(job),
         }
-        let ended = finished.await.map_err(|_| CallFailure::Internal("the work panicked"))?;
-        let ran = ran.get_or_insert(JobTimes { started: ended.started, worked: Duration::ZERO, asked: false });
+        let ended = finished
+            .await
+            .map_err(|_| CallFailure::Internal("the work panicked"))?;
+        let ran = ran.get_or_insert(JobTimes {
+            started: ended.started,
+            worked: Duration::ZERO,
+            asked: false,
+        });
         ran.worked += ended.worked;
         match ended.result? {
             Outcome::Reply(bytes) => return Ok(bytes),
             Outcome::Asks(paused) => {
                 ran.asked = true;
-                let mut idle = Idle { engine, cancel, is_over: false };
+                let mut idle = Idle {
+                    engine,
+                    cancel,
+                    is_over: false,
+                };
                 let resumed = engine.tokens()?.resume(paused, admission, deadline).await;
                 idle.is_over = true;
                 match resumed? {
@@ -404,7 +522,12 @@ struct Idle<'a> {
 
 impl Drop for Idle<'_> {
     fn drop(&mut self) {
-        if let Some(reason) = self.cancel.stop_reason().and_then(StopReason::counted).filter(|_| !self.is_over) {
+        if let Some(reason) = self
+            .cancel
+            .stop_reason()
+            .and_then(StopReason::counted)
+            .filter(|_| !self.is_over)
+        {
             self.engine.metrics.call_stopped(reason, 0, Duration::ZERO);
         }
     }

@@ -10,8 +10,20 @@ use sealwire_telemetry::traces::RequestEnd;
 
 impl Connection {
     /// Ends the span of a request that is kept.
-    pub(super) fn end_span(&self, traced: Traced, summary: &RequestSummary<'_>, times: Option<CallTimes>) {
-        let RequestSummary { method, options, bytes, cancel, code, arrived } = summary;
+    pub(super) fn end_span(
+        &self,
+        traced: Traced,
+        summary: &RequestSummary<'_>,
+        times: Option<CallTimes>,
+    ) {
+        let RequestSummary {
+            method,
+            options,
+            bytes,
+            cancel,
+            code,
+            arrived,
+        } = summary;
         let ended = RequestEnd {
             method: *method,
             code: *code,
@@ -28,8 +40,12 @@ impl Connection {
 
     /// Ends the span of a request that did not begin. A request that cannot be decoded has no span.
     pub(super) fn end_span_rejected(&self, request: &RejectedRequest<'_>, code: CallCode) {
-        let Some(options) = request.options.filter(|_| self.engine.traces.is_on()) else { return };
-        let Some(traced) = self.engine.traces.sample(options.traceparent()) else { return };
+        let Some(options) = request.options.filter(|_| self.engine.traces.is_on()) else {
+            return;
+        };
+        let Some(traced) = self.engine.traces.sample(options.traceparent()) else {
+            return;
+        };
         self.end_span(traced, &request.summary(code), None);
     }
 }

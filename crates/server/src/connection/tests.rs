@@ -31,7 +31,10 @@ const CACHE: Duration = Duration::from_secs(300);
 
 async fn put(store: &dyn ControlStore, key: &str, record: Option<Vec<u8>>) {
     let base = store.generation().await.unwrap();
-    assert!(matches!(store.commit(base, key, record.as_deref()).await.unwrap(), Commit::Done(_)));
+    assert!(matches!(
+        store.commit(base, key, record.as_deref()).await.unwrap(),
+        Commit::Done(_)
+    ));
 }
 
 /// A connection of a principal that can encrypt for the app `shop`, on an engine that has not been asked anything yet.
@@ -52,17 +55,39 @@ async fn connection_with(change: impl FnOnce(&mut Config)) -> Arc<Connection> {
     let kek = Kek::from_hex(&"5a".repeat(32)).unwrap();
     let key = sealwire_audit::AuditKey::new(kek.audit_secret());
     let control = Control::new(Arc::new(MemoryStore::default()), kek);
-    control.create(&AppId::new("shop").unwrap(), &Suite::ALL).await.unwrap();
+    control
+        .create(&AppId::new("shop").unwrap(), &Suite::ALL)
+        .await
+        .unwrap();
     let principal = Principal::from_text("relay").unwrap();
-    let role = Role::new("relay", vec![Grant::from_text("encrypt apps=shop").unwrap()]).unwrap();
-    let binding = Binding { principal: principal.clone(), roles: vec![RoleName::new("relay").unwrap()] };
-    put(&**control.store(), &role_key(role.name()), Some(role.to_record())).await;
-    put(&**control.store(), &principal_key(&principal), Some(binding.to_record())).await;
+    let role = Role::new(
+        "relay",
+        vec![Grant::from_text("encrypt apps=shop").unwrap()],
+    )
+    .unwrap();
+    let binding = Binding {
+        principal: principal.clone(),
+        roles: vec![RoleName::new("relay").unwrap()],
+    };
+    put(
+        &**control.store(),
+        &role_key(role.name()),
+        Some(role.to_record()),
+    )
+    .await;
+    put(
+        &**control.store(),
+        &principal_key(&principal),
+        Some(binding.to_record()),
+    )
+    .await;
     let apps = Arc::new(Apps::load(control, "here".into(), None).await.unwrap());
     let state = Arc::new(Telemetry::default());
     let metrics = Arc::clone(&state.metrics);
     let audit = Audit::new(&config.audit);
-    audit.open(&config.audit, key, apps.instance(), &state).unwrap();
+    audit
+        .open(&config.audit, key, apps.instance(), &state)
+        .unwrap();
     let engine = Engine {
         decider: Authorizer::new(&config.access, &apps, &metrics),
         scheduler: Scheduler::start(
@@ -83,7 +108,10 @@ async fn connection_with(change: impl FnOnce(&mut Config)) -> Arc<Connection> {
     };
     Arc::new(Connection {
         principal,
-        state: Arc::new(PrincipalState::new(&engine.limits, &NetworkScheduler::new(1))),
+        state: Arc::new(PrincipalState::new(
+            &engine.limits,
+            &NetworkScheduler::new(1),
+        )),
         cancel_tokens: CancelTokens::default(),
         memory: ConnectionMemory::new(engine.limits.bytes_per_connection_max),
         in_flight_permits: Arc::new(Semaphore::new(1)),
@@ -97,35 +125,72 @@ async fn connection_with(change: impl FnOnce(&mut Config)) -> Arc<Connection> {
 /// A request that arrived then, with its operation.
 fn arrived(connection: &Connection, msgid: u32, arrived: Instant) -> (Request, Box<dyn Operation>) {
     let mut out = Vec::new();
-    request::encrypt(&mut out, msgid, &Encrypt::new("shop", b"\x93\xa1a\xa1b\xa1c"));
-    let Scan::Message(boundary) = Scanner::for_requests(sealwire_wire::Limits::default()).scan(&out) else {
+    request::encrypt(
+        &mut out,
+        msgid,
+        &Encrypt::new("shop", b"\x93\xa1a\xa1b\xa1c"),
+    );
+    let Scan::Message(boundary) =
+        Scanner::for_requests(sealwire_wire::Limits::default()).scan(&out)
+    else {
         panic!("not whole")
     };
     let Ok(Decoded::Data(options, operation)) = operations::decode(&out.into(), &boundary) else {
         panic!("no request on data")
     };
     let cancel = connection.cancel_tokens.issue(msgid).unwrap();
-    let (kind, size) = (operation.kind(&connection.engine.apps, "shop"), boundary.into());
+    let (kind, size) = (
+        operation.kind(&connection.engine.apps, "shop"),
+        boundary.into(),
+    );
     let extra = operation.extra_work(size);
-    (Request { msgid, options, kind, size, extra, arrived, since: arrived, has_waited: false, cancel }, operation)
+    (
+        Request {
+            msgid,
+            options,
+            kind,
+            size,
+            extra,
+            arrived,
+            since: arrived,
+            has_waited: false,
+            cancel,
+        },
+        operation,
+    )
 }
 
-fn prepared(connection: &Connection, (request, operation): (Request, Box<dyn Operation>)) -> (Request, Prepared) {
+fn prepared(
+    connection: &Connection,
+    (request, operation): (Request, Box<dyn Operation>),
+) -> (Request, Prepared) {
     let prepared = prepare(connection, &request, operation, None);
     let prepared = prepared.unwrap_or_else(|Rejected { failure, .. }| panic!("{failure}"));
     (request, prepared)
 }
 
 /// Looks up what the principal may do.
-async fn authorize(connection: &Connection, request: &Request, prepared: Prepared) -> Result<Task, CallFailure> {
-    let Prepared { mut admission, task: Task::Unauthorized(operation), .. } = prepared else { panic!("authorized") };
+async fn authorize(
+    connection: &Connection,
+    request: &Request,
+    prepared: Prepared,
+) -> Result<Task, CallFailure> {
+    let Prepared {
+        mut admission,
+        task: Task::Unauthorized(operation),
+        ..
+    } = prepared
+    else {
+        panic!("authorized")
+    };
     authorize_and_plan(connection, request, operation, &mut admission).await
 }
 
 /// Has the engine look up what the principal may do, as a first request does.
 async fn look_up(connection: &Connection, msgid: u32) -> Result<(), CallFailure> {
     let (request, operation) = arrived(connection, msgid, Instant::now());
-    let prepared = prepare(connection, &request, operation, None).map_err(|rejected| rejected.failure)?;
+    let prepared =
+        prepare(connection, &request, operation, None).map_err(|rejected| rejected.failure)?;
     authorize(connection, &request, prepared).await.map(drop)
 }
 
@@ -135,14 +200,20 @@ async fn a_request_that_waited_is_decided_by_what_holds_when_it_begins() {
     look_up(&connection, 0).await.unwrap();
     let at_once = arrived(&connection, 1, Instant::now());
     let (_at_once, known) = prepared(&connection, at_once);
-    assert!(matches!(known.task, Task::Document(..)), "known from the cache");
+    assert!(
+        matches!(known.task, Task::Document(..)),
+        "known from the cache"
+    );
     // Read now, and deferred for longer than the cache holds. Meanwhile another engine takes the role away.
     let deferred = arrived(&connection, 2, Instant::now());
     let store = connection.engine.apps.control().store();
     put(&**store, &principal_key(&connection.principal), None).await;
     advance(CACHE + Duration::from_secs(1)).await;
     let (deferred, unknown) = prepared(&connection, deferred);
-    assert!(matches!(unknown.task, Task::Unauthorized(_)), "decided by what held when it arrived");
+    assert!(
+        matches!(unknown.task, Task::Unauthorized(_)),
+        "decided by what held when it arrived"
+    );
     let decided = authorize(&connection, &deferred, unknown).await;
     assert!(matches!(decided, Err(CallFailure::Denied(_))));
 }
@@ -152,30 +223,65 @@ async fn no_memory_beyond_the_message_is_reserved_before_the_decision() {
     let connection = connection().await;
     let held = || connection.engine.scheduler.gauges().bytes;
     let first = arrived(&connection, 0, Instant::now());
-    let (first, Prepared { mut admission, task, .. }) = prepared(&connection, first);
-    let Task::Unauthorized(operation) = task else { panic!("nothing is cached") };
-    assert_eq!(held(), (first.size.bytes + CALL_BYTES) as u64, "the message, and no reply");
-    drop(authorize_and_plan(&connection, &first, operation, &mut admission).await.unwrap());
-    assert!(held() > (first.size.bytes + CALL_BYTES) as u64, "the reply too, once it is permitted");
+    let (
+        first,
+        Prepared {
+            mut admission,
+            task,
+            ..
+        },
+    ) = prepared(&connection, first);
+    let Task::Unauthorized(operation) = task else {
+        panic!("nothing is cached")
+    };
+    assert_eq!(
+        held(),
+        (first.size.bytes + CALL_BYTES) as u64,
+        "the message, and no reply"
+    );
+    drop(
+        authorize_and_plan(&connection, &first, operation, &mut admission)
+            .await
+            .unwrap(),
+    );
+    assert!(
+        held() > (first.size.bytes + CALL_BYTES) as u64,
+        "the reply too, once it is permitted"
+    );
     drop((first, admission));
     let store = connection.engine.apps.control().store();
     put(&**store, &principal_key(&connection.principal), None).await;
     advance(CACHE + Duration::from_secs(1)).await;
     // The first look-up makes the engine load the change, which empties the cache.
     for msgid in [1, 2] {
-        assert!(matches!(look_up(&connection, msgid).await, Err(CallFailure::Denied(_))));
+        assert!(matches!(
+            look_up(&connection, msgid).await,
+            Err(CallFailure::Denied(_))
+        ));
     }
     // Denied from the cache: nothing is reserved, and the scheduler is not asked.
     let (denied, operation) = arrived(&connection, 3, Instant::now());
     let rejected = prepare(&connection, &denied, operation, None);
-    assert!(matches!(rejected, Err(Rejected { failure: CallFailure::Denied(_), .. })));
+    assert!(matches!(
+        rejected,
+        Err(Rejected {
+            failure: CallFailure::Denied(_),
+            ..
+        })
+    ));
     assert_eq!(held(), 0);
 }
 
 /// Records a request.
 fn recorded(connection: &Connection) -> sealwire_engine::audit::Recording {
     let method = sealwire_wire::Method::Inspect.into();
-    let request = RejectedRequest { msgid: 1, method, options: None, bytes: 1, arrived: Instant::now() };
+    let request = RejectedRequest {
+        msgid: 1,
+        method,
+        options: None,
+        bytes: 1,
+        arrived: Instant::now(),
+    };
     connection.record_rejected(&request, sealwire_telemetry::metrics::CallCode::OK)
 }
 
@@ -197,7 +303,9 @@ async fn a_record_that_others_wait_for_waits_for_no_client() {
     // As many responses wait for their records as may.
     let _all = connection.recordings.acquire().await.unwrap();
     let sent = connection.send_recorded(1, Vec::new(), recording);
-    tokio::time::timeout(Duration::from_secs(60), sent).await.expect("waits for other responses");
+    tokio::time::timeout(Duration::from_secs(60), sent)
+        .await
+        .expect("waits for other responses");
     other.kept(false).await.unwrap();
 }
 
@@ -215,7 +323,12 @@ async fn a_group_of_records_is_written_without_the_principal_of_its_first() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
     let mut first = Box::pin(first.kept(true));
-    assert!(first.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_pending());
+    assert!(
+        first
+            .as_mut()
+            .poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
+            .is_pending()
+    );
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
@@ -227,15 +340,35 @@ async fn a_group_of_records_is_written_without_the_principal_of_its_first() {
 fn cheap_messages() -> [(&'static str, Vec<u8>, u32); 9] {
     let nested = |message: &[u8]| [message, &[0x91; 100], &[0x01]].concat();
     [
-        ("cancel of no request", b"\x93\x02\xa6cancel\x91\x07".to_vec(), 10),
+        (
+            "cancel of no request",
+            b"\x93\x02\xa6cancel\x91\x07".to_vec(),
+            10,
+        ),
         ("malformed cancel", b"\x93\x02\xa6cancel\x90".to_vec(), 10),
         ("unknown notification", b"\x93\x02\xa3foo\x90".to_vec(), 10),
-        ("format of errors", b"\x93\x02\xa6errors\x91\xa3map".to_vec(), 10),
+        (
+            "format of errors",
+            b"\x93\x02\xa6errors\x91\xa3map".to_vec(),
+            10,
+        ),
         ("health", b"\x94\x00\x07\xa6health\x91\x80".to_vec(), 10),
         ("unknown method", b"\x94\x00\x07\xa3foo\x91\x80".to_vec(), 1),
-        ("request without params", b"\x94\x00\x07\xa7encrypt\x91\x80".to_vec(), 1),
-        ("request nested too deep", nested(b"\x94\x00\x07\xa7encrypt\x91\x81\xa1k"), 1),
-        ("notification nested too deep", nested(b"\x93\x02\xa3foo\x91"), 1),
+        (
+            "request without params",
+            b"\x94\x00\x07\xa7encrypt\x91\x80".to_vec(),
+            1,
+        ),
+        (
+            "request nested too deep",
+            nested(b"\x94\x00\x07\xa7encrypt\x91\x81\xa1k"),
+            1,
+        ),
+        (
+            "notification nested too deep",
+            nested(b"\x93\x02\xa3foo\x91"),
+            1,
+        ),
     ]
 }
 
@@ -244,17 +377,27 @@ async fn every_kind_of_message_ends_slices_and_counts_in_the_pace() {
     // A second of the flood, less than what is a burst at this rate: reading is never paused.
     const MESSAGES: u32 = 6_400;
     for (name, message, counts) in cheap_messages() {
-        let connection = connection_with(|config| config.limits.rejected_per_s_max = 1_000_000).await;
+        let connection =
+            connection_with(|config| config.limits.rejected_per_s_max = 1_000_000).await;
         let flood = message.repeat(MESSAGES as usize);
         let (mut theirs, ours) = tokio::io::duplex(flood.len());
         theirs.write_all(&flood).await.unwrap();
         drop(theirs);
-        let ((_drain, draining), (_expel, expelled)) = (watch::channel(false), watch::channel(None));
-        let mut reader = Reader::new(Arc::clone(&connection), ours, Shutdown::new(draining, expelled));
+        let ((_drain, draining), (_expel, expelled)) =
+            (watch::channel(false), watch::channel(None));
+        let mut reader = Reader::new(
+            Arc::clone(&connection),
+            ours,
+            Shutdown::new(draining, expelled),
+        );
         assert_eq!(connection.state.pace.counted(), Duration::ZERO);
         assert_eq!(reader.read_calls().await, End::Closed, "{name}");
 
-        assert!(reader.slices_ended() >= u64::from(MESSAGES / 64), "{name}: {}", reader.slices_ended());
+        assert!(
+            reader.slices_ended() >= u64::from(MESSAGES / 64),
+            "{name}: {}",
+            reader.slices_ended()
+        );
         let counted = Duration::from_secs(1) / 1_000_000 / counts * MESSAGES;
         assert_eq!(connection.state.pace.counted(), counted, "{name}");
     }
@@ -263,7 +406,10 @@ async fn every_kind_of_message_ends_slices_and_counts_in_the_pace() {
 #[tokio::test]
 async fn requests_in_flight_are_bounded_by_principal_beside_the_connection() {
     let first = connection().await;
-    let limits = Limits { in_flight_per_principal_max: 1, ..first.engine.limits.clone() };
+    let limits = Limits {
+        in_flight_per_principal_max: 1,
+        ..first.engine.limits.clone()
+    };
     let state = Arc::new(PrincipalState::new(&limits, &NetworkScheduler::new(1)));
     let of_principal = |state: &Arc<PrincipalState>| {
         let (engine, memory) = (Arc::clone(&first.engine), ConnectionMemory::new(usize::MAX));
@@ -280,10 +426,17 @@ async fn requests_in_flight_are_bounded_by_principal_beside_the_connection() {
         }
     };
     let (one, two) = (of_principal(&state), of_principal(&state));
-    let other = of_principal(&Arc::new(PrincipalState::new(&limits, &NetworkScheduler::new(1))));
+    let other = of_principal(&Arc::new(PrincipalState::new(
+        &limits,
+        &NetworkScheduler::new(1),
+    )));
     let permit = one.try_in_flight_permit().unwrap();
     assert!(one.try_in_flight_permit().is_none() && two.try_in_flight_permit().is_none());
-    assert_eq!(two.in_flight_permits.available_permits(), 10, "a permit of the connection alone is given back");
+    assert_eq!(
+        two.in_flight_permits.available_permits(),
+        10,
+        "a permit of the connection alone is given back"
+    );
     assert!(other.try_in_flight_permit().is_some());
     let waits = tokio::spawn(async move { Arc::new(two).in_flight().await.is_some() });
     tokio::task::yield_now().await;
@@ -296,24 +449,50 @@ async fn requests_in_flight_are_bounded_by_principal_beside_the_connection() {
 async fn a_reader_without_a_request_that_waits_holds_no_permit_of_the_principal() {
     let connection = connection().await;
     let mut message = Vec::new();
-    request::encrypt(&mut message, 7, &Encrypt::new("shop", b"\x93\xa1a\xa1b\xa1c"));
+    request::encrypt(
+        &mut message,
+        7,
+        &Encrypt::new("shop", b"\x93\xa1a\xa1b\xa1c"),
+    );
     let ((_drain, draining), (_expel, expelled)) = (watch::channel(false), watch::channel(None));
     let (mut theirs, ours) = tokio::io::duplex(1 << 10);
-    let mut reader = Reader::new(Arc::clone(&connection), ours, Shutdown::new(draining, expelled));
+    let mut reader = Reader::new(
+        Arc::clone(&connection),
+        ours,
+        Shutdown::new(draining, expelled),
+    );
     let permits = || connection.state.in_flight_permits.available_permits();
     let all = permits();
 
     // The connection has its one request in flight, so the next is deferred.
     let permit = connection.try_in_flight_permit().unwrap();
     theirs.write_all(&message).await.unwrap();
-    assert!(tokio::time::timeout(Duration::ZERO, reader.read_calls()).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::ZERO, reader.read_calls())
+            .await
+            .is_err()
+    );
     assert!(reader.waits_for_permit(), "the request is deferred");
 
     // Its client cancels it before the permit is free.
-    theirs.write_all(b"\x93\x02\xa6cancel\x91\x07").await.unwrap();
-    assert!(tokio::time::timeout(Duration::ZERO, reader.read_calls()).await.is_err());
+    theirs
+        .write_all(b"\x93\x02\xa6cancel\x91\x07")
+        .await
+        .unwrap();
+    assert!(
+        tokio::time::timeout(Duration::ZERO, reader.read_calls())
+            .await
+            .is_err()
+    );
     drop(permit);
-    assert!(tokio::time::timeout(Duration::ZERO, reader.read_calls()).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::ZERO, reader.read_calls())
+            .await
+            .is_err()
+    );
     assert!(!reader.waits_for_permit());
-    assert_eq!((permits(), connection.in_flight_permits.available_permits()), (all, 1));
+    assert_eq!(
+        (permits(), connection.in_flight_permits.available_permits()),
+        (all, 1)
+    );
 }

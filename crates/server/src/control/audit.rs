@@ -26,7 +26,10 @@ pub(super) struct Applied {
 
 impl Applied {
     pub(super) fn at(generation: u64) -> Self {
-        Self { generation, ..Self::default() }
+        Self {
+            generation,
+            ..Self::default()
+        }
     }
 }
 
@@ -41,12 +44,21 @@ pub(super) struct RequestInfo<'a> {
 
 impl ControlService {
     /// Takes the record of a call.
-    pub(super) fn record(&self, heard: &RequestInfo<'_>, done: Result<&Applied, ErrorCode>) -> Recording {
+    pub(super) fn record(
+        &self,
+        heard: &RequestInfo<'_>,
+        done: Result<&Applied, ErrorCode>,
+    ) -> Recording {
         if !self.engine.audit.is_on() {
             return Recording::none();
         }
-        let RequestTarget { app, collection, reason } =
-            heard.call.map_or_else(RequestTarget::default, RequestTarget::by_control);
+        let RequestTarget {
+            app,
+            collection,
+            reason,
+        } = heard
+            .call
+            .map_or_else(RequestTarget::default, RequestTarget::by_control);
         let (fields, errors) = done.map_or((0, 0), |done| done.rows);
         let key = done.ok().and_then(|done| done.key.as_deref());
         let changes = heard.call.map_or_else(Vec::new, |call| changes(call, key));
@@ -68,15 +80,23 @@ impl ControlService {
             took: heard.arrived.elapsed(),
         };
         // Anybody can send invalid and denied requests without limit.
-        let is_refused = done.is_err_and(|code| heard.call.is_none() || code == ErrorCode::Forbidden);
-        if is_refused { self.engine.audit.refused(&record) } else { self.engine.audit.record(&record) }
+        let is_refused =
+            done.is_err_and(|code| heard.call.is_none() || code == ErrorCode::Forbidden);
+        if is_refused {
+            self.engine.audit.refused(&record)
+        } else {
+            self.engine.audit.record(&record)
+        }
     }
 }
 
 /// Returns the error for a request whose record was lost.
 pub(super) fn unrecorded() -> RpcError {
     // Without a time to come again: a change is not to be repeated blindly.
-    RpcError::new(ErrorCode::Unavailable, "the audit trail cannot be written; the change may have been made")
+    RpcError::new(
+        ErrorCode::Unavailable,
+        "the audit trail cannot be written; the change may have been made",
+    )
 }
 
 fn changes<'a>(call: &'a Control<'a>, made: Option<&'a str>) -> Vec<(&'static str, Change<'a>)> {
@@ -99,11 +119,17 @@ fn changes<'a>(call: &'a Control<'a>, made: Option<&'a str>) -> Vec<(&'static st
             facts.push(("role", role.map_or(Change::Nothing, Change::Text)));
         }
         Control::Check(call) => {
-            facts.extend([("principal", Change::Text(call.principal)), ("operation", Change::Text(call.operation))]);
+            facts.extend([
+                ("principal", Change::Text(call.principal)),
+                ("operation", Change::Text(call.operation)),
+            ]);
         }
         Control::Census(call) => facts.push(("prove", Change::Flag(call.prove))),
         Control::Migrate(call) => facts.extend([
-            ("accept_unauthenticated", Change::Flag(call.accept_unauthenticated)),
+            (
+                "accept_unauthenticated",
+                Change::Flag(call.accept_unauthenticated),
+            ),
             ("dry_run", Change::Flag(call.dry_run)),
         ]),
         Control::Root(operation) => of_root(operation, &mut facts),
@@ -123,40 +149,62 @@ fn changes<'a>(call: &'a Control<'a>, made: Option<&'a str>) -> Vec<(&'static st
 }
 
 fn of_app<'a>(ask: &AppOperation<'a>, facts: &mut Vec<(&'static str, Change<'a>)>) {
-    let text = |name: &'static str, text: Option<&'a str>| text.map(|text| (name, Change::Text(text)));
+    let text =
+        |name: &'static str, text: Option<&'a str>| text.map(|text| (name, Change::Text(text)));
     match ask {
         AppOperation::Create => (),
         AppOperation::Rotate { kind } => facts.push(("kind", Change::Text(kind.name()))),
         // The key itself stays out.
-        AppOperation::Import { suite, private_key: _, seals } => {
-            facts.extend([("suite", Change::Text(suite.name())), ("seals", Change::Flag(*seals))]);
+        AppOperation::Import {
+            suite,
+            private_key: _,
+            seals,
+        } => {
+            facts.extend([
+                ("suite", Change::Text(suite.name())),
+                ("seals", Change::Flag(*seals)),
+            ]);
         }
-        AppOperation::Disable { key } | AppOperation::Enable { key } | AppOperation::Restore { key } => {
-            facts.extend(text("key", *key))
-        }
+        AppOperation::Disable { key }
+        | AppOperation::Enable { key }
+        | AppOperation::Restore { key } => facts.extend(text("key", *key)),
         AppOperation::Delete { key, delay_s } => {
             facts.extend(text("key", *key));
             facts.extend(delay_s.map(|delay| ("delay_s", Change::Number(delay))));
         }
-        AppOperation::Set { format, epoch_ms, write_suite, read_suites } => {
+        AppOperation::Set {
+            format,
+            epoch_ms,
+            write_suite,
+            read_suites,
+        } => {
             facts.extend(text("format", format.map(|format| format.name())));
             facts.extend(epoch_ms.map(|ms| ("epoch_ms", Change::Number(ms.into()))));
             facts.extend(text("write_suite", write_suite.map(|suite| suite.name())));
-            let names =
-                |suites: &Vec<sealwire_wire::Suite>| suites.iter().map(|suite| suite.name()).collect::<Vec<_>>();
-            facts.extend(read_suites.as_ref().map(|suites| ("read_suites", Change::Texts(names(suites).into()))));
+            let names = |suites: &Vec<sealwire_wire::Suite>| {
+                suites.iter().map(|suite| suite.name()).collect::<Vec<_>>()
+            };
+            facts.extend(
+                read_suites
+                    .as_ref()
+                    .map(|suites| ("read_suites", Change::Texts(names(suites).into()))),
+            );
         }
     }
 }
 
 fn of_root<'a>(operation: &RootOperation<'a>, facts: &mut Vec<(&'static str, Change<'a>)>) {
     match operation {
-        RootOperation::Init { providers: Some(providers) } => {
+        RootOperation::Init {
+            providers: Some(providers),
+        } => {
             facts.push(("providers", Change::Texts(providers.clone().into())));
         }
         RootOperation::Rotate { abandon } => facts.push(("abandon", Change::Flag(*abandon))),
         RootOperation::AddSlot { provider } => facts.push(("provider", Change::Text(provider))),
-        RootOperation::RemoveSlot { slot } => facts.push(("slot", Change::Number(u64::from(*slot)))),
+        RootOperation::RemoveSlot { slot } => {
+            facts.push(("slot", Change::Number(u64::from(*slot))))
+        }
         RootOperation::Init { providers: None }
         | RootOperation::Status
         | RootOperation::Seal
@@ -169,23 +217,43 @@ fn of_root<'a>(operation: &RootOperation<'a>, facts: &mut Vec<(&'static str, Cha
 fn of_collection<'a>(ask: &CollectionOperation<'a>, facts: &mut Vec<(&'static str, Change<'a>)>) {
     let time = |seconds: Option<u64>| seconds.map_or(Change::Nothing, Change::Number);
     match ask {
-        CollectionOperation::Create { kind, format, first: _, last: _, scope, expires_s, retention_s } => {
-            facts.extend([
-                ("kind", Change::Text(kind.name())),
-                ("format", Change::Text(format.name())),
-                ("scope", Change::Text(scope.name())),
-                ("expires_s", time(*expires_s)),
-                ("retention_s", time(*retention_s)),
-            ])
-        }
-        CollectionOperation::Set { expires_s, retention_s } => {
+        CollectionOperation::Create {
+            kind,
+            format,
+            first: _,
+            last: _,
+            scope,
+            expires_s,
+            retention_s,
+        } => facts.extend([
+            ("kind", Change::Text(kind.name())),
+            ("format", Change::Text(format.name())),
+            ("scope", Change::Text(scope.name())),
+            ("expires_s", time(*expires_s)),
+            ("retention_s", time(*retention_s)),
+        ]),
+        CollectionOperation::Set {
+            expires_s,
+            retention_s,
+        } => {
             facts.extend(expires_s.map(|seconds| ("expires_s", time(seconds))));
             facts.extend(retention_s.map(|seconds| ("retention_s", time(seconds))));
         }
-        CollectionOperation::CreateObjects { suite, properties, expires_s, retention_s } => facts.extend([
+        CollectionOperation::CreateObjects {
+            suite,
+            properties,
+            expires_s,
+            retention_s,
+        } => facts.extend([
             ("kind", Change::Text("objects")),
-            ("properties", Change::Texts(properties.iter().map(|property| property.name).collect())),
-            ("suite", suite.map_or(Change::Nothing, |suite| Change::Text(suite.name()))),
+            (
+                "properties",
+                Change::Texts(properties.iter().map(|property| property.name).collect()),
+            ),
+            (
+                "suite",
+                suite.map_or(Change::Nothing, |suite| Change::Text(suite.name())),
+            ),
             ("expires_s", time(*expires_s)),
             ("retention_s", time(*retention_s)),
         ]),
@@ -200,7 +268,11 @@ fn of_collection<'a>(ask: &CollectionOperation<'a>, facts: &mut Vec<(&'static st
             ];
             let named = lists.into_iter().filter(|(_, names)| !names.is_empty());
             facts.extend(named.map(|(key, names)| (key, Change::Texts(names.into()))));
-            facts.extend(alter.suite.map(|suite| ("suite", Change::Text(suite.name()))));
+            facts.extend(
+                alter
+                    .suite
+                    .map(|suite| ("suite", Change::Text(suite.name()))),
+            );
         }
         CollectionOperation::Delete => (),
     }

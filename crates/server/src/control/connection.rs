@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sealwire_wire::{
-    Call, Disposition, ErrorCode, ErrorFormat, FrameLayout, Limits, MessageHeader, Methods, Notification, RpcError,
-    Scan, Scanner, decode_errors, reply,
+    Call, Disposition, ErrorCode, ErrorFormat, FrameLayout, Limits, MessageHeader, Methods,
+    Notification, RpcError, Scan, Scanner, decode_errors, reply,
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::audit::{Applied, RequestInfo, unrecorded};
-use super::{CALL_MAX, ControlService, DEPTH_MAX, ELEMENTS_MAX, MESSAGE_BYTES_MAX, STRANGER_TIME_MAX, not_listed};
+use super::{
+    CALL_MAX, ControlService, DEPTH_MAX, ELEMENTS_MAX, MESSAGE_BYTES_MAX, STRANGER_TIME_MAX,
+    not_listed,
+};
 use crate::connection::{Peer, PrincipalState};
 use crate::network_scheduler::NetworkSlice;
 use crate::shutdown::Shutdown;
@@ -54,7 +57,11 @@ impl From<io::Error> for Over {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    pub(super) fn new(desk: Arc<ControlService>, Peer { principal, state }: Peer, stream: S) -> Self {
+    pub(super) fn new(
+        desk: Arc<ControlService>,
+        Peer { principal, state }: Peer,
+        stream: S,
+    ) -> Self {
         let limits = Limits {
             message_bytes_max: MESSAGE_BYTES_MAX,
             depth_max: DEPTH_MAX,
@@ -81,7 +88,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) async fn serve(mut self, mut ending: Shutdown) {
         if self.desk.admits(&self.principal) {
             // Also before a call that is there: who is expelled changes nothing any more.
-            while ending.reason() != Some(StopReason::Expelled) && self.step(&mut ending).await.is_ok() {}
+            while ending.reason() != Some(StopReason::Expelled)
+                && self.step(&mut ending).await.is_ok()
+            {}
         } else {
             tokio::select! {
                 _ = timeout(STRANGER_TIME_MAX, self.reject_incomplete()) => (),
@@ -155,7 +164,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             Scan::Refused { head, error, fate } => {
                 match head.and_then(|head| head.answer_to()) {
-                    Some(msgid) => self.turn_down(msgid, MethodLabel::UNKNOWN, &error.into()).await?,
+                    Some(msgid) => {
+                        self.turn_down(msgid, MethodLabel::UNKNOWN, &error.into())
+                            .await?
+                    }
                     None => {
                         self.state.pace.rejected(Instant::now());
                         if fate == Disposition::Close {
@@ -163,7 +175,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                         }
                     }
                 }
-                if fate == Disposition::Close { Err(Over) } else { Ok(()) }
+                if fate == Disposition::Close {
+                    Err(Over)
+                } else {
+                    Ok(())
+                }
             }
         }
     }
@@ -193,13 +209,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let Ok(call) = Arc::clone(&self.desk.calls).try_acquire_owned() else {
             return self.turn_down(msgid, label, &too_many()).await;
         };
-        let (desk, principal, boundary) = (Arc::clone(&self.desk), self.principal.clone(), *boundary);
+        let (desk, principal, boundary) =
+            (Arc::clone(&self.desk), self.principal.clone(), *boundary);
         let message = Zeroizing::new(self.front(&boundary).to_vec());
         let arrived = Instant::now();
         let answer = to_its_end(Arc::clone(&self.state.network).run(async move {
             let _call = call;
-            let heard =
-                RequestInfo { principal: &principal, method: label, call: None, bytes: boundary.bytes, arrived };
+            let heard = RequestInfo {
+                principal: &principal,
+                method: label,
+                call: None,
+                bytes: boundary.bytes,
+                arrived,
+            };
             answer(&desk, heard, msgid, &message, &boundary).await
         }));
         match answer.await {
@@ -214,18 +236,39 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Sets the form of errors if the message at the front of the buffer asks for one. Returns whether it does.
     fn take_error_format(&mut self, boundary: &FrameLayout) -> bool {
-        if boundary.head != (MessageHeader::Notification { notice: Some(Notification::Errors) }) {
+        if boundary.head
+            != (MessageHeader::Notification {
+                notice: Some(Notification::Errors),
+            })
+        {
             return false;
         }
-        let Ok(format) = decode_errors(self.front(boundary)) else { return false };
+        let Ok(format) = decode_errors(self.front(boundary)) else {
+            return false;
+        };
         self.error_format = format;
         true
     }
 
     /// Refuses a call that nothing was done for.
-    async fn turn_down(&mut self, msgid: u32, method: MethodLabel, error: &RpcError) -> Result<(), Over> {
-        let (principal, bytes, arrived) = (&self.principal, self.buffer.len() - self.processed, Instant::now());
-        let heard = RequestInfo { principal, method, call: None, bytes, arrived };
+    async fn turn_down(
+        &mut self,
+        msgid: u32,
+        method: MethodLabel,
+        error: &RpcError,
+    ) -> Result<(), Over> {
+        let (principal, bytes, arrived) = (
+            &self.principal,
+            self.buffer.len() - self.processed,
+            Instant::now(),
+        );
+        let heard = RequestInfo {
+            principal,
+            method,
+            call: None,
+            bytes,
+            arrived,
+        };
         let recording = self.desk.record(&heard, Err(error.code));
         match recording.kept(false).await {
             Ok(()) => self.refuse(msgid, method, error).await,
@@ -233,7 +276,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    async fn refuse(&mut self, msgid: u32, method: MethodLabel, error: &RpcError) -> Result<(), Over> {
+    async fn refuse(
+        &mut self,
+        msgid: u32,
+        method: MethodLabel,
+        error: &RpcError,
+    ) -> Result<(), Over> {
         tracing::debug!(principal = %self.principal, msgid, %error, "control call failed");
         self.state.pace.rejected(Instant::now());
         self.count(method, error.code.into());
@@ -250,7 +298,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn count(&self, method: MethodLabel, code: CallCode) {
-        self.desk.engine.metrics.call_done(&CallReport { method, code, times: None });
+        self.desk.engine.metrics.call_done(&CallReport {
+            method,
+            code,
+            times: None,
+        });
     }
 
     async fn send(&mut self, bytes: &[u8]) -> Result<(), Over> {
@@ -260,7 +312,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             stream.write_all(bytes).await?;
             stream.flush().await
         };
-        timeout(patience, sent).await.map_err(|_| Over)?.map_err(Over::from)
+        timeout(patience, sent)
+            .await
+            .map_err(|_| Over)?
+            .map_err(Over::from)
     }
 
     /// How long a reply may be in nobody's hands.
@@ -312,10 +367,16 @@ async fn answer(
             sealwire_wire::Health.encode(&mut out);
             return Ok(out);
         }
-        Ok(_) => Err(RpcError::new(ErrorCode::Internal, "the scan and the decoder disagree on the method")),
+        Ok(_) => Err(RpcError::new(
+            ErrorCode::Internal,
+            "the scan and the decoder disagree on the method",
+        )),
         Err(error) => Err(error.into()),
     };
-    let heard = RequestInfo { call: call.as_ref().ok(), ..heard };
+    let heard = RequestInfo {
+        call: call.as_ref().ok(),
+        ..heard
+    };
     let done: Result<Applied, RpcError> = match &call {
         Ok(call) => match desk.ready(call) {
             Ok(()) => desk.answer(heard.principal, call, &mut out).await,
@@ -333,7 +394,10 @@ async fn answer(
 
 fn method_of(head: Option<MessageHeader>) -> MethodLabel {
     match head {
-        Some(MessageHeader::Request { method: Some(method), .. }) => method.into(),
+        Some(MessageHeader::Request {
+            method: Some(method),
+            ..
+        }) => method.into(),
         _ => MethodLabel::UNKNOWN,
     }
 }
@@ -347,20 +411,31 @@ async fn to_its_end<T: Send + 'static>(
         Ok(Err(error)) => {
             static THROTTLE: LogThrottle = LogThrottle::new();
             if let Some(suppressed) = THROTTLE.record(std::time::Instant::now()) {
-                tracing::error!(panicked = error.is_panic(), suppressed, "a control call ended early");
+                tracing::error!(
+                    panicked = error.is_panic(),
+                    suppressed,
+                    "a control call ended early"
+                );
             }
-            Err(RpcError::new(ErrorCode::Internal, "internal error; the change may have been made"))
+            Err(RpcError::new(
+                ErrorCode::Internal,
+                "internal error; the change may have been made",
+            ))
         }
         Err(_) => Err(late()),
     }
 }
 
 fn too_many() -> RpcError {
-    RpcError::new(ErrorCode::Unavailable, "too many calls wait for the store").retry_after_ms(CALLS_RETRY_MS)
+    RpcError::new(ErrorCode::Unavailable, "too many calls wait for the store")
+        .retry_after_ms(CALLS_RETRY_MS)
 }
 
 fn late() -> RpcError {
-    RpcError::new(ErrorCode::DeadlineExceeded, "the store took too long; the change may have been made")
+    RpcError::new(
+        ErrorCode::DeadlineExceeded,
+        "the store took too long; the change may have been made",
+    )
 }
 
 #[cfg(test)]
@@ -373,7 +448,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_runs_to_its_end_when_its_caller_waits_no_longer() {
-        for (takes, code) in [(CALL_MAX / 2, None), (2 * CALL_MAX, Some(ErrorCode::DeadlineExceeded))] {
+        for (takes, code) in [
+            (CALL_MAX / 2, None),
+            (2 * CALL_MAX, Some(ErrorCode::DeadlineExceeded)),
+        ] {
             let (begun, ended) = (Instant::now(), Arc::new(AtomicBool::new(false)));
             let end = Arc::clone(&ended);
             let answer = to_its_end(async move {
@@ -381,7 +459,11 @@ mod tests {
                 end.store(true, Ordering::Relaxed);
                 Ok(())
             });
-            assert_eq!(answer.await.err().map(|error| error.code), code, "{takes:?}");
+            assert_eq!(
+                answer.await.err().map(|error| error.code),
+                code,
+                "{takes:?}"
+            );
             assert_eq!(begun.elapsed().as_secs(), takes.min(CALL_MAX).as_secs());
             assert_eq!(ended.load(Ordering::Relaxed), code.is_none());
             sleep(2 * CALL_MAX).await;

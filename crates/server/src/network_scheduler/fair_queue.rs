@@ -81,7 +81,13 @@ impl<T> FairQueue<T> {
         let index = self.free.pop().unwrap_or(self.flows.len());
         let (credit, refilled, queue) = (self.quantum(), self.round, VecDeque::new());
         let is_listed = self.flows.get(index).is_some_and(|free| free.is_listed);
-        let flow = FlowState { credit, refilled, used: 0, queue, is_listed };
+        let flow = FlowState {
+            credit,
+            refilled,
+            used: 0,
+            queue,
+            is_listed,
+        };
         match self.flows.get_mut(index) {
             Some(free) => *free = flow,
             None => self.flows.push(flow),
@@ -117,7 +123,9 @@ impl<T> FairQueue<T> {
     /// Removes a queued task that is not wanted any more.
     pub(super) fn withdraw(&mut self, id: FlowId, is_withdrawn: impl Fn(&T) -> bool) {
         let queue = &mut self.flows[id.0].queue;
-        let Some(at) = queue.iter().position(|(task, _)| is_withdrawn(task)) else { return };
+        let Some(at) = queue.iter().position(|(task, _)| is_withdrawn(task)) else {
+            return;
+        };
         queue.remove(at);
         self.waiting -= usize::from(queue.is_empty());
     }
@@ -134,7 +142,11 @@ impl<T> FairQueue<T> {
         self.used += nanos;
         flow.credit = flow.credit.saturating_sub_unsigned(nanos);
         flow.refill(round, quantum);
-        if flow.credit > 0 { self.pop(id.0) } else { None }
+        if flow.credit > 0 {
+            self.pop(id.0)
+        } else {
+            None
+        }
     }
 
     /// Begins a round: every waiting flow gets credit, and those with credit are granted one task per network thread.
@@ -143,12 +155,16 @@ impl<T> FairQueue<T> {
         self.round += 1;
         let (round, quantum) = (self.round, self.quantum());
         for _ in 0..self.listed.len() {
-            let Some(index) = self.listed.pop_front() else { break };
+            let Some(index) = self.listed.pop_front() else {
+                break;
+            };
             let flow = &mut self.flows[index];
             flow.refill(round, quantum);
             let tasks = if flow.credit > 0 { self.threads } else { 0 };
             for _ in 0..tasks {
-                let Some(granted) = self.pop(index) else { break };
+                let Some(granted) = self.pop(index) else {
+                    break;
+                };
                 grant(granted);
             }
             let flow = &mut self.flows[index];
@@ -190,7 +206,10 @@ impl<T> FlowState<T> {
     fn refill(&mut self, round: u64, quantum: i64) {
         let rounds = i64::try_from(round - self.refilled).unwrap_or(i64::MAX);
         self.refilled = round;
-        self.credit = self.credit.saturating_add(quantum.saturating_mul(rounds)).min(quantum);
+        self.credit = self
+            .credit
+            .saturating_add(quantum.saturating_mul(rounds))
+            .min(quantum);
     }
 }
 
@@ -225,9 +244,13 @@ mod tests {
         /// `principals`: number of connections, and the time of a unit of their work.
         fn new(principals: &[(usize, Duration)]) -> Self {
             let mut queue = FairQueue::new(1);
-            let flows = principals.iter().map(|(_, unit)| (queue.add(), *unit)).collect();
+            let flows = principals
+                .iter()
+                .map(|(_, unit)| (queue.add(), *unit))
+                .collect();
             let ready = principals.iter().enumerate();
-            let ready = ready.flat_map(|(at, (count, _))| (0..*count).map(move |connection| (at, connection)));
+            let ready = ready
+                .flat_map(|(at, (count, _))| (0..*count).map(move |connection| (at, connection)));
             let zero = vec![Duration::ZERO; principals.len()];
             Self {
                 queue,
@@ -246,7 +269,11 @@ mod tests {
             self.done[task.0].0 += 1;
             self.done[task.0].1 += unit;
             for (other, gap) in self.gap.iter_mut().enumerate() {
-                *gap = if other == task.0 { Duration::ZERO } else { *gap + unit };
+                *gap = if other == task.0 {
+                    Duration::ZERO
+                } else {
+                    *gap + unit
+                };
                 self.gap_max[other] = self.gap_max[other].max(*gap);
             }
             if let Some(next) = self.queue.charge(flow, unit) {
@@ -313,7 +340,10 @@ mod tests {
         for _ in 0..1_000 {
             simulation.round();
         }
-        assert_eq!(simulation.done[1].0, 1_000, "each round serves the neighbour");
+        assert_eq!(
+            simulation.done[1].0, 1_000,
+            "each round serves the neighbour"
+        );
         let units = simulation.done[0].0;
         assert!((2_000..=3_100).contains(&units), "{units}");
     }
@@ -350,7 +380,13 @@ mod tests {
 
     #[test]
     fn excess_is_repaid_by_rounds_and_a_suspension_is_not_charged_in_full() {
-        for (took, rounds) in [(us(50), 1), (us(99), 1), (us(100), 2), (us(500), 10), (Duration::from_secs(9), 40)] {
+        for (took, rounds) in [
+            (us(50), 1),
+            (us(99), 1),
+            (us(100), 2),
+            (us(500), 10),
+            (Duration::from_secs(9), 40),
+        ] {
             let mut queue = FairQueue::<Task>::new(1);
             let flow = queue.add();
             assert!(queue.may_run(flow));
@@ -397,7 +433,9 @@ mod tests {
         let flow = queue.add();
         queue.charge(flow, us(60));
         (0..3).for_each(|connection| queue.push(flow, (0, connection)));
-        [0, 2, 7].iter().for_each(|withdrawn| queue.withdraw(flow, |task| task.1 == *withdrawn));
+        [0, 2, 7]
+            .iter()
+            .for_each(|withdrawn| queue.withdraw(flow, |task| task.1 == *withdrawn));
         let mut granted = Vec::new();
         for _ in 0..5 {
             queue.begin_round(|next| granted.push(next.task));
@@ -418,7 +456,10 @@ mod tests {
         queue.push(flow, (0, 6));
         let mut granted = Vec::new();
         while queue.begin_round(|next| granted.push(next.task)) {}
-        assert_eq!((granted, queue.waiting, queue.listed.len()), (vec![(0, 6)], 0, 0));
+        assert_eq!(
+            (granted, queue.waiting, queue.listed.len()),
+            (vec![(0, 6)], 0, 0)
+        );
     }
 
     #[test]
@@ -430,9 +471,15 @@ mod tests {
         let mut granted = 0;
         queue.begin_round(|_| granted += 1);
         assert_eq!(granted, 4);
-        assert!(queue.charge(flow, us(10)).is_some(), "and the next when it is done");
+        assert!(
+            queue.charge(flow, us(10)).is_some(),
+            "and the next when it is done"
+        );
         let other = queue.add();
         queue.charge(other, us(3));
-        assert_eq!((queue.used(flow), queue.used(other)), ([us(210), us(3)], [us(3), us(210)]));
+        assert_eq!(
+            (queue.used(flow), queue.used(other)),
+            ([us(210), us(3)], [us(3), us(210)])
+        );
     }
 }

@@ -49,7 +49,9 @@ async fn every_task_of_a_principal_over_its_share_runs() {
     NOW.set(Some(Instant::now()));
     let scheduler = NetworkScheduler::new(1);
     let flow = scheduler.flow();
-    let tasks: Vec<_> = (0..50).map(|_| tokio::spawn(Arc::clone(&flow).run(async { work() }))).collect();
+    let tasks: Vec<_> = (0..50)
+        .map(|_| tokio::spawn(Arc::clone(&flow).run(async { work() })))
+        .collect();
     for task in tasks {
         task.await.unwrap();
     }
@@ -62,7 +64,9 @@ async fn tasks_that_are_dropped_while_queued_keep_no_other_back() {
     let scheduler = NetworkScheduler::new(1);
     let flow = scheduler.flow();
     for dropped in [0, 1, 2] {
-        let tasks: Vec<_> = (0..4).map(|_| tokio::spawn(Arc::clone(&flow).run(async { work() }))).collect();
+        let tasks: Vec<_> = (0..4)
+            .map(|_| tokio::spawn(Arc::clone(&flow).run(async { work() })))
+            .collect();
         for _ in 0..dropped {
             tokio::task::yield_now().await;
         }
@@ -174,6 +178,10 @@ fn requests_are_rejected_once_their_own_principal_delays_them_too_long() {
         (Duration::MAX, ms(3_600_000), Some(ms(1_000))),
     ] {
         let rejection = overload(delay, wait_max);
-        assert_eq!(rejection.map(|rejection| rejection.retry_after), retry_after, "{delay:?}");
+        assert_eq!(
+            rejection.map(|rejection| rejection.retry_after),
+            retry_after,
+            "{delay:?}"
+        );
     }
 }

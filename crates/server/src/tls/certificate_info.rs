@@ -50,14 +50,24 @@ impl CertificateInfo {
     pub(super) fn certificate(of: CertificateLabel, der: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
         let common_names = certificate.subject().iter_common_name();
-        let mut names: Vec<String> = common_names.map(|name| name.as_str().unwrap_or(UNREADABLE).to_owned()).collect();
+        let mut names: Vec<String> = common_names
+            .map(|name| name.as_str().unwrap_or(UNREADABLE).to_owned())
+            .collect();
         if let Ok(Some(alternative)) = certificate.subject_alternative_name() {
-            names.extend(alternative.value.general_names.iter().filter_map(|name| match name {
-                GeneralName::DNSName(name) | GeneralName::URI(name) => Some((*name).to_owned()),
-                GeneralName::IPAddress(bytes) => address(bytes),
-                GeneralName::Invalid(..) => Some(UNREADABLE.to_owned()),
-                _ => None,
-            }));
+            names.extend(
+                alternative
+                    .value
+                    .general_names
+                    .iter()
+                    .filter_map(|name| match name {
+                        GeneralName::DNSName(name) | GeneralName::URI(name) => {
+                            Some((*name).to_owned())
+                        }
+                        GeneralName::IPAddress(bytes) => address(bytes),
+                        GeneralName::Invalid(..) => Some(UNREADABLE.to_owned()),
+                        _ => None,
+                    }),
+            );
         }
         names.dedup();
         let validity = certificate.validity();
@@ -71,7 +81,10 @@ impl CertificateInfo {
         })
     }
 
-    pub(super) fn list(of: CertificateLabel, der: &CertificateRevocationListDer<'_>) -> Option<Self> {
+    pub(super) fn list(
+        of: CertificateLabel,
+        der: &CertificateRevocationListDer<'_>,
+    ) -> Option<Self> {
         let (_, list) = CertificateRevocationList::from_der(der).ok()?;
         Some(Self {
             of,
@@ -86,14 +99,23 @@ impl CertificateInfo {
     /// How near its end is. Warnings come at 30 days, 7 days and one day, but for what lives for less than three times
     /// that: then when a third of its time is left, so that what is renewed each day warns of no month.
     pub fn stage(&self, now: OffsetDateTime) -> ExpiryStage {
-        let Some(ends) = self.ends else { return ExpiryStage::Good };
+        let Some(ends) = self.ends else {
+            return ExpiryStage::Good;
+        };
         let left = ends - now;
         if left < Duration::ZERO {
             return ExpiryStage::Over;
         }
         let third = (ends - self.begins) / 3;
-        let due = WARNING_DAYS.iter().filter(|days| left <= Duration::days(**days).min(third)).count();
-        if due == 0 { ExpiryStage::Good } else { ExpiryStage::Warned(due as u8) }
+        let due = WARNING_DAYS
+            .iter()
+            .filter(|days| left <= Duration::days(**days).min(third))
+            .count();
+        if due == 0 {
+            ExpiryStage::Good
+        } else {
+            ExpiryStage::Warned(due as u8)
+        }
     }
 
     /// The configuration key of the file that holds it.
@@ -109,7 +131,10 @@ impl CertificateInfo {
 
     /// The fingerprint in hexadecimal.
     pub fn fingerprint(&self) -> String {
-        self.fingerprint.iter().map(|byte| format!("{byte:02x}")).collect()
+        self.fingerprint
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
     }
 }
 
@@ -124,8 +149,17 @@ impl fmt::Display for CertificateInfo {
         match self.ends {
             Some(ends) if ends < now => write!(f, ", OVER since {}", second(ends))?,
             Some(ends) => {
-                let soon = if self.stage(now) == ExpiryStage::Good { "" } else { ", SOON" };
-                write!(f, ", until {} ({} days{soon})", second(ends), (ends - now).whole_days())?;
+                let soon = if self.stage(now) == ExpiryStage::Good {
+                    ""
+                } else {
+                    ", SOON"
+                };
+                write!(
+                    f,
+                    ", until {} ({} days{soon})",
+                    second(ends),
+                    (ends - now).whole_days()
+                )?;
             }
             None => write!(f, ", without an end")?,
         }
@@ -136,7 +170,12 @@ impl fmt::Display for CertificateInfo {
 /// `2026-03-14 09:26:53 UTC`.
 pub(crate) fn second(at: OffsetDateTime) -> String {
     let (date, time) = (at.date(), at.time());
-    format!("{date} {:02}:{:02}:{:02} UTC", time.hour(), time.minute(), time.second())
+    format!(
+        "{date} {:02}:{:02}:{:02} UTC",
+        time.hour(),
+        time.minute(),
+        time.second()
+    )
 }
 
 fn address(bytes: &[u8]) -> Option<String> {
@@ -147,7 +186,13 @@ fn address(bytes: &[u8]) -> Option<String> {
 
 /// Fit for a log: a name is its authority's word, in bytes of its choice.
 fn printable(names: &str) -> String {
-    let shown = |c: char| if c.is_alphanumeric() || c.is_ascii_graphic() || c == ' ' { c } else { '?' };
+    let shown = |c: char| {
+        if c.is_alphanumeric() || c.is_ascii_graphic() || c == ' ' {
+            c
+        } else {
+            '?'
+        }
+    };
     let mut text: String = names.chars().take(NAMES_MAX).map(shown).collect();
     if names.chars().nth(NAMES_MAX).is_some() {
         text.push_str("...");
@@ -189,9 +234,20 @@ mod tests {
             (24, 9, ExpiryStage::Good),
             (24, 8, ExpiryStage::Warned(3)),
         ] {
-            assert_eq!(held(lives, left).stage(now), stage, "lives {lives} h, {left} h left");
+            assert_eq!(
+                held(lives, left).stage(now),
+                stage,
+                "lives {lives} h, {left} h left"
+            );
         }
-        assert_eq!(CertificateInfo { ends: None, ..held(24, 1) }.stage(now), ExpiryStage::Good);
+        assert_eq!(
+            CertificateInfo {
+                ends: None,
+                ..held(24, 1)
+            }
+            .stage(now),
+            ExpiryStage::Good
+        );
     }
 
     #[test]

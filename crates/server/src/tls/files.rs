@@ -39,15 +39,29 @@ pub(crate) struct Files {
 impl Files {
     /// Reads each file once. Blocks.
     pub(crate) fn look(tls: &Tls, control: Option<&ControlListen>) -> Self {
-        let data = [Some(&tls.certificate), Some(&tls.key), Some(&tls.client_ca), tls.client_crl.as_ref()];
-        let control = control.map(|control| [control.client_ca.as_ref(), control.client_crl.as_ref()]);
+        let data = [
+            Some(&tls.certificate),
+            Some(&tls.key),
+            Some(&tls.client_ca),
+            tls.client_crl.as_ref(),
+        ];
+        let control =
+            control.map(|control| [control.client_ca.as_ref(), control.client_crl.as_ref()]);
         let mut found: Vec<(PathBuf, FileContent)> = Vec::new();
         let mut hash = Sha256::new();
-        for path in data.into_iter().chain(control.into_iter().flatten()).flatten() {
+        for path in data
+            .into_iter()
+            .chain(control.into_iter().flatten())
+            .flatten()
+        {
             if found.iter().any(|(known, _)| known == path) {
                 continue;
             }
-            let kind = if *path == tls.key { FileKind::Secret } else { FileKind::Public };
+            let kind = if *path == tls.key {
+                FileKind::Secret
+            } else {
+                FileKind::Public
+            };
             let content = read(path, kind);
             match &content {
                 Ok(bytes) => {
@@ -63,7 +77,10 @@ impl Files {
             }
             found.push((path.clone(), content));
         }
-        Self { found, digest: hash.finalize().into() }
+        Self {
+            found,
+            digest: hash.finalize().into(),
+        }
     }
 
     /// Returns a digest of the files' content, to detect changes. Must not be shown: it covers a private
@@ -74,13 +91,21 @@ impl Files {
 
     /// Returns the bytes of a file.
     pub(super) fn content(&self, key: &'static str, file: &Path) -> Result<&[u8], TlsError> {
-        let unreadable = |source| TlsError::Unreadable { key, file: file.to_owned(), source };
+        let unreadable = |source| TlsError::Unreadable {
+            key,
+            file: file.to_owned(),
+            source,
+        };
         match self.found.iter().find(|(path, _)| path == file) {
             Some((_, Ok(bytes))) => Ok(bytes),
-            Some((_, Err(FileProblem::Exposed(exposure)))) => {
-                Err(TlsError::Exposed { key, file: file.to_owned(), exposure: Arc::clone(exposure) })
+            Some((_, Err(FileProblem::Exposed(exposure)))) => Err(TlsError::Exposed {
+                key,
+                file: file.to_owned(),
+                exposure: Arc::clone(exposure),
+            }),
+            Some((_, Err(FileProblem::Unreadable(kind, text)))) => {
+                Err(unreadable(io::Error::new(*kind, text.clone())))
             }
-            Some((_, Err(FileProblem::Unreadable(kind, text)))) => Err(unreadable(io::Error::new(*kind, text.clone()))),
             None => Err(unreadable(io::ErrorKind::NotFound.into())),
         }
     }
@@ -94,11 +119,19 @@ impl Files {
     ) -> Result<Vec<T>, TlsError> {
         let mut items = Vec::new();
         for (index, item) in T::pem_slice_iter(self.content(key, file)?).enumerate() {
-            let malformed = |_| TlsError::Malformed { key, file: file.to_owned(), item: index + 1 };
+            let malformed = |_| TlsError::Malformed {
+                key,
+                file: file.to_owned(),
+                item: index + 1,
+            };
             items.push(item.map_err(malformed)?);
         }
         if items.is_empty() {
-            return Err(TlsError::Lacking { key, file: file.to_owned(), wanted });
+            return Err(TlsError::Lacking {
+                key,
+                file: file.to_owned(),
+                wanted,
+            });
         }
         Ok(items)
     }
@@ -109,8 +142,9 @@ fn read(file: &Path, kind: FileKind) -> FileContent {
     sealwire_file_trust::read(file, kind, PEM_BYTES_MAX).map_err(|error| match error.reason {
         FileErrorReason::Io(error) => FileProblem::Unreadable(error.kind(), error.to_string()),
         FileErrorReason::Exposed(exposure) => FileProblem::Exposed(Arc::new(exposure)),
-        FileErrorReason::NotRegular | FileErrorReason::TooLong(_) => {
-            FileProblem::Unreadable(io::ErrorKind::Other, format!("not a file of at most {PEM_BYTES_MAX} bytes"))
-        }
+        FileErrorReason::NotRegular | FileErrorReason::TooLong(_) => FileProblem::Unreadable(
+            io::ErrorKind::Other,
+            format!("not a file of at most {PEM_BYTES_MAX} bytes"),
+        ),
     })
 }

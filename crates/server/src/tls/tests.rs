@@ -16,7 +16,10 @@ pub(crate) struct Files {
 pub(crate) fn leaf(usage: Usage, name: &str) -> Leaf {
     Leaf {
         common_name: name.into(),
-        names: vec![Name::Dns(name.into()), Name::Ip(IpAddr::from([127, 0, 0, 1]))],
+        names: vec![
+            Name::Dns(name.into()),
+            Name::Ip(IpAddr::from([127, 0, 0, 1])),
+        ],
         usage,
         validity: Validity::days(1),
     }
@@ -49,7 +52,11 @@ impl Files {
         std::fs::write(&tls.certificate, &server.cert_pem).unwrap();
         private(&tls.key, server.key_pem.expose());
         std::fs::write(&tls.client_ca, authority.cert_pem()).unwrap();
-        Self { folder, authority, tls }
+        Self {
+            folder,
+            authority,
+            tls,
+        }
     }
 
     pub(crate) fn client(&self) -> Issued {
@@ -73,11 +80,18 @@ fn load_control(tls: &Tls, control: &ControlListen) -> Result<ServerTls, TlsErro
 
 /// A list of an authority that revokes these, and holds for that long from an hour ago.
 pub(crate) fn list(authority: &Authority, revoked: &[&Issued], holds: time::Duration) -> String {
-    use rcgen::{CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber};
+    use rcgen::{
+        CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams,
+        SerialNumber,
+    };
     let began = OffsetDateTime::now_utc() - time::Duration::hours(1);
     let revoke = |issued: &&Issued| {
         let der = der(issued);
-        let serial = x509_parser::parse_x509_certificate(&der).unwrap().1.raw_serial().to_vec();
+        let serial = x509_parser::parse_x509_certificate(&der)
+            .unwrap()
+            .1
+            .raw_serial()
+            .to_vec();
         RevokedCertParams {
             serial_number: SerialNumber::from_slice(&serial),
             revocation_time: began,
@@ -109,7 +123,9 @@ fn client_config(
     versions: &[&'static SupportedProtocolVersion],
 ) -> ClientConfig {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(files.authority.cert_pem().as_bytes()).unwrap()).unwrap();
+    roots
+        .add(CertificateDer::from_pem_slice(files.authority.cert_pem().as_bytes()).unwrap())
+        .unwrap();
     let builder = ClientConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(versions)
         .unwrap()
@@ -126,9 +142,14 @@ fn client_config(
 }
 
 /// Both ends after a handshake in memory, or the server's refusal.
-fn shake(server: &ServerTls, client: ClientConfig) -> Result<(ServerConnection, ClientConnection), rustls::Error> {
+fn shake(
+    server: &ServerTls,
+    client: ClientConfig,
+) -> Result<(ServerConnection, ClientConnection), rustls::Error> {
     let mut server = ServerConnection::new(Arc::clone(&server.config)).unwrap();
-    let mut client = ClientConnection::new(Arc::new(client), ServerName::try_from("localhost").unwrap()).unwrap();
+    let mut client =
+        ClientConnection::new(Arc::new(client), ServerName::try_from("localhost").unwrap())
+            .unwrap();
     let mut bytes = Vec::new();
     for _ in 0..10 {
         bytes.clear();
@@ -169,7 +190,9 @@ fn a_caller_with_a_certificate_gets_tls13_and_post_quantum() {
     assert_eq!(client.tls13_tickets_received(), 0, "resumption is off");
     let certificate = &server.peer_certificates().unwrap()[0];
     assert_eq!(
-        sealwire_access::Principal::from_certificate(certificate, &Default::default()).unwrap().as_str(),
+        sealwire_access::Principal::from_certificate(certificate, &Default::default())
+            .unwrap()
+            .as_str(),
         "relay"
     );
 }
@@ -179,11 +202,18 @@ fn every_handshake_is_a_full_one() {
     let files = Files::new();
     let issued = files.client();
     for versions in [TLS13, TLS12] {
-        let tls = load(&Tls { tls12: true, ..files.tls.clone() }).unwrap();
+        let tls = load(&Tls {
+            tls12: true,
+            ..files.tls.clone()
+        })
+        .unwrap();
         let config = client_config(&files, Some(&issued), versions);
         for _ in 0..2 {
             let (server, _) = shake(&tls, config.clone()).unwrap();
-            assert_ne!(server.handshake_kind(), Some(rustls::HandshakeKind::Resumed));
+            assert_ne!(
+                server.handshake_kind(),
+                Some(rustls::HandshakeKind::Resumed)
+            );
             assert!(server.peer_certificates().is_some());
         }
     }
@@ -194,10 +224,22 @@ fn callers_without_a_good_certificate_are_refused() {
     let files = Files::new();
     let tls = load(&files.tls).unwrap();
     let foreign = Files::new().client();
-    let server_usage = files.authority.issue(&leaf(Usage::Server, "relay")).unwrap();
+    let server_usage = files
+        .authority
+        .issue(&leaf(Usage::Server, "relay"))
+        .unwrap();
     let now = OffsetDateTime::now_utc();
-    let past = Validity { not_before: now - time::Duration::days(2), not_after: now - time::Duration::days(1) };
-    let expired = files.authority.issue(&Leaf { validity: past, ..leaf(Usage::Client, "relay") }).unwrap();
+    let past = Validity {
+        not_before: now - time::Duration::days(2),
+        not_after: now - time::Duration::days(1),
+    };
+    let expired = files
+        .authority
+        .issue(&Leaf {
+            validity: past,
+            ..leaf(Usage::Client, "relay")
+        })
+        .unwrap();
     let cases = [
         ("none", None, TLS13),
         ("foreign authority", Some(&foreign), TLS13),
@@ -205,7 +247,10 @@ fn callers_without_a_good_certificate_are_refused() {
         ("expired", Some(&expired), TLS13),
     ];
     for (case, identity, versions) in cases {
-        assert!(shake(&tls, client_config(&files, identity, versions)).is_err(), "{case}");
+        assert!(
+            shake(&tls, client_config(&files, identity, versions)).is_err(),
+            "{case}"
+        );
     }
 }
 
@@ -214,7 +259,11 @@ fn tls12_needs_the_switch() {
     let files = Files::new();
     let issued = files.client();
     for (tls12, expected) in [(false, false), (true, true)] {
-        let tls = load(&Tls { tls12, ..files.tls.clone() }).unwrap();
+        let tls = load(&Tls {
+            tls12,
+            ..files.tls.clone()
+        })
+        .unwrap();
         let shaken = shake(&tls, client_config(&files, Some(&issued), TLS12));
         assert_eq!(shaken.is_ok(), expected, "tls12 = {tls12}");
     }
@@ -234,8 +283,15 @@ fn a_revoked_certificate_is_refused_and_others_are_not() {
         assert!(shake(&tls, client_config(&files, Some(&revoked), TLS13)).is_err());
     }
     // An authority without a list lets nobody in: one that got lost must not let the revoked back in.
-    std::fs::write(&file, list(&Authority::create("other", Validity::days(1)).unwrap(), &[], time::Duration::days(1)))
-        .unwrap();
+    std::fs::write(
+        &file,
+        list(
+            &Authority::create("other", Validity::days(1)).unwrap(),
+            &[],
+            time::Duration::days(1),
+        ),
+    )
+    .unwrap();
     let tls = load(&files.tls).unwrap();
     assert!(shake(&tls, client_config(&files, Some(&good), TLS13)).is_err());
     std::fs::write(&file, "nothing").unwrap();
@@ -246,38 +302,107 @@ fn a_revoked_certificate_is_refused_and_others_are_not() {
 fn what_is_held_is_told_without_secrets() {
     let mut files = Files::new();
     let file = files.folder.path().join("crl.pem");
-    std::fs::write(&file, list(&files.authority, &[&files.client()], time::Duration::minutes(1))).unwrap();
+    std::fs::write(
+        &file,
+        list(
+            &files.authority,
+            &[&files.client()],
+            time::Duration::minutes(1),
+        ),
+    )
+    .unwrap();
     files.tls.client_crl = Some(file);
-    let lines: Vec<String> =
-        super::load(&files.tls, None).unwrap().held.iter().map(CertificateInfo::to_string).collect();
-    let [server, ca, crl] = &lines[..] else { panic!("{lines:?}") };
-    assert!(server.starts_with("tls.certificate: localhost, 127.0.0.1, until "), "{server}");
-    assert!(ca.starts_with("tls.client_ca: test, until ") && ca.contains(" (9 days), SHA-256 "), "{ca}");
-    assert!(crl.starts_with("tls.client_crl: CN=test, 1 revoked, OVER since "), "{crl}");
+    let lines: Vec<String> = super::load(&files.tls, None)
+        .unwrap()
+        .held
+        .iter()
+        .map(CertificateInfo::to_string)
+        .collect();
+    let [server, ca, crl] = &lines[..] else {
+        panic!("{lines:?}")
+    };
+    assert!(
+        server.starts_with("tls.certificate: localhost, 127.0.0.1, until "),
+        "{server}"
+    );
+    assert!(
+        ca.starts_with("tls.client_ca: test, until ") && ca.contains(" (9 days), SHA-256 "),
+        "{ca}"
+    );
+    assert!(
+        crl.starts_with("tls.client_crl: CN=test, 1 revoked, OVER since "),
+        "{crl}"
+    );
     let fingerprint = server.rsplit(' ').next().unwrap();
-    assert!(fingerprint.len() == 64 && fingerprint.bytes().all(|byte| byte.is_ascii_hexdigit()), "{server}");
+    assert!(
+        fingerprint.len() == 64 && fingerprint.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        "{server}"
+    );
 }
 
 #[test]
 fn the_end_of_the_certificate_is_told() {
     let files = Files::new();
-    let left = super::load(&files.tls, None).unwrap().server_ends().unwrap() - OffsetDateTime::now_utc();
-    assert!((time::Duration::hours(23)..=time::Duration::hours(24)).contains(&left), "{left}");
+    let left = super::load(&files.tls, None)
+        .unwrap()
+        .server_ends()
+        .unwrap()
+        - OffsetDateTime::now_utc();
+    assert!(
+        (time::Duration::hours(23)..=time::Duration::hours(24)).contains(&left),
+        "{left}"
+    );
 }
 
 #[test]
 fn wrong_files_are_refused_by_key_and_name() {
     type Break = fn(&mut Files);
     let cases: &[(&str, Break, &str)] = &[
-        ("missing", |f| f.tls.certificate = f.folder.path().join("none.pem"), "cannot be read"),
-        ("folder", |f| f.tls.client_ca = f.folder.path().to_owned(), "cannot be read"),
-        ("key for certificate", |f| f.tls.certificate = f.tls.key.clone(), "has no PEM certificate"),
-        ("certificate for key", |f| private(&f.tls.key, f.authority.cert_pem()), "has no unencrypted PEM"),
-        ("encrypted key", |f| private(&f.tls.key, &labelled("ENCRYPTED PRIVATE KEY")), "has no unencrypted PEM"),
-        ("broken key", |f| private(&f.tls.key, &labelled("PRIVATE KEY")), "is not a key that TLS can use"),
-        ("cut key", |f| private(&f.tls.key, "-----BEGIN PRIVATE KEY-----\nAAAA"), "item 1 is malformed"),
-        ("other key", |f| private(&f.tls.key, f.client().key_pem.expose()), "does not belong to the first"),
-        ("empty CA", |f| std::fs::write(&f.tls.client_ca, "").unwrap(), "has no PEM certificate"),
+        (
+            "missing",
+            |f| f.tls.certificate = f.folder.path().join("none.pem"),
+            "cannot be read",
+        ),
+        (
+            "folder",
+            |f| f.tls.client_ca = f.folder.path().to_owned(),
+            "cannot be read",
+        ),
+        (
+            "key for certificate",
+            |f| f.tls.certificate = f.tls.key.clone(),
+            "has no PEM certificate",
+        ),
+        (
+            "certificate for key",
+            |f| private(&f.tls.key, f.authority.cert_pem()),
+            "has no unencrypted PEM",
+        ),
+        (
+            "encrypted key",
+            |f| private(&f.tls.key, &labelled("ENCRYPTED PRIVATE KEY")),
+            "has no unencrypted PEM",
+        ),
+        (
+            "broken key",
+            |f| private(&f.tls.key, &labelled("PRIVATE KEY")),
+            "is not a key that TLS can use",
+        ),
+        (
+            "cut key",
+            |f| private(&f.tls.key, "-----BEGIN PRIVATE KEY-----\nAAAA"),
+            "item 1 is malformed",
+        ),
+        (
+            "other key",
+            |f| private(&f.tls.key, f.client().key_pem.expose()),
+            "does not belong to the first",
+        ),
+        (
+            "empty CA",
+            |f| std::fs::write(&f.tls.client_ca, "").unwrap(),
+            "has no PEM certificate",
+        ),
         (
             "broken CA",
             |f| {
@@ -290,9 +415,17 @@ fn wrong_files_are_refused_by_key_and_name() {
             "expired",
             |f| {
                 let now = OffsetDateTime::now_utc();
-                let validity =
-                    Validity { not_before: now - time::Duration::days(2), not_after: now - time::Duration::days(1) };
-                let old = f.authority.issue(&Leaf { validity, ..leaf(Usage::Server, "localhost") }).unwrap();
+                let validity = Validity {
+                    not_before: now - time::Duration::days(2),
+                    not_after: now - time::Duration::days(1),
+                };
+                let old = f
+                    .authority
+                    .issue(&Leaf {
+                        validity,
+                        ..leaf(Usage::Server, "localhost")
+                    })
+                    .unwrap();
                 std::fs::write(&f.tls.certificate, &old.cert_pem).unwrap();
                 private(&f.tls.key, old.key_pem.expose());
             },
@@ -323,9 +456,15 @@ fn labelled(label: &str) -> String {
 fn a_key_that_others_can_reach_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let files = Files::new();
-    for (mode, accepted) in
-        [(0o600, true), (0o400, true), (0o440, true), (0o640, true), (0o660, false), (0o644, false), (0o604, false)]
-    {
+    for (mode, accepted) in [
+        (0o600, true),
+        (0o400, true),
+        (0o440, true),
+        (0o640, true),
+        (0o660, false),
+        (0o644, false),
+        (0o604, false),
+    ] {
         std::fs::set_permissions(&files.tls.key, std::fs::Permissions::from_mode(mode)).unwrap();
         let loaded = load(&files.tls);
         assert_eq!(loaded.is_ok(), accepted, "{mode:o}");
@@ -355,12 +494,20 @@ fn an_authority_of_operators_without_a_list_is_not_that_of_all_callers() {
     let below = {
         let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        params.distinguished_name.push(rcgen::DnType::CommonName, "callers");
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, "callers");
         let root = rcgen::KeyPair::from_pem(own.key_pem().expose()).unwrap();
         let root = rcgen::Issuer::from_ca_cert_pem(own.cert_pem(), root).unwrap();
-        params.signed_by(&rcgen::KeyPair::generate().unwrap(), &root).unwrap().pem()
+        params
+            .signed_by(&rcgen::KeyPair::generate().unwrap(), &root)
+            .unwrap()
+            .pem()
     };
-    let (all, own) = (files.authority.cert_pem().to_owned(), own.cert_pem().to_owned());
+    let (all, own) = (
+        files.authority.cert_pem().to_owned(),
+        own.cert_pem().to_owned(),
+    );
     let file = files.folder.path().join("operators.pem");
     for (case, callers, operators, good) in [
         ("another", &all, &own, true),
@@ -376,13 +523,19 @@ fn an_authority_of_operators_without_a_list_is_not_that_of_all_callers() {
             address: ([127, 0, 0, 1], 0).into(),
             client_ca: Some(file.clone()),
             client_crl: None,
-            principals: principals.iter().map(|name| (sealwire_access::PrincipalKind::Dns, (*name).into())).collect(),
+            principals: principals
+                .iter()
+                .map(|name| (sealwire_access::PrincipalKind::Dns, (*name).into()))
+                .collect(),
         };
         let loaded = load_control(&files.tls, &control(&[]));
         assert_eq!(loaded.is_ok(), good, "{case}");
         if let Err(error) = loaded {
             let says = error.to_string();
-            assert!(says.starts_with("control.client_ca: ") && says.contains("control.principals"), "{case}: {says}");
+            assert!(
+                says.starts_with("control.client_ca: ") && says.contains("control.principals"),
+                "{case}: {says}"
+            );
         }
         load_control(&files.tls, &control(&["operator"])).unwrap();
     }

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use fjall::{Keyspace, KeyspaceCreateOptions, PersistMode, Readable as _, Slice, Snapshot};
 
-use super::keys::{FENCE, Key, PostingKey, TermKey, behind, fence_key, map_of, parts, record_key, subject_key};
+use super::keys::{
+    FENCE, Key, PostingKey, TermKey, behind, fence_key, map_of, parts, record_key, subject_key,
+};
 use super::{Options, manifest, object_row, row};
 use sealwire_store::{MapId, ObjectId, ObjectRow, Row, SINGLE, StoreError, TokenId};
 
@@ -47,8 +49,15 @@ impl Drop for Lock {
 impl Lock {
     /// Creates the folder, readable only by its owner, and takes its lock.
     pub(super) fn take(folder: &Path) -> Result<Self, StoreError> {
-        let io = |path: &Path, source| StoreError::Io { path: path.to_owned(), source };
-        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| io(folder, error))?;
+        let io = |path: &Path, source| StoreError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|error| io(folder, error))?;
         let path = folder.join("lock");
         let mut file = OpenOptions::new()
             .read(true)
@@ -68,13 +77,18 @@ impl Lock {
                     let mut process = String::new();
                     // The process id of the holder is included if it can be read.
                     let _ = file.take(20).read_to_string(&mut process);
-                    return Err(StoreError::InUse { folder: folder.to_owned(), process: process.trim().parse().ok() });
+                    return Err(StoreError::InUse {
+                        folder: folder.to_owned(),
+                        process: process.trim().parse().ok(),
+                    });
                 }
                 TryLockError::Error(error) => return Err(io(&path, error)),
             }
         }
-        let named =
-            file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
+        let named = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()));
         named.map_err(|error| io(&path, error))?;
         Ok(Self { file })
     }
@@ -122,11 +136,19 @@ impl Database {
             .open()
             .map_err(failed)?;
         let keyspace = |name, bytes| {
-            inner.keyspace(name, || KeyspaceCreateOptions::default().max_memtable_size(bytes)).map_err(failed)
+            inner
+                .keyspace(name, || {
+                    KeyspaceCreateOptions::default().max_memtable_size(bytes)
+                })
+                .map_err(failed)
         };
         // Rejects an unknown layout before a keyspace is created in the folder.
         let is_old = inner.keyspace_exists(FACTS);
-        let layout = if is_old { known_layout(&folder, &keyspace(FACTS, CONTROL_BUFFER_BYTES)?)? } else { None };
+        let layout = if is_old {
+            known_layout(&folder, &keyspace(FACTS, CONTROL_BUFFER_BYTES)?)?
+        } else {
+            None
+        };
         let database = Self {
             rows: keyspace("rows", options.write_buffer_bytes)?,
             fingerprints: keyspace("fingerprints", options.write_buffer_bytes)?,
@@ -156,7 +178,11 @@ impl Database {
             let (key, value) = entry.into_inner().map_err(|error| self.failed(error))?;
             let (map, row) = self.decoded_object(&key, &value)?;
             if let Some(subject) = row.subject {
-                batch.insert(&self.object_subjects, subject_key(map, subject, row.id.0), []);
+                batch.insert(
+                    &self.object_subjects,
+                    subject_key(map, subject, row.id.0),
+                    [],
+                );
             }
         }
         Ok(())
@@ -188,25 +214,42 @@ impl Database {
             let (key, value) = entry.into_inner().map_err(|error| self.failed(error))?;
             let map = key.strip_prefix(FENCE).and_then(map_of);
             let generation = (*value).try_into().map(u64::from_be_bytes).ok();
-            map.zip(generation).ok_or_else(|| self.damaged("a fence of another form"))
+            map.zip(generation)
+                .ok_or_else(|| self.damaged("a fence of another form"))
         };
         at.prefix(&self.facts, FENCE).map(fence).collect()
     }
 
-    fn fact<const N: usize>(&self, at: &Snapshot, key: impl AsRef<[u8]>) -> Result<Option<[u8; N]>, StoreError> {
-        let value = at.get(&self.facts, key).map_err(|error| self.failed(error))?;
-        value.map(|value| (*value).try_into()).transpose().map_err(|_| self.damaged("a number of another length"))
+    fn fact<const N: usize>(
+        &self,
+        at: &Snapshot,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Option<[u8; N]>, StoreError> {
+        let value = at
+            .get(&self.facts, key)
+            .map_err(|error| self.failed(error))?;
+        value
+            .map(|value| (*value).try_into())
+            .transpose()
+            .map_err(|_| self.damaged("a number of another length"))
     }
 
     /// Returns every record.
     pub(super) fn records(&self, at: &Snapshot) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
-        at.iter(&self.records).map(|entry| self.named(entry)).collect()
+        at.iter(&self.records)
+            .map(|entry| self.named(entry))
+            .collect()
     }
 
     /// Returns every record except the individually read ones.
-    pub(super) fn records_together(&self, at: &Snapshot) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
+    pub(super) fn records_together(
+        &self,
+        at: &Snapshot,
+    ) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
         let (first, behind) = (record_key(SINGLE), record_key(&behind(SINGLE)));
-        let sides = at.range(&self.records, ..first).chain(at.range(&self.records, behind..));
+        let sides = at
+            .range(&self.records, ..first)
+            .chain(at.range(&self.records, behind..));
         sides.map(|entry| self.named(entry)).collect()
     }
 
@@ -218,7 +261,9 @@ impl Database {
         limit: usize,
     ) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
         let from = after.filter(|after| *after >= SINGLE);
-        let from = from.map_or(Bound::Included(record_key(SINGLE)), |after| Bound::Excluded(record_key(after)));
+        let from = from.map_or(Bound::Included(record_key(SINGLE)), |after| {
+            Bound::Excluded(record_key(after))
+        });
         let behind = record_key(&behind(SINGLE));
         if matches!(&from, Bound::Excluded(after) if *after >= behind) {
             return Ok(BTreeMap::new());
@@ -228,56 +273,89 @@ impl Database {
     }
 
     pub(super) fn record(&self, at: &Snapshot, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let found = at.get(&self.records, record_key(key)).map_err(|error| self.failed(error))?;
+        let found = at
+            .get(&self.records, record_key(key))
+            .map_err(|error| self.failed(error))?;
         Ok(found.map(|record| record.to_vec()))
     }
 
     fn named(&self, entry: fjall::Guard) -> Result<(String, Vec<u8>), StoreError> {
         let (key, record) = entry.into_inner().map_err(|error| self.failed(error))?;
-        let key = str::from_utf8(&key).ok().and_then(|key| key.strip_prefix('/'));
+        let key = str::from_utf8(&key)
+            .ok()
+            .and_then(|key| key.strip_prefix('/'));
         let key = key.ok_or_else(|| self.damaged("a record under a key of another form"))?;
         Ok((key.to_owned(), record.to_vec()))
     }
 
     pub(super) fn row(&self, at: &Snapshot, key: &Key) -> Result<Option<Row>, StoreError> {
-        let value = at.get(&self.rows, key).map_err(|error| self.failed(error))?;
-        value.map(|value| self.decoded(key, &value).map(|(_, row)| row)).transpose()
+        let value = at
+            .get(&self.rows, key)
+            .map_err(|error| self.failed(error))?;
+        value
+            .map(|value| self.decoded(key, &value).map(|(_, row)| row))
+            .transpose()
     }
 
     pub(super) fn holder(&self, at: &Snapshot, key: &Key) -> Result<Option<TokenId>, StoreError> {
-        let value = at.get(&self.fingerprints, key).map_err(|error| self.failed(error))?;
-        let id = value.map(|value| (*value).try_into().map(TokenId)).transpose();
+        let value = at
+            .get(&self.fingerprints, key)
+            .map_err(|error| self.failed(error))?;
+        let id = value
+            .map(|value| (*value).try_into().map(TokenId))
+            .transpose();
         id.map_err(|_| self.damaged("a fingerprint leads to no id"))
     }
 
     /// Decodes an entry of `rows`.
     pub(super) fn decoded(&self, key: &[u8], value: &Slice) -> Result<(MapId, Row), StoreError> {
-        let (map, id) = parts(key).ok_or_else(|| self.damaged("a row under a key of another length"))?;
-        let row = row::decode(TokenId(id), value).map_err(|error| self.damaged(&error.to_string()))?;
+        let (map, id) =
+            parts(key).ok_or_else(|| self.damaged("a row under a key of another length"))?;
+        let row =
+            row::decode(TokenId(id), value).map_err(|error| self.damaged(&error.to_string()))?;
         Ok((map, row))
     }
 
     pub(super) fn object(&self, at: &Snapshot, key: &Key) -> Result<Option<ObjectRow>, StoreError> {
-        let value = at.get(&self.objects, key).map_err(|error| self.failed(error))?;
-        value.map(|value| self.decoded_object(key, &value).map(|(_, row)| row)).transpose()
+        let value = at
+            .get(&self.objects, key)
+            .map_err(|error| self.failed(error))?;
+        value
+            .map(|value| self.decoded_object(key, &value).map(|(_, row)| row))
+            .transpose()
     }
 
     /// Returns the object that holds a unique term.
-    pub(super) fn unique_holder(&self, at: &Snapshot, key: &TermKey) -> Result<Option<ObjectId>, StoreError> {
-        let value = at.get(&self.object_unique, key).map_err(|error| self.failed(error))?;
-        let id = value.map(|value| (*value).try_into().map(ObjectId)).transpose();
+    pub(super) fn unique_holder(
+        &self,
+        at: &Snapshot,
+        key: &TermKey,
+    ) -> Result<Option<ObjectId>, StoreError> {
+        let value = at
+            .get(&self.object_unique, key)
+            .map_err(|error| self.failed(error))?;
+        let id = value
+            .map(|value| (*value).try_into().map(ObjectId))
+            .transpose();
         id.map_err(|_| self.damaged("a unique term leads to no id"))
     }
 
     /// Returns true if an object holds a term that is not unique.
     pub(super) fn holds_term(&self, at: &Snapshot, key: &PostingKey) -> Result<bool, StoreError> {
-        at.contains_key(&self.object_terms, key).map_err(|error| self.failed(error))
+        at.contains_key(&self.object_terms, key)
+            .map_err(|error| self.failed(error))
     }
 
     /// Decodes an entry of `objects`.
-    pub(super) fn decoded_object(&self, key: &[u8], value: &Slice) -> Result<(MapId, ObjectRow), StoreError> {
-        let (map, id) = parts(key).ok_or_else(|| self.damaged("an object under a key of another length"))?;
-        let row = object_row::decode(ObjectId(id), value).map_err(|error| self.damaged(&error.to_string()))?;
+    pub(super) fn decoded_object(
+        &self,
+        key: &[u8],
+        value: &Slice,
+    ) -> Result<(MapId, ObjectRow), StoreError> {
+        let (map, id) =
+            parts(key).ok_or_else(|| self.damaged("an object under a key of another length"))?;
+        let row = object_row::decode(ObjectId(id), value)
+            .map_err(|error| self.damaged(&error.to_string()))?;
         Ok((map, row))
     }
 
@@ -293,37 +371,64 @@ impl Database {
             &self.object_terms,
             &self.object_subjects,
         ];
-        let backlogs = large.map(|keyspace| (keyspace.sealed_memtable_count(), keyspace.tree.l0_run_count()));
-        backlogs.into_iter().fold((0, 0), |most, one| (most.0.max(one.0), most.1.max(one.1)))
+        let backlogs = large.map(|keyspace| {
+            (
+                keyspace.sealed_memtable_count(),
+                keyspace.tree.l0_run_count(),
+            )
+        });
+        backlogs
+            .into_iter()
+            .fold((0, 0), |most, one| (most.0.max(one.0), most.1.max(one.1)))
     }
 
     /// Returns an error if any write has failed, including background writes. After that, the database does not write
     /// any more.
     pub(super) fn check_writable(&self) -> Result<(), StoreError> {
-        self.inner.persist(PersistMode::Buffer).map_err(|error| self.failed(error))
+        self.inner
+            .persist(PersistMode::Buffer)
+            .map_err(|error| self.failed(error))
     }
 
     /// Converts a runtime error of the database.
     pub(super) fn failed(&self, error: fjall::Error) -> StoreError {
         match opening_failed(&self.folder, error) {
-            StoreError::Io { path, source } => StoreError::Unavailable(format!("{}: {source}", path.display())),
+            StoreError::Io { path, source } => {
+                StoreError::Unavailable(format!("{}: {source}", path.display()))
+            }
             other => other,
         }
     }
 
     pub(super) fn damaged(&self, what: &str) -> StoreError {
-        StoreError::Damaged { place: self.folder.display().to_string(), what: what.to_owned() }
+        StoreError::Damaged {
+            place: self.folder.display().to_string(),
+            what: what.to_owned(),
+        }
     }
 }
 
 /// Returns the layout that `facts` names. Returns `None` if the store was not completely created.
 fn known_layout(folder: &Path, facts: &Keyspace) -> Result<Option<u32>, StoreError> {
-    let damaged = |what: &str| StoreError::Damaged { place: folder.display().to_string(), what: what.to_owned() };
-    let Some(value) = facts.get(LAYOUT_KEY).map_err(|error| opening_failed(folder, error))? else { return Ok(None) };
-    let layout = (*value).try_into().map(u32::from_be_bytes).map_err(|_| damaged("a number of another length"))?;
+    let damaged = |what: &str| StoreError::Damaged {
+        place: folder.display().to_string(),
+        what: what.to_owned(),
+    };
+    let Some(value) = facts
+        .get(LAYOUT_KEY)
+        .map_err(|error| opening_failed(folder, error))?
+    else {
+        return Ok(None);
+    };
+    let layout = (*value)
+        .try_into()
+        .map(u32::from_be_bytes)
+        .map_err(|_| damaged("a number of another length"))?;
     match layout {
         1..=LAYOUT => Ok(Some(layout)),
-        _ => Err(damaged("its layout is not one that this program knows; was it written by a newer one?")),
+        _ => Err(damaged(
+            "its layout is not one that this program knows; was it written by a newer one?",
+        )),
     }
 }
 
@@ -331,17 +436,24 @@ fn known_layout(folder: &Path, facts: &Keyspace) -> Result<Option<u32>, StoreErr
 fn opening_failed(folder: &Path, error: fjall::Error) -> StoreError {
     match error {
         fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
-            StoreError::Io { path: folder.to_owned(), source }
+            StoreError::Io {
+                path: folder.to_owned(),
+                source,
+            }
         }
-        fjall::Error::Locked => {
-            StoreError::InUse { folder: folder.parent().unwrap_or(folder).to_owned(), process: None }
-        }
+        fjall::Error::Locked => StoreError::InUse {
+            folder: folder.parent().unwrap_or(folder).to_owned(),
+            process: None,
+        },
         fjall::Error::Poisoned => StoreError::Unavailable(format!(
             "{}: an earlier write failed; free space or mend the disk",
             folder.display()
         )),
         // The debug form tells which check failed and at most the file. It does not contain stored content.
-        other => StoreError::Damaged { place: folder.display().to_string(), what: format!("{other:?}") },
+        other => StoreError::Damaged {
+            place: folder.display().to_string(),
+            what: format!("{other:?}"),
+        },
     }
 }
 
@@ -354,7 +466,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("makes one");
         let lock = Lock::take(folder.path()).expect("free");
         let copy = lock.file.try_clone().expect("as a fork makes one");
-        assert!(matches!(Lock::take(folder.path()), Err(StoreError::InUse { .. })));
+        assert!(matches!(
+            Lock::take(folder.path()),
+            Err(StoreError::InUse { .. })
+        ));
         drop(lock);
         Lock::take(folder.path()).expect("free again");
         drop(copy);

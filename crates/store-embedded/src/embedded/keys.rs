@@ -34,7 +34,10 @@ pub(super) fn map_key(map: MapId) -> [u8; 8] {
 /// Returns the map of a key of [`map_key`]. Returns `None` if the length is wrong.
 pub(super) fn map_of(key: &[u8]) -> Option<MapId> {
     let (app, collection) = key.split_first_chunk()?;
-    Some(MapId { app: u32::from_be_bytes(*app), collection: u32::from_be_bytes(collection.try_into().ok()?) })
+    Some(MapId {
+        app: u32::from_be_bytes(*app),
+        collection: u32::from_be_bytes(collection.try_into().ok()?),
+    })
 }
 
 /// The bytes `app u32 | collection u32 | index u32 | hash 16`.
@@ -75,13 +78,18 @@ pub(super) fn subject_row(key: &[u8]) -> Option<(MapId, [u8; 16])> {
     let (app, rest) = key.split_first_chunk()?;
     let (_, rest) = rest.split_first_chunk::<16>()?;
     let (collection, id) = rest.split_first_chunk()?;
-    let map = MapId { app: u32::from_be_bytes(*app), collection: u32::from_be_bytes(*collection) };
+    let map = MapId {
+        app: u32::from_be_bytes(*app),
+        collection: u32::from_be_bytes(*collection),
+    };
     Some((map, id.try_into().ok()?))
 }
 
 /// Returns the object of a posting key. Returns `None` if the length is wrong.
 pub(super) fn posting_id(key: &[u8]) -> Option<ObjectId> {
-    let (_, id) = key.split_last_chunk().filter(|(term, _)| term.len() == size_of::<TermKey>())?;
+    let (_, id) = key
+        .split_last_chunk()
+        .filter(|(term, _)| term.len() == size_of::<TermKey>())?;
     Some(ObjectId(*id))
 }
 

@@ -28,9 +28,15 @@ pub(super) fn check(database: &Path) -> Result<(), StoreError> {
         let current = keyspace.join(CURRENT);
         match fs::read(&current) {
             Ok(named) => check_one(&keyspace, &named)?,
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                if fs::read_dir(keyspace.join(TABLES)).is_ok_and(|mut files| files.next().is_some()) {
-                    return Err(damaged(&keyspace, "what names its list of files is missing"));
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                if fs::read_dir(keyspace.join(TABLES)).is_ok_and(|mut files| files.next().is_some())
+                {
+                    return Err(damaged(
+                        &keyspace,
+                        "what names its list of files is missing",
+                    ));
                 }
             }
             Err(error) => return Err(io(&current, error)),
@@ -40,9 +46,14 @@ pub(super) fn check(database: &Path) -> Result<(), StoreError> {
 }
 
 fn check_one(keyspace: &Path, current: &[u8]) -> Result<(), StoreError> {
-    let parts = current.split_first_chunk().and_then(|(version, rest)| Some((version, rest.split_first_chunk()?)));
+    let parts = current
+        .split_first_chunk()
+        .and_then(|(version, rest)| Some((version, rest.split_first_chunk()?)));
     let Some((version, (checksum, [XXH3_128]))) = parts else {
-        return Err(damaged(keyspace, "what names its list of files has another form"));
+        return Err(damaged(
+            keyspace,
+            "what names its list of files has another form",
+        ));
     };
     let list = keyspace.join(format!("v{}", u64::from_le_bytes(*version)));
     let bytes = match fs::read(&list) {
@@ -52,15 +63,24 @@ fn check_one(keyspace: &Path, current: &[u8]) -> Result<(), StoreError> {
         bytes => bytes.map_err(|error| io(&list, error))?,
     };
     if xxh3_128(&bytes) != u128::from_le_bytes(*checksum) {
-        return Err(damaged(keyspace, "its list of files does not match its checksum"));
+        return Err(damaged(
+            keyspace,
+            "its list of files does not match its checksum",
+        ));
     }
     Ok(())
 }
 
 fn damaged(keyspace: &Path, what: &str) -> StoreError {
-    StoreError::Damaged { place: keyspace.display().to_string(), what: what.to_owned() }
+    StoreError::Damaged {
+        place: keyspace.display().to_string(),
+        what: what.to_owned(),
+    }
 }
 
 fn io(path: &Path, source: std::io::Error) -> StoreError {
-    StoreError::Io { path: path.to_owned(), source }
+    StoreError::Io {
+        path: path.to_owned(),
+        source,
+    }
 }

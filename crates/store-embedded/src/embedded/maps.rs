@@ -9,11 +9,15 @@ use super::keys::{fingerprint_key, object_key, row_key};
 use super::walk::subject_entries;
 use super::write_batch::{RequestEdit, indexed};
 use sealwire_store::{
-    Fingerprint, FoundRow, Group, MapId, ObjectChanges as _, Reseal, ResealEffect, Row, SECONDS_MAX, StoreError,
-    SubjectId, TokenId, Written, check_time, fits_scan_bytes,
+    Fingerprint, FoundRow, Group, MapId, ObjectChanges as _, Reseal, ResealEffect, Row,
+    SECONDS_MAX, StoreError, SubjectId, TokenId, Written, check_time, fits_scan_bytes,
 };
 
-pub(super) fn write(edit: &mut RequestEdit<'_>, now: u64, group: Group) -> Result<Written, StoreError> {
+pub(super) fn write(
+    edit: &mut RequestEdit<'_>,
+    now: u64,
+    group: Group,
+) -> Result<Written, StoreError> {
     group.rows.iter().try_for_each(Row::check_times)?;
     let map = group.map;
     let claims: BTreeSet<(SubjectId, u64)> = group.rows.iter().filter_map(Row::claim).collect();
@@ -25,8 +29,11 @@ pub(super) fn write(edit: &mut RequestEdit<'_>, now: u64, group: Group) -> Resul
     }
     let (mut answers, mut taken) = (Vec::with_capacity(group.rows.len()), Vec::new());
     for (index, row) in group.rows.into_iter().enumerate() {
-        let holder =
-            row.fingerprint.map(|fingerprint| edit.fingerprint_holder(map, fingerprint)).transpose()?.flatten();
+        let holder = row
+            .fingerprint
+            .map(|fingerprint| edit.fingerprint_holder(map, fingerprint))
+            .transpose()?
+            .flatten();
         match holder {
             Some(holder) if holder.is_live(now) => {
                 answers.push(Some(holder));
@@ -50,11 +57,26 @@ pub(super) fn write(edit: &mut RequestEdit<'_>, now: u64, group: Group) -> Resul
 }
 
 pub(super) fn archive(edit: &mut RequestEdit<'_>, now: u64, map: MapId, row: &Row) {
-    edit.put(map, Some(row), Row { fingerprint: None, archived: Some(now.min(SECONDS_MAX)), ..row.clone() });
+    edit.put(
+        map,
+        Some(row),
+        Row {
+            fingerprint: None,
+            archived: Some(now.min(SECONDS_MAX)),
+            ..row.clone()
+        },
+    );
 }
 
-pub(super) fn delete(edit: &mut RequestEdit<'_>, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
-    let rows = ids.iter().map(|id| edit.row(map, *id)).collect::<Result<Vec<_>, _>>()?;
+pub(super) fn delete(
+    edit: &mut RequestEdit<'_>,
+    map: MapId,
+    ids: &[TokenId],
+) -> Result<Vec<bool>, StoreError> {
+    let rows = ids
+        .iter()
+        .map(|id| edit.row(map, *id))
+        .collect::<Result<Vec<_>, _>>()?;
     rows.iter().flatten().for_each(|row| edit.remove(map, row));
     Ok(rows.iter().map(Option::is_some).collect())
 }
@@ -68,9 +90,19 @@ pub(super) fn expire(
 ) -> Result<Vec<bool>, StoreError> {
     expires.map_or(Ok(()), check_time)?;
     let live = |id: &TokenId| Ok(edit.row(map, *id)?.filter(|row| row.is_live(now)));
-    let rows = ids.iter().map(live).collect::<Result<Vec<_>, StoreError>>()?;
+    let rows = ids
+        .iter()
+        .map(live)
+        .collect::<Result<Vec<_>, StoreError>>()?;
     for row in rows.iter().flatten() {
-        edit.put(map, Some(row), Row { expires, ..row.clone() });
+        edit.put(
+            map,
+            Some(row),
+            Row {
+                expires,
+                ..row.clone()
+            },
+        );
     }
     Ok(rows.iter().map(Option::is_some).collect())
 }
@@ -88,7 +120,14 @@ pub(super) fn reseal(
         };
         let effect = row.effect(&stored.sealed);
         if effect == Some(ResealEffect::Replace) {
-            edit.put(map, Some(&stored), Row { sealed: row.new.clone(), ..stored.clone() });
+            edit.put(
+                map,
+                Some(&stored),
+                Row {
+                    sealed: row.new.clone(),
+                    ..stored.clone()
+                },
+            );
         }
         resealed.push(effect.is_some());
     }
@@ -104,10 +143,16 @@ pub(super) fn put(edit: &mut RequestEdit<'_>, rows: Vec<(MapId, Row)>) -> Result
         }
     }
     for (map, row) in rows {
-        let holder = indexed(&row).map(|fingerprint| edit.fingerprint_holder(map, fingerprint)).transpose()?.flatten();
+        let holder = indexed(&row)
+            .map(|fingerprint| edit.fingerprint_holder(map, fingerprint))
+            .transpose()?
+            .flatten();
         if holder.is_some() {
             let what = "two rows of a map have one fingerprint".to_owned();
-            return Err(StoreError::Damaged { place: "rows to put".to_owned(), what });
+            return Err(StoreError::Damaged {
+                place: "rows to put".to_owned(),
+                what,
+            });
         }
         edit.put(map, None, row);
     }
@@ -124,10 +169,18 @@ pub(super) fn of_subject(
     let at = database.snapshot();
     let (mut page, mut fits) = (Vec::new(), fits_scan_bytes());
     let after = after.map(|(map, id)| (map, id.0));
-    for entry in subject_entries(database, &database.token_subjects, &at, (app, subject), after, limit) {
+    for entry in subject_entries(
+        database,
+        &database.token_subjects,
+        &at,
+        (app, subject),
+        after,
+        limit,
+    ) {
         let (map, id) = entry?;
         let row = database.row(&at, &row_key(map, TokenId(id)))?;
-        let row = row.ok_or_else(|| database.damaged("a subject leads to a row that is not there"))?;
+        let row =
+            row.ok_or_else(|| database.damaged("a subject leads to a row that is not there"))?;
         if !fits(row.sealed.len()) {
             break;
         }
@@ -146,7 +199,9 @@ pub(super) fn erase(
     let mut count = 0;
     for (map, id) in rows {
         let is_due = |row: &Row| row.subject == Some(subject) && row.subject_version() < version;
-        let Some(row) = edit.row(*map, *id)?.filter(is_due) else { continue };
+        let Some(row) = edit.row(*map, *id)?.filter(is_due) else {
+            continue;
+        };
         edit.remove(*map, &row);
         count += 1;
     }
@@ -159,7 +214,9 @@ pub(super) fn get(
     keys: &[(MapId, TokenId)],
 ) -> Result<Vec<Option<FoundRow>>, StoreError> {
     let at = database.snapshot();
-    keys.iter().map(|(map, id)| live(database, &at, now, *map, *id)).collect()
+    keys.iter()
+        .map(|(map, id)| live(database, &at, now, *map, *id))
+        .collect()
 }
 
 pub(super) fn find(
@@ -176,10 +233,29 @@ pub(super) fn find(
 }
 
 /// Returns a live row, and the key of its subject. A row of another version of the key is absent.
-fn live(database: &Database, at: &Snapshot, now: u64, map: MapId, id: TokenId) -> Result<Option<FoundRow>, StoreError> {
-    let Some(row) = database.row(at, &row_key(map, id))?.filter(|row| row.is_live(now)) else { return Ok(None) };
-    let Some(subject) = row.subject else { return Ok(Some(FoundRow { row, subject_key: None })) };
+fn live(
+    database: &Database,
+    at: &Snapshot,
+    now: u64,
+    map: MapId,
+    id: TokenId,
+) -> Result<Option<FoundRow>, StoreError> {
+    let Some(row) = database
+        .row(at, &row_key(map, id))?
+        .filter(|row| row.is_live(now))
+    else {
+        return Ok(None);
+    };
+    let Some(subject) = row.subject else {
+        return Ok(Some(FoundRow {
+            row,
+            subject_key: None,
+        }));
+    };
     let key = database.object(at, &object_key(MapId::of_subjects(map.app), subject.row()))?;
     let key = key.filter(|key| row.has_key(Some(key.version)));
-    Ok(key.map(|key| FoundRow { row, subject_key: Some(key.sealed) }))
+    Ok(key.map(|key| FoundRow {
+        row,
+        subject_key: Some(key.sealed),
+    }))
 }

@@ -45,9 +45,19 @@ pub fn encode(object: &ObjectRow) -> Vec<u8> {
             | flag(!object.unique.is_empty(), UNIQUE)
             | flag(!object.terms.is_empty(), TERMS),
     );
-    out.extend([object.version, object.created, object.updated].map(u64::to_be_bytes).as_flattened());
+    out.extend(
+        [object.version, object.created, object.updated]
+            .map(u64::to_be_bytes)
+            .as_flattened(),
+    );
     out.extend(object.key);
-    out.extend(object.expires.iter().chain(&object.archived).flat_map(|time| time.to_be_bytes()));
+    out.extend(
+        object
+            .expires
+            .iter()
+            .chain(&object.archived)
+            .flat_map(|time| time.to_be_bytes()),
+    );
     out.extend(object.subject.iter().flat_map(|subject| subject.0));
     put_tags(&mut out, &object.tags);
     put_terms(&mut out, &object.unique);
@@ -90,10 +100,20 @@ pub fn decode(id: ObjectId, bytes: &[u8]) -> Result<ObjectRow, Malformed> {
         key: rest.array()?,
         expires: part(EXPIRES).then(|| rest.u64()).transpose()?,
         archived: part(ARCHIVED).then(|| rest.u64()).transpose()?,
-        subject: part(SUBJECT).then(|| rest.array().map(SubjectId)).transpose()?,
+        subject: part(SUBJECT)
+            .then(|| rest.array().map(SubjectId))
+            .transpose()?,
         tags: if part(TAGS) { rest.tags()? } else { Vec::new() },
-        unique: if part(UNIQUE) { terms(&mut rest)? } else { Vec::new() },
-        terms: if part(TERMS) { terms(&mut rest)? } else { Vec::new() },
+        unique: if part(UNIQUE) {
+            terms(&mut rest)?
+        } else {
+            Vec::new()
+        },
+        terms: if part(TERMS) {
+            terms(&mut rest)?
+        } else {
+            Vec::new()
+        },
         sealed: Bytes::copy_from_slice(rest.0),
     })
 }
@@ -106,7 +126,10 @@ fn terms(rest: &mut Rest<'_>) -> Result<Vec<Term>, Malformed> {
     // A damaged count cannot reserve more than the bytes can hold.
     let mut terms = Vec::with_capacity(count.min(rest.0.len() / TERM_BYTES));
     for _ in 0..count {
-        terms.push(Term { index: u32::from_be_bytes(rest.array()?), hash: rest.array()? });
+        terms.push(Term {
+            index: u32::from_be_bytes(rest.array()?),
+            hash: rest.array()?,
+        });
     }
     Ok(terms)
 }
@@ -121,11 +144,27 @@ mod tests {
 
     fn objects() -> impl Strategy<Value = ObjectRow> {
         let time = || option::of(any::<u64>());
-        let term = || (any::<u32>(), any::<[u8; 16]>()).prop_map(|(index, hash)| Term { index, hash });
+        let term =
+            || (any::<u32>(), any::<[u8; 16]>()).prop_map(|(index, hash)| Term { index, hash });
         (
-            (any::<[u8; 16]>(), any::<u64>(), any::<u64>(), any::<u64>(), time(), time()),
-            (option::of(any::<[u8; 16]>()), any::<[u8; 5]>(), vec(".{0,20}", 0..5)),
-            (vec(term(), 0..6), vec(term(), 0..6), vec(any::<u8>(), 0..200)),
+            (
+                any::<[u8; 16]>(),
+                any::<u64>(),
+                any::<u64>(),
+                any::<u64>(),
+                time(),
+                time(),
+            ),
+            (
+                option::of(any::<[u8; 16]>()),
+                any::<[u8; 5]>(),
+                vec(".{0,20}", 0..5),
+            ),
+            (
+                vec(term(), 0..6),
+                vec(term(), 0..6),
+                vec(any::<u8>(), 0..200),
+            ),
         )
             .prop_map(|(numbers, (subject, key, tags), (unique, terms, sealed))| {
                 let (id, version, created, updated, expires, archived) = numbers;
@@ -198,8 +237,20 @@ mod tests {
             subject: Some(SubjectId([7; 16])),
             key: *b"keyid",
             tags: vec!["a".to_owned(), "bc".to_owned()],
-            unique: vec![Term { index: 1, hash: [8; 16] }],
-            terms: vec![Term { index: 1, hash: [8; 16] }, Term { index: 0x0102_0304, hash: [0xff; 16] }],
+            unique: vec![Term {
+                index: 1,
+                hash: [8; 16],
+            }],
+            terms: vec![
+                Term {
+                    index: 1,
+                    hash: [8; 16],
+                },
+                Term {
+                    index: 0x0102_0304,
+                    hash: [0xff; 16],
+                },
+            ],
             sealed: Bytes::from_static(b"sealed"),
         };
         let bytes = [
@@ -227,27 +278,43 @@ mod tests {
             terms: Vec::new(),
             ..full
         };
-        assert_eq!(encode(&bare), b"\x01\0\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04keyidsealed");
+        assert_eq!(
+            encode(&bare),
+            b"\x01\0\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04keyidsealed"
+        );
     }
 
     #[test]
     fn damage_is_named() {
         let check = |flags: u8, parts: &[u8], why| {
             let bytes = [&[1, flags][..], &[0; 29], parts].concat();
-            assert_eq!(decode(ObjectId([0; 16]), &bytes), Err(Malformed(why)), "{bytes:?}");
+            assert_eq!(
+                decode(ObjectId([0; 16]), &bytes),
+                Err(Malformed(why)),
+                "{bytes:?}"
+            );
         };
         check(EXPIRES, b"\0\0\0\0\0\0\0", "that is cut short");
         check(1 << 6, b"", "with flags that this program does not know");
         check(1 << 7, b"", "with flags that this program does not know");
         check(TAGS, b"\0\0\0\0", "that announces tags and has none");
-        check(TAGS, b"\0\0\0\x01\0\0\0\x01\xff", "with a tag that is not text");
+        check(
+            TAGS,
+            b"\0\0\0\x01\0\0\0\x01\xff",
+            "with a tag that is not text",
+        );
         check(UNIQUE, b"\0\0\0\0", "that announces terms and has none");
         check(TERMS, b"\0\0\0\0", "that announces terms and has none");
         check(TERMS, b"\xff\xff\xff\xff", "that is cut short");
-        check(UNIQUE | TERMS, &[&[0, 0, 0, 1][..], &[0; 20]].concat(), "that is cut short");
-        for (bytes, why) in
-            [(&b""[..], "that is cut short"), (b"\x02\0", "of a version that this program does not know")]
-        {
+        check(
+            UNIQUE | TERMS,
+            &[&[0, 0, 0, 1][..], &[0; 20]].concat(),
+            "that is cut short",
+        );
+        for (bytes, why) in [
+            (&b""[..], "that is cut short"),
+            (b"\x02\0", "of a version that this program does not know"),
+        ] {
             assert_eq!(decode(ObjectId([0; 16]), bytes), Err(Malformed(why)));
         }
     }

@@ -13,13 +13,19 @@ use super::walk::{count_by, list, next_map, scan, subject_entries};
 use super::write_batch::{RequestEdit, WriteBatch};
 use super::{EmbeddedStore, failed_groups};
 use sealwire_store::{
-    Clause, Filter, MapId, MapView, ObjectChanges as _, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectsWritten,
-    Page, Reseal, ResealEffect, StoreError, SubjectId, Sweep, Term, apply_group, apply_put, check_fence, fit_page,
-    fits_scan_bytes,
+    Clause, Filter, MapId, MapView, ObjectChanges as _, ObjectGroup, ObjectId, ObjectRow,
+    ObjectStore, ObjectsWritten, Page, Reseal, ResealEffect, StoreError, SubjectId, Sweep, Term,
+    apply_group, apply_put, check_fence, fit_page, fits_scan_bytes,
 };
 
-fn write(edit: &mut RequestEdit<'_>, now: u64, group: &ObjectGroup) -> Result<ObjectsWritten, StoreError> {
-    group.views().try_for_each(|view| check_fence(view, edit.fence(view.map)?))?;
+fn write(
+    edit: &mut RequestEdit<'_>,
+    now: u64,
+    group: &ObjectGroup,
+) -> Result<ObjectsWritten, StoreError> {
+    group
+        .views()
+        .try_for_each(|view| check_fence(view, edit.fence(view.map)?))?;
     let written = apply_group(edit, now, group)?;
     if written != ObjectsWritten::Done {
         edit.forget();
@@ -42,7 +48,11 @@ fn reseal(
         };
         let effect = row.effect(&stored.sealed);
         if effect == Some(ResealEffect::Replace) {
-            let new = ObjectRow { key, sealed: row.new.clone(), ..stored.clone() };
+            let new = ObjectRow {
+                key,
+                sealed: row.new.clone(),
+                ..stored.clone()
+            };
             edit.put_object(view.map, Some(&stored), new);
         }
         resealed.push(effect.is_some());
@@ -65,20 +75,31 @@ fn holders<'a>(
     term: Term,
     after: Option<ObjectId>,
 ) -> impl Iterator<Item = Result<ObjectId, StoreError>> + 'a {
-    let first = after.map_or(Bound::Included(posting_key(map, term, ObjectId([0; 16]))), |id| {
-        Bound::Excluded(posting_key(map, term, id))
-    });
+    let first = after.map_or(
+        Bound::Included(posting_key(map, term, ObjectId([0; 16]))),
+        |id| Bound::Excluded(posting_key(map, term, id)),
+    );
     let last = Bound::Included(posting_key(map, term, ObjectId([0xff; 16])));
-    at.range(&database.object_terms, (first, last)).map(|entry| {
-        let key = entry.key().map_err(|error| database.failed(error))?;
-        posting_id(&key).ok_or_else(|| database.damaged("a term under a key of another length"))
-    })
+    at.range(&database.object_terms, (first, last))
+        .map(|entry| {
+            let key = entry.key().map_err(|error| database.failed(error))?;
+            posting_id(&key).ok_or_else(|| database.damaged("a term under a key of another length"))
+        })
 }
 
-fn count(database: &Database, at: &Snapshot, map: MapId, clause: &Clause, cap: usize) -> Result<usize, StoreError> {
+fn count(
+    database: &Database,
+    at: &Snapshot,
+    map: MapId,
+    clause: &Clause,
+    cap: usize,
+) -> Result<usize, StoreError> {
     let mut count = 0;
     for term in &clause.terms {
-        if clause.unique && count < cap && database.unique_holder(at, &term_key(map, *term))?.is_some() {
+        if clause.unique
+            && count < cap
+            && database.unique_holder(at, &term_key(map, *term))?.is_some()
+        {
             count += 1;
         }
         if clause.shared {
@@ -102,7 +123,8 @@ fn ids(
 ) -> Result<Vec<ObjectId>, StoreError> {
     // The lowest ids so far. Only an id below the last one can still enter a full set.
     let mut lowest = BTreeSet::new();
-    let is_behind = |lowest: &BTreeSet<ObjectId>, id| lowest.len() >= limit && lowest.last() < Some(&id);
+    let is_behind =
+        |lowest: &BTreeSet<ObjectId>, id| lowest.len() >= limit && lowest.last() < Some(&id);
     for term in &clause.terms {
         if clause.unique {
             let holder = database.unique_holder(at, &term_key(map, *term))?;
@@ -124,7 +146,13 @@ fn ids(
     Ok(lowest.into_iter().collect())
 }
 
-fn is_in(database: &Database, at: &Snapshot, map: MapId, clause: &Clause, id: ObjectId) -> Result<bool, StoreError> {
+fn is_in(
+    database: &Database,
+    at: &Snapshot,
+    map: MapId,
+    clause: &Clause,
+    id: ObjectId,
+) -> Result<bool, StoreError> {
     for term in &clause.terms {
         if clause.unique && database.unique_holder(at, &term_key(map, *term))? == Some(id)
             || clause.shared && database.holds_term(at, &posting_key(map, *term, id))?
@@ -146,12 +174,20 @@ fn of_subject(
     let at = database.snapshot();
     let (mut page, mut fits) = (Vec::new(), fits_scan_bytes());
     let after = after.map(|(map, id)| (map, id.0));
-    for entry in subject_entries(database, &database.object_subjects, &at, (app, subject), after, limit) {
+    for entry in subject_entries(
+        database,
+        &database.object_subjects,
+        &at,
+        (app, subject),
+        after,
+        limit,
+    ) {
         let (map, id) = entry?;
         let id = ObjectId(id);
         check_fence(MapView { map, generation }, database.fence(&at, map)?)?;
         let row = database.object(&at, &object_key(map, id))?;
-        let row = row.ok_or_else(|| database.damaged("a subject leads to an object that is not there"))?;
+        let row =
+            row.ok_or_else(|| database.damaged("a subject leads to an object that is not there"))?;
         if !fits(row.sealed.len()) {
             break;
         }
@@ -162,12 +198,21 @@ fn of_subject(
 
 #[async_trait]
 impl ObjectStore for EmbeddedStore {
-    async fn write_objects(&self, now: u64, groups: Vec<ObjectGroup>) -> Vec<Result<ObjectsWritten, StoreError>> {
+    async fn write_objects(
+        &self,
+        now: u64,
+        groups: Vec<ObjectGroup>,
+    ) -> Vec<Result<ObjectsWritten, StoreError>> {
         let count = groups.len();
         let write = move |batch: &mut WriteBatch<'_>| {
-            groups.iter().map(|group| batch.edit(|edit| write(edit, now, group))).collect()
+            groups
+                .iter()
+                .map(|group| batch.edit(|edit| write(edit, now, group)))
+                .collect()
         };
-        self.change(write).await.unwrap_or_else(|error| failed_groups(count, error))
+        self.change(write)
+            .await
+            .unwrap_or_else(|error| failed_groups(count, error))
     }
 
     async fn get_objects(
@@ -180,18 +225,28 @@ impl ObjectStore for EmbeddedStore {
         self.read(move |database| {
             let at = snapshot(database, view)?;
             let object = |id| database.object(&at, &object_key(view.map, id));
-            ids.into_iter().map(|id| Ok(object(id)?.filter(|row| row.is_live(now)))).collect()
+            ids.into_iter()
+                .map(|id| Ok(object(id)?.filter(|row| row.is_live(now))))
+                .collect()
         })
         .await
     }
 
-    async fn count_clauses(&self, view: MapView, clauses: &[Clause], cap: u32) -> Result<Vec<u32>, StoreError> {
+    async fn count_clauses(
+        &self,
+        view: MapView,
+        clauses: &[Clause],
+        cap: u32,
+    ) -> Result<Vec<u32>, StoreError> {
         let clauses = clauses.to_vec();
         self.read(move |database| {
             let at = snapshot(database, view)?;
             let count = |clause| count(database, &at, view.map, clause, cap as usize);
             // A count is at most `cap`, which is a `u32`.
-            clauses.iter().map(|clause| count(clause).map(|count| count as u32)).collect()
+            clauses
+                .iter()
+                .map(|clause| count(clause).map(|count| count as u32))
+                .collect()
         })
         .await
     }
@@ -204,7 +259,17 @@ impl ObjectStore for EmbeddedStore {
         limit: usize,
     ) -> Result<Vec<ObjectId>, StoreError> {
         let clause = clause.clone();
-        self.read(move |database| ids(database, &snapshot(database, view)?, view.map, &clause, after, limit)).await
+        self.read(move |database| {
+            ids(
+                database,
+                &snapshot(database, view)?,
+                view.map,
+                &clause,
+                after,
+                limit,
+            )
+        })
+        .await
     }
 
     async fn probe_clauses(
@@ -218,7 +283,11 @@ impl ObjectStore for EmbeddedStore {
             let at = snapshot(database, view)?;
             let mut matches = vec![true; ids.len()];
             for clause in &clauses {
-                for (id, is_match) in ids.iter().zip(&mut matches).filter(|(_, is_match)| **is_match) {
+                for (id, is_match) in ids
+                    .iter()
+                    .zip(&mut matches)
+                    .filter(|(_, is_match)| **is_match)
+                {
                     *is_match = is_in(database, &at, view.map, clause, *id)?;
                 }
             }
@@ -236,7 +305,17 @@ impl ObjectStore for EmbeddedStore {
     ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
         let filter = filter.clone();
         let wanted = move |row: &ObjectRow| filter.matches(row.lifetime(), &row.tags);
-        self.read(move |database| list(database, &snapshot(database, view)?, view.map, after, limit, wanted)).await
+        self.read(move |database| {
+            list(
+                database,
+                &snapshot(database, view)?,
+                view.map,
+                after,
+                limit,
+                wanted,
+            )
+        })
+        .await
     }
 
     async fn subject_objects(
@@ -247,7 +326,8 @@ impl ObjectStore for EmbeddedStore {
         after: Option<(MapId, ObjectId)>,
         limit: usize,
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
-        self.read(move |database| of_subject(database, generation, (app, subject), after, limit)).await
+        self.read(move |database| of_subject(database, generation, (app, subject), after, limit))
+            .await
     }
 
     async fn sweep_objects(
@@ -259,7 +339,8 @@ impl ObjectStore for EmbeddedStore {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64, ObjectId>, StoreError> {
-        self.sweep_page::<ObjectRow>(now, map, sweep, after, limit, dry_run).await
+        self.sweep_page::<ObjectRow>(now, map, sweep, after, limit, dry_run)
+            .await
     }
 
     async fn count_object_keys(
@@ -268,7 +349,8 @@ impl ObjectStore for EmbeddedStore {
         after: Option<ObjectId>,
         limit: usize,
     ) -> Result<Page<BTreeMap<[u8; 5], u64>, ObjectId>, StoreError> {
-        self.read(move |database| count_by(database, map, after, limit, |row: &ObjectRow| row.key)).await
+        self.read(move |database| count_by(database, map, after, limit, |row: &ObjectRow| row.key))
+            .await
     }
 
     async fn objects_of_other_keys(
@@ -279,8 +361,16 @@ impl ObjectStore for EmbeddedStore {
         limit: usize,
     ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
         let is_other = move |row: &ObjectRow| row.key != key;
-        let page =
-            self.read(move |database| list(database, &snapshot(database, view)?, view.map, after, limit, is_other));
+        let page = self.read(move |database| {
+            list(
+                database,
+                &snapshot(database, view)?,
+                view.map,
+                after,
+                limit,
+                is_other,
+            )
+        });
         Ok(fit_page(page.await?, ObjectRow::bytes, |row| row.id))
     }
 
@@ -291,11 +381,13 @@ impl ObjectStore for EmbeddedStore {
         rows: &[Reseal<ObjectId>],
     ) -> Result<Vec<bool>, StoreError> {
         let rows = rows.to_vec();
-        self.change(move |batch| batch.edit(|edit| reseal(edit, view, key, &rows))).await?
+        self.change(move |batch| batch.edit(|edit| reseal(edit, view, key, &rows)))
+            .await?
     }
 
     async fn next_object_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
-        self.read(move |database| next_map::<ObjectRow>(database, after)).await
+        self.read(move |database| next_map::<ObjectRow>(database, after))
+            .await
     }
 
     async fn scan_objects(
@@ -303,19 +395,23 @@ impl ObjectStore for EmbeddedStore {
         after: Option<(MapId, ObjectId)>,
         limit: usize,
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
-        self.read(move |database| scan(database, after, limit)).await
+        self.read(move |database| scan(database, after, limit))
+            .await
     }
 
     async fn put_objects(&self, rows: &[(MapId, ObjectRow)]) -> Result<(), StoreError> {
         let rows = rows.to_vec();
-        self.change(move |batch| batch.edit(|edit| apply_put(edit, &rows))).await?
+        self.change(move |batch| batch.edit(|edit| apply_put(edit, &rows)))
+            .await?
     }
 
     async fn raise_fence(&self, map: MapId, generation: u64) -> Result<(), StoreError> {
-        self.change(move |batch| batch.edit(|edit| edit.raise_fence(map, generation))).await?
+        self.change(move |batch| batch.edit(|edit| edit.raise_fence(map, generation)))
+            .await?
     }
 
     async fn fences(&self) -> Result<Vec<(MapId, u64)>, StoreError> {
-        self.read(|database| database.fences(&database.snapshot())).await
+        self.read(|database| database.fences(&database.snapshot()))
+            .await
     }
 }

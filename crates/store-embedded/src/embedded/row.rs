@@ -36,7 +36,12 @@ pub fn encode(row: &Row) -> Vec<u8> {
     );
     out.extend(row.created.to_be_bytes());
     out.extend(row.fingerprint.iter().flat_map(|fingerprint| fingerprint.0));
-    out.extend(row.expires.iter().chain(&row.archived).flat_map(|time| time.to_be_bytes()));
+    out.extend(
+        row.expires
+            .iter()
+            .chain(&row.archived)
+            .flat_map(|time| time.to_be_bytes()),
+    );
     out.extend(row.subject.iter().flat_map(|subject| subject.0));
     put_tags(&mut out, &row.tags);
     out.extend_from_slice(&row.sealed);
@@ -56,7 +61,9 @@ pub(super) fn put_tags(out: &mut Vec<u8>, tags: &[String]) {
 }
 
 pub(super) fn length(length: usize) -> [u8; 4] {
-    u32::try_from(length).expect("a call of 4 GiB is refused long before").to_be_bytes()
+    u32::try_from(length)
+        .expect("a call of 4 GiB is refused long before")
+        .to_be_bytes()
 }
 
 /// Decodes the row with the given id.
@@ -74,12 +81,25 @@ pub fn decode(id: TokenId, bytes: &[u8]) -> Result<Row, Malformed> {
     }
     let part = |flag| flags & flag != 0;
     let created = rest.u64()?;
-    let fingerprint = part(FINGERPRINT).then(|| rest.array().map(Fingerprint)).transpose()?;
+    let fingerprint = part(FINGERPRINT)
+        .then(|| rest.array().map(Fingerprint))
+        .transpose()?;
     let expires = part(EXPIRES).then(|| rest.u64()).transpose()?;
     let archived = part(ARCHIVED).then(|| rest.u64()).transpose()?;
-    let subject = part(SUBJECT).then(|| rest.array().map(SubjectId)).transpose()?;
+    let subject = part(SUBJECT)
+        .then(|| rest.array().map(SubjectId))
+        .transpose()?;
     let tags = if part(TAGS) { rest.tags()? } else { Vec::new() };
-    Ok(Row { id, fingerprint, sealed: Bytes::copy_from_slice(rest.0), tags, expires, created, archived, subject })
+    Ok(Row {
+        id,
+        fingerprint,
+        sealed: Bytes::copy_from_slice(rest.0),
+        tags,
+        expires,
+        created,
+        archived,
+        subject,
+    })
 }
 
 /// Bytes that are not read yet.
@@ -87,7 +107,10 @@ pub(super) struct Rest<'a>(pub(super) &'a [u8]);
 
 impl Rest<'_> {
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (array, rest) = self.0.split_first_chunk().ok_or(Malformed("that is cut short"))?;
+        let (array, rest) = self
+            .0
+            .split_first_chunk()
+            .ok_or(Malformed("that is cut short"))?;
         self.0 = rest;
         Ok(*array)
     }
@@ -109,9 +132,16 @@ impl Rest<'_> {
         let mut tags = Vec::with_capacity(count.min(self.0.len() / 4));
         for _ in 0..count {
             let length = self.length()?;
-            let (tag, rest) = self.0.split_at_checked(length).ok_or(Malformed("that is cut short"))?;
+            let (tag, rest) = self
+                .0
+                .split_at_checked(length)
+                .ok_or(Malformed("that is cut short"))?;
             self.0 = rest;
-            tags.push(str::from_utf8(tag).map_err(|_| Malformed("with a tag that is not text"))?.to_owned());
+            tags.push(
+                str::from_utf8(tag)
+                    .map_err(|_| Malformed("with a tag that is not text"))?
+                    .to_owned(),
+            );
         }
         Ok(tags)
     }
@@ -135,16 +165,18 @@ mod tests {
             time(),
             proptest::option::of(any::<[u8; 16]>()),
         )
-            .prop_map(|(id, fingerprint, sealed, tags, expires, created, archived, subject)| Row {
-                id: TokenId(id),
-                fingerprint: fingerprint.map(Fingerprint),
-                sealed: sealed.into(),
-                tags,
-                expires,
-                created,
-                archived,
-                subject: subject.map(SubjectId),
-            })
+            .prop_map(
+                |(id, fingerprint, sealed, tags, expires, created, archived, subject)| Row {
+                    id: TokenId(id),
+                    fingerprint: fingerprint.map(Fingerprint),
+                    sealed: sealed.into(),
+                    tags,
+                    expires,
+                    created,
+                    archived,
+                    subject: subject.map(SubjectId),
+                },
+            )
     }
 
     proptest! {
@@ -192,18 +224,46 @@ mod tests {
         ]
         .concat();
         assert_eq!(encode(&full), bytes);
-        let bare = Row { fingerprint: None, tags: Vec::new(), expires: None, archived: None, subject: None, ..full };
+        let bare = Row {
+            fingerprint: None,
+            tags: Vec::new(),
+            expires: None,
+            archived: None,
+            subject: None,
+            ..full
+        };
         assert_eq!(encode(&bare), b"\x01\0\0\0\0\0\0\0\0\x02sealed");
     }
 
     #[test]
     fn damage_is_named() {
-        let check = |bytes: &[u8], why| assert_eq!(decode(TokenId([0; 16]), bytes), Err(Malformed(why)), "{bytes:?}");
+        let check = |bytes: &[u8], why| {
+            assert_eq!(
+                decode(TokenId([0; 16]), bytes),
+                Err(Malformed(why)),
+                "{bytes:?}"
+            )
+        };
         check(b"", "that is cut short");
-        check(b"\x02\0\0\0\0\0\0\0\0\0", "of a version that this program does not know");
-        check(b"\x01\x20\0\0\0\0\0\0\0\0", "with flags that this program does not know");
-        check(b"\x01\x08\0\0\0\0\0\0\0\0\0\0\0\0", "that announces tags and has none");
-        check(b"\x01\x08\0\0\0\0\0\0\0\0\xff\xff\xff\xff", "that is cut short");
-        check(b"\x01\x08\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\x01\xff", "with a tag that is not text");
+        check(
+            b"\x02\0\0\0\0\0\0\0\0\0",
+            "of a version that this program does not know",
+        );
+        check(
+            b"\x01\x20\0\0\0\0\0\0\0\0",
+            "with flags that this program does not know",
+        );
+        check(
+            b"\x01\x08\0\0\0\0\0\0\0\0\0\0\0\0",
+            "that announces tags and has none",
+        );
+        check(
+            b"\x01\x08\0\0\0\0\0\0\0\0\xff\xff\xff\xff",
+            "that is cut short",
+        );
+        check(
+            b"\x01\x08\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\x01\xff",
+            "with a tag that is not text",
+        );
     }
 }

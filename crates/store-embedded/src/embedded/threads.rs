@@ -41,7 +41,8 @@ const BACKLOG_MAX: (usize, usize) = (2, 18);
 /// Receives the result of the commit: success, or the reason for the failure.
 pub(super) type CommitCallback = Box<dyn FnOnce(Result<(), &str>) + Send>;
 /// Makes its changes in a batch. Gets the reason instead of the batch if the database cannot be written.
-pub(super) type WriteJob = Box<dyn FnOnce(Result<&mut WriteBatch<'_>, &str>) -> CommitCallback + Send>;
+pub(super) type WriteJob =
+    Box<dyn FnOnce(Result<&mut WriteBatch<'_>, &str>) -> CommitCallback + Send>;
 pub(super) type ReadJob = Box<dyn FnOnce(Result<&Database, &str>) + Send>;
 
 /// A message to a thread.
@@ -70,7 +71,10 @@ impl ThreadState {
     }
 
     fn set_database(&self, database: Option<Database>) {
-        *self.database.write().unwrap_or_else(PoisonError::into_inner) = database;
+        *self
+            .database
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = database;
     }
 
     fn open(&self) -> Result<(), StoreError> {
@@ -78,7 +82,8 @@ impl ThreadState {
         let database = Database::open(&self.folder, &self.options)?;
         let generation = database.generation(&database.snapshot())?;
         self.set_database(Some(database));
-        self.generation.send_if_modified(|present| std::mem::replace(present, generation) != generation);
+        self.generation
+            .send_if_modified(|present| std::mem::replace(present, generation) != generation);
         Ok(())
     }
 }
@@ -102,7 +107,12 @@ impl Threads {
         });
         let (opened, opening) = std::sync::mpsc::channel();
         let (writer, jobs) = mpsc::channel(WAITING_MAX);
-        let state = Writer { shared: shared.clone(), jobs, fault: None, _lock: lock };
+        let state = Writer {
+            shared: shared.clone(),
+            jobs,
+            fault: None,
+            _lock: lock,
+        };
         spawn(folder, "store-write", move || {
             match state.shared.open() {
                 Ok(()) => {
@@ -125,7 +135,11 @@ impl Threads {
             let (shared, jobs, writer) = (shared.clone(), jobs.clone(), writer.downgrade());
             spawn(folder, "store-read", move || read(&shared, &jobs, &writer))?;
         }
-        Ok(Self { shared, writer, readers })
+        Ok(Self {
+            shared,
+            writer,
+            readers,
+        })
     }
 
     /// Finishes all earlier requests, closes the database and releases its lock.
@@ -146,13 +160,19 @@ impl Threads {
 
 fn spawn(folder: &Path, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), StoreError> {
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
-    spawned.map(drop).map_err(|source| StoreError::Io { path: folder.to_owned(), source })
+    spawned.map(drop).map_err(|source| StoreError::Io {
+        path: folder.to_owned(),
+        source,
+    })
 }
 
 /// Returns the error for a panic within the database.
 pub(super) fn damaged(folder: &Path) -> StoreError {
     let what = "the database gave up on what it read".to_owned();
-    StoreError::Damaged { place: folder.display().to_string(), what }
+    StoreError::Damaged {
+        place: folder.display().to_string(),
+        what,
+    }
 }
 
 fn read(
@@ -167,7 +187,10 @@ fn read(
         job(database.ok_or("it is closed since a write failed"));
     };
     loop {
-        let order = jobs.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
+        let order = jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .blocking_recv();
         match order {
             Some(Order::Work(job)) => {
                 let run = || look(shared.database().as_ref(), job);
@@ -203,7 +226,10 @@ impl ThreadFault {
             StoreError::Unavailable(why) => why.clone(),
             other => other.to_string(),
         };
-        Self { why, try_at: Instant::now() + MEND_PAUSE }
+        Self {
+            why,
+            try_at: Instant::now() + MEND_PAUSE,
+        }
     }
 }
 
@@ -244,7 +270,10 @@ impl Writer {
         let shared = self.shared.clone();
         let database = shared.database();
         let Some(database) = database.as_ref() else {
-            let why = self.fault.as_ref().map_or("it is closed", |fault| &fault.why);
+            let why = self
+                .fault
+                .as_ref()
+                .map_or("it is closed", |fault| &fault.why);
             first(Err(why))(Err(why));
             return None;
         };
@@ -278,7 +307,9 @@ impl Writer {
         };
         match committed {
             Ok(generation) => {
-                self.shared.generation.send_if_modified(|present| std::mem::replace(present, generation) != generation);
+                self.shared.generation.send_if_modified(|present| {
+                    std::mem::replace(present, generation) != generation
+                });
                 Ok(())
             }
             Err(error) => {
@@ -308,20 +339,33 @@ impl Writer {
     /// Closes a failed database and reopens it, once the disk accepts writes.
     fn mend(&mut self) {
         // The fault remains until the database is open again, even if a step fails.
-        let Some(fault) = self.fault.as_mut().filter(|fault| Instant::now() >= fault.try_at) else { return };
+        let Some(fault) = self
+            .fault
+            .as_mut()
+            .filter(|fault| Instant::now() >= fault.try_at)
+        else {
+            return;
+        };
         fault.try_at = Instant::now() + MEND_PAUSE;
         let shared = &self.shared;
-        let mended = probe(&shared.folder, &shared.journals()).map_err(|_| fault.why.clone()).and_then(|()| {
-            shared.set_database(None);
-            rewrite_journals(&shared.journals()).map_err(|error| error.to_string())?;
-            shared.open().map_err(|error| error.to_string())
-        });
+        let mended = probe(&shared.folder, &shared.journals())
+            .map_err(|_| fault.why.clone())
+            .and_then(|()| {
+                shared.set_database(None);
+                rewrite_journals(&shared.journals()).map_err(|error| error.to_string())?;
+                shared.open().map_err(|error| error.to_string())
+            });
         match mended {
             Ok(()) => {
                 self.fault = None;
                 tracing::info!("the token database is written again");
             }
-            Err(why) => self.fault = Some(ThreadFault { why, try_at: Instant::now() + MEND_PAUSE }),
+            Err(why) => {
+                self.fault = Some(ThreadFault {
+                    why,
+                    try_at: Instant::now() + MEND_PAUSE,
+                })
+            }
         }
     }
 }
@@ -351,7 +395,9 @@ fn probe(folder: &Path, journals: &Path) -> io::Result<()> {
 fn of_kind(folder: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
     let paths = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
     let is_wanted = |path: &PathBuf| path.extension().is_some_and(|it| it == extension);
-    paths.filter(|path| path.as_ref().map_or(true, is_wanted)).collect()
+    paths
+        .filter(|path| path.as_ref().map_or(true, is_wanted))
+        .collect()
 }
 
 /// Replaces every journal with a synced copy.
@@ -359,7 +405,9 @@ fn rewrite_journals(journals: &Path) -> io::Result<()> {
     for path in of_kind(journals, "jnl")? {
         let copy = path.with_extension(COPY);
         let copied = fs::copy(&path, &copy).and_then(|_| File::open(&copy)?.sync_all());
-        copied.and_then(|()| fs::rename(&copy, &path)).inspect_err(|_| remove_copies(journals))?;
+        copied
+            .and_then(|()| fs::rename(&copy, &path))
+            .inspect_err(|_| remove_copies(journals))?;
     }
     File::open(journals)?.sync_all()
 }

@@ -11,8 +11,8 @@ use super::keys::{Key, key, subject_key, subject_row};
 use super::maps;
 use super::write_batch::RequestEdit;
 use sealwire_store::{
-    MapId, ObjectChanges as _, ObjectId, ObjectRow, Page, Row, StoreError, SubjectId, Sweep, TokenId, apply_sweep,
-    fits_scan_bytes,
+    MapId, ObjectChanges as _, ObjectId, ObjectRow, Page, Row, StoreError, SubjectId, Sweep,
+    TokenId, apply_sweep, fits_scan_bytes,
 };
 
 /// Maximum number of rows that a page of a walk looks at.
@@ -25,12 +25,14 @@ pub(super) trait Stored: Sized + Send + 'static {
     type Id: Copy + Send + 'static;
 
     fn keyspace(database: &Database) -> &Keyspace;
-    fn decoded(database: &Database, key: &[u8], value: &Slice) -> Result<(MapId, Self), StoreError>;
+    fn decoded(database: &Database, key: &[u8], value: &Slice)
+    -> Result<(MapId, Self), StoreError>;
     fn bytes_of(id: Self::Id) -> [u8; 16];
     fn id(&self) -> Self::Id;
     fn is_due(&self, sweep: Sweep, now: u64) -> bool;
     /// Returns a row as an edit sees it.
-    fn edited(edit: &RequestEdit<'_>, map: MapId, id: Self::Id) -> Result<Option<Self>, StoreError>;
+    fn edited(edit: &RequestEdit<'_>, map: MapId, id: Self::Id)
+    -> Result<Option<Self>, StoreError>;
     /// Archives or removes a row that is due.
     fn sweep(&self, edit: &mut RequestEdit<'_>, now: u64, map: MapId, sweep: Sweep);
 }
@@ -42,7 +44,11 @@ impl Stored for Row {
         &database.rows
     }
 
-    fn decoded(database: &Database, key: &[u8], value: &Slice) -> Result<(MapId, Self), StoreError> {
+    fn decoded(
+        database: &Database,
+        key: &[u8],
+        value: &Slice,
+    ) -> Result<(MapId, Self), StoreError> {
         database.decoded(key, value)
     }
 
@@ -77,7 +83,11 @@ impl Stored for ObjectRow {
         &database.objects
     }
 
-    fn decoded(database: &Database, key: &[u8], value: &Slice) -> Result<(MapId, Self), StoreError> {
+    fn decoded(
+        database: &Database,
+        key: &[u8],
+        value: &Slice,
+    ) -> Result<(MapId, Self), StoreError> {
         database.decoded_object(key, value)
     }
 
@@ -93,7 +103,11 @@ impl Stored for ObjectRow {
         self.lifetime().is_due(sweep, now)
     }
 
-    fn edited(edit: &RequestEdit<'_>, map: MapId, id: ObjectId) -> Result<Option<Self>, StoreError> {
+    fn edited(
+        edit: &RequestEdit<'_>,
+        map: MapId,
+        id: ObjectId,
+    ) -> Result<Option<Self>, StoreError> {
         edit.object(map, id)
     }
 
@@ -112,7 +126,9 @@ pub(super) fn walk<R: Stored>(
     wanted: impl Fn(&R) -> bool,
 ) -> Result<Page<Vec<R>, R::Id>, StoreError> {
     let looked_max = looked_max.clamp(1, LOOKED_MAX);
-    let first = after.map_or(Bound::Included(key(map, [0; 16])), |id| Bound::Excluded(key(map, R::bytes_of(id))));
+    let first = after.map_or(Bound::Included(key(map, [0; 16])), |id| {
+        Bound::Excluded(key(map, R::bytes_of(id)))
+    });
     let last = Bound::Included(key(map, [0xff; 16]));
     let (mut found, mut next, mut bytes) = (Vec::new(), None, 0);
     for (looked, entry) in at.range(R::keyspace(database), (first, last)).enumerate() {
@@ -155,8 +171,18 @@ pub(super) fn count_by<R: Stored, K: Ord>(
         *counts.borrow_mut().entry(key(row)).or_default() += 1;
         false // The rows are not collected.
     };
-    let Page { next, .. } = walk(database, &database.snapshot(), map, after, (1, limit), count)?;
-    Ok(Page { found: counts.into_inner(), next })
+    let Page { next, .. } = walk(
+        database,
+        &database.snapshot(),
+        map,
+        after,
+        (1, limit),
+        count,
+    )?;
+    Ok(Page {
+        found: counts.into_inner(),
+        next,
+    })
 }
 
 /// Iterates over map and id of a subject's rows or objects behind `after`, at most `limit` of them.
@@ -169,21 +195,34 @@ pub(super) fn subject_entries<'a>(
     limit: usize,
 ) -> impl Iterator<Item = Result<(MapId, [u8; 16]), StoreError>> + 'a {
     let in_app = |collection| MapId { app, collection };
-    let first = after.map_or(Bound::Included(subject_key(in_app(0), subject, [0; 16])), |(map, id)| {
-        Bound::Excluded(subject_key(in_app(map.collection), subject, id))
-    });
+    let first = after.map_or(
+        Bound::Included(subject_key(in_app(0), subject, [0; 16])),
+        |(map, id)| Bound::Excluded(subject_key(in_app(map.collection), subject, id)),
+    );
     let last = Bound::Included(subject_key(in_app(u32::MAX), subject, [0xff; 16]));
-    at.range(keyspace, (first, last)).take(limit.min(LOOKED_MAX)).map(|entry| {
-        let key = entry.key().map_err(|error| database.failed(error))?;
-        subject_row(&key).ok_or_else(|| database.damaged("a subject under a key of another length"))
-    })
+    at.range(keyspace, (first, last))
+        .take(limit.min(LOOKED_MAX))
+        .map(|entry| {
+            let key = entry.key().map_err(|error| database.failed(error))?;
+            subject_row(&key)
+                .ok_or_else(|| database.damaged("a subject under a key of another length"))
+        })
 }
 
 /// Returns the first map behind `after` that has a row.
-pub(super) fn next_map<R: Stored>(database: &Database, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
-    let first = after.map_or(Bound::Unbounded, |map| Bound::Excluded(key(map, [0xff; 16])));
-    let mut rows = database.snapshot().range::<Key, _>(R::keyspace(database), (first, Bound::Unbounded));
-    let Some(entry) = rows.next() else { return Ok(None) };
+pub(super) fn next_map<R: Stored>(
+    database: &Database,
+    after: Option<MapId>,
+) -> Result<Option<MapId>, StoreError> {
+    let first = after.map_or(Bound::Unbounded, |map| {
+        Bound::Excluded(key(map, [0xff; 16]))
+    });
+    let mut rows = database
+        .snapshot()
+        .range::<Key, _>(R::keyspace(database), (first, Bound::Unbounded));
+    let Some(entry) = rows.next() else {
+        return Ok(None);
+    };
     let (key, value) = entry.into_inner().map_err(|error| database.failed(error))?;
     Ok(Some(R::decoded(database, &key, &value)?.0))
 }
@@ -194,8 +233,12 @@ pub(super) fn scan<R: Stored>(
     after: Option<(MapId, R::Id)>,
     limit: usize,
 ) -> Result<Vec<(MapId, R)>, StoreError> {
-    let first = after.map_or(Bound::Unbounded, |(map, id)| Bound::Excluded(key(map, R::bytes_of(id))));
-    let rows = database.snapshot().range::<Key, _>(R::keyspace(database), (first, Bound::Unbounded));
+    let first = after.map_or(Bound::Unbounded, |(map, id)| {
+        Bound::Excluded(key(map, R::bytes_of(id)))
+    });
+    let rows = database
+        .snapshot()
+        .range::<Key, _>(R::keyspace(database), (first, Bound::Unbounded));
     let (mut page, mut fits) = (Vec::new(), fits_scan_bytes());
     for entry in rows.take(limit.min(LOOKED_MAX)) {
         let (key, value) = entry.into_inner().map_err(|error| database.failed(error))?;

@@ -8,11 +8,13 @@ use fjall::{Keyspace, OwnedWriteBatch, Snapshot, UserKey, UserValue};
 
 use super::database::{Database, GENERATION_KEY};
 use super::keys::{
-    Key, PostingKey, SubjectEntryKey, TermKey, fence_key, fingerprint_key, object_key, posting_key, record_key,
-    row_key, subject_key, term_key,
+    Key, PostingKey, SubjectEntryKey, TermKey, fence_key, fingerprint_key, object_key, posting_key,
+    record_key, row_key, subject_key, term_key,
 };
 use super::{object_row, row};
-use sealwire_store::{Fingerprint, MapId, ObjectChanges, ObjectId, ObjectRow, Row, StoreError, Term, TokenId, after};
+use sealwire_store::{
+    Fingerprint, MapId, ObjectChanges, ObjectId, ObjectRow, Row, StoreError, Term, TokenId, after,
+};
 
 /// Size at which a batch is committed: rows, objects and terms, and their bytes. The limits bound a batch's memory and
 /// the wait of its first request.
@@ -42,8 +44,18 @@ struct Changes {
 
 impl Changes {
     fn is_empty(&self) -> bool {
-        let Self { rows, holders, token_subjects, objects, unique, terms, subjects, fences, records, generation } =
-            self;
+        let Self {
+            rows,
+            holders,
+            token_subjects,
+            objects,
+            unique,
+            terms,
+            subjects,
+            fences,
+            records,
+            generation,
+        } = self;
         rows.is_empty()
             && holders.is_empty()
             && token_subjects.is_empty()
@@ -58,15 +70,25 @@ impl Changes {
 
     /// Returns the number of changed rows, objects and terms.
     fn count(&self) -> usize {
-        let entries = self.unique.len() + self.terms.len() + self.subjects.len() + self.token_subjects.len();
+        let entries =
+            self.unique.len() + self.terms.len() + self.subjects.len() + self.token_subjects.len();
         self.rows.len() + self.objects.len() + entries
     }
 
     fn bytes(&self) -> usize {
         self.rows.values().flatten().map(Row::bytes).sum::<usize>()
-            + self.objects.values().flatten().map(ObjectRow::bytes).sum::<usize>()
+            + self
+                .objects
+                .values()
+                .flatten()
+                .map(ObjectRow::bytes)
+                .sum::<usize>()
             + self.records.values().flatten().map(Vec::len).sum::<usize>()
-            + TERM_BYTES * (self.unique.len() + self.terms.len() + self.subjects.len() + self.token_subjects.len())
+            + TERM_BYTES
+                * (self.unique.len()
+                    + self.terms.len()
+                    + self.subjects.len()
+                    + self.token_subjects.len())
     }
 
     /// Adds changes that were made on top of these.
@@ -110,7 +132,13 @@ pub(super) struct WriteBatch<'a> {
 
 impl<'a> WriteBatch<'a> {
     pub(super) fn new(database: &'a Database, generation: u64) -> Self {
-        Self { database, at: database.snapshot(), generation, pending: Changes::default(), bytes: 0 }
+        Self {
+            database,
+            at: database.snapshot(),
+            generation,
+            pending: Changes::default(),
+            bytes: 0,
+        }
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -126,7 +154,10 @@ impl<'a> WriteBatch<'a> {
         &mut self,
         change: impl FnOnce(&mut RequestEdit<'_>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut edit = RequestEdit { turn: self, changes: Changes::default() };
+        let mut edit = RequestEdit {
+            turn: self,
+            changes: Changes::default(),
+        };
         let answer = change(&mut edit)?;
         let changes = edit.changes;
         self.bytes += changes.bytes();
@@ -137,21 +168,67 @@ impl<'a> WriteBatch<'a> {
     /// Makes all changes durable, then visible. Returns the new generation.
     pub(super) fn commit(self) -> Result<u64, StoreError> {
         let (database, mut batch) = (self.database, self.database.batch());
-        let Changes { rows, holders, token_subjects, objects, unique, terms, subjects, fences, records, generation } =
-            self.pending;
-        let rows = rows.into_iter().map(|(key, row)| (key, row.map(|row| row::encode(&row))));
+        let Changes {
+            rows,
+            holders,
+            token_subjects,
+            objects,
+            unique,
+            terms,
+            subjects,
+            fences,
+            records,
+            generation,
+        } = self.pending;
+        let rows = rows
+            .into_iter()
+            .map(|(key, row)| (key, row.map(|row| row::encode(&row))));
         stage(&mut batch, &database.rows, rows);
-        stage(&mut batch, &database.fingerprints, holders.into_iter().map(|(key, id)| (key, id.map(|id| id.0))));
+        stage(
+            &mut batch,
+            &database.fingerprints,
+            holders
+                .into_iter()
+                .map(|(key, id)| (key, id.map(|id| id.0))),
+        );
         let present = |(key, held): (SubjectEntryKey, Option<()>)| (key, held.map(|()| []));
-        stage(&mut batch, &database.token_subjects, token_subjects.into_iter().map(present));
-        let objects = objects.into_iter().map(|(key, row)| (key, row.map(|row| object_row::encode(&row))));
+        stage(
+            &mut batch,
+            &database.token_subjects,
+            token_subjects.into_iter().map(present),
+        );
+        let objects = objects
+            .into_iter()
+            .map(|(key, row)| (key, row.map(|row| object_row::encode(&row))));
         stage(&mut batch, &database.objects, objects);
-        stage(&mut batch, &database.object_unique, unique.into_iter().map(|(key, id)| (key, id.map(|id| id.0))));
-        stage(&mut batch, &database.object_terms, terms.into_iter().map(|(key, held)| (key, held.map(|()| []))));
-        stage(&mut batch, &database.object_subjects, subjects.into_iter().map(present));
-        let fences = fences.into_iter().map(|(map, generation)| (fence_key(map), Some(generation.to_be_bytes())));
+        stage(
+            &mut batch,
+            &database.object_unique,
+            unique.into_iter().map(|(key, id)| (key, id.map(|id| id.0))),
+        );
+        stage(
+            &mut batch,
+            &database.object_terms,
+            terms
+                .into_iter()
+                .map(|(key, held)| (key, held.map(|()| []))),
+        );
+        stage(
+            &mut batch,
+            &database.object_subjects,
+            subjects.into_iter().map(present),
+        );
+        let fences = fences
+            .into_iter()
+            .map(|(map, generation)| (fence_key(map), Some(generation.to_be_bytes())));
         stage(&mut batch, &database.facts, fences);
-        stage(&mut batch, &database.records, records.into_iter().map(|(key, record)| (record_key(&key), record)));
+        stage(
+            &mut batch,
+            &database.records,
+            records
+                .into_iter()
+                .map(|(key, record)| (record_key(&key), record)),
+        );
         let facts = generation.map(|generation| (GENERATION_KEY, Some(generation.to_be_bytes())));
         stage(&mut batch, &database.facts, facts.into_iter());
         batch.commit().map_err(|error| database.failed(error))?;
@@ -173,22 +250,46 @@ pub(super) struct RequestEdit<'a> {
 impl RequestEdit<'_> {
     pub(super) fn row(&self, map: MapId, id: TokenId) -> Result<Option<Row>, StoreError> {
         let key = row_key(map, id);
-        match self.changes.rows.get(&key).or_else(|| self.turn.pending.rows.get(&key)) {
+        match self
+            .changes
+            .rows
+            .get(&key)
+            .or_else(|| self.turn.pending.rows.get(&key))
+        {
             Some(changed) => Ok(changed.clone()),
             None => self.turn.database.row(&self.turn.at, &key),
         }
     }
 
     /// Returns the live or expired row that has the fingerprint.
-    pub(super) fn fingerprint_holder(&self, map: MapId, fingerprint: Fingerprint) -> Result<Option<Row>, StoreError> {
-        let Some(id) = self.holder_id(map, fingerprint)? else { return Ok(None) };
+    pub(super) fn fingerprint_holder(
+        &self,
+        map: MapId,
+        fingerprint: Fingerprint,
+    ) -> Result<Option<Row>, StoreError> {
+        let Some(id) = self.holder_id(map, fingerprint)? else {
+            return Ok(None);
+        };
         let row = self.row(map, id)?;
-        row.map(Some).ok_or_else(|| self.turn.database.damaged("a fingerprint leads to a row that is not there"))
+        row.map(Some).ok_or_else(|| {
+            self.turn
+                .database
+                .damaged("a fingerprint leads to a row that is not there")
+        })
     }
 
-    fn holder_id(&self, map: MapId, fingerprint: Fingerprint) -> Result<Option<TokenId>, StoreError> {
+    fn holder_id(
+        &self,
+        map: MapId,
+        fingerprint: Fingerprint,
+    ) -> Result<Option<TokenId>, StoreError> {
         let key = fingerprint_key(map, fingerprint);
-        match self.changes.holders.get(&key).or_else(|| self.turn.pending.holders.get(&key)) {
+        match self
+            .changes
+            .holders
+            .get(&key)
+            .or_else(|| self.turn.pending.holders.get(&key))
+        {
             Some(changed) => Ok(*changed),
             None => self.turn.database.holder(&self.turn.at, &key),
         }
@@ -196,26 +297,48 @@ impl RequestEdit<'_> {
 
     /// Writes a row; `old` is the existing row with this id.
     pub(super) fn put(&mut self, map: MapId, old: Option<&Row>, row: Row) {
-        if let Some(fingerprint) = old.and_then(indexed).filter(|old| indexed(&row) != Some(*old)) {
-            self.changes.holders.insert(fingerprint_key(map, fingerprint), None);
+        if let Some(fingerprint) = old
+            .and_then(indexed)
+            .filter(|old| indexed(&row) != Some(*old))
+        {
+            self.changes
+                .holders
+                .insert(fingerprint_key(map, fingerprint), None);
         }
         if let Some(fingerprint) = indexed(&row) {
-            self.changes.holders.insert(fingerprint_key(map, fingerprint), Some(row.id));
+            self.changes
+                .holders
+                .insert(fingerprint_key(map, fingerprint), Some(row.id));
         }
-        if let Some(subject) = old.and_then(|old| old.subject).filter(|subject| row.subject != Some(*subject)) {
-            self.changes.token_subjects.insert(subject_key(map, subject, row.id.0), None);
+        if let Some(subject) = old
+            .and_then(|old| old.subject)
+            .filter(|subject| row.subject != Some(*subject))
+        {
+            self.changes
+                .token_subjects
+                .insert(subject_key(map, subject, row.id.0), None);
         }
-        if let Some(subject) = row.subject.filter(|subject| old.and_then(|old| old.subject) != Some(*subject)) {
-            self.changes.token_subjects.insert(subject_key(map, subject, row.id.0), Some(()));
+        if let Some(subject) = row
+            .subject
+            .filter(|subject| old.and_then(|old| old.subject) != Some(*subject))
+        {
+            self.changes
+                .token_subjects
+                .insert(subject_key(map, subject, row.id.0), Some(()));
         }
         self.changes.rows.insert(row_key(map, row.id), Some(row));
     }
 
     pub(super) fn remove(&mut self, map: MapId, row: &Row) {
         if let Some(fingerprint) = indexed(row) {
-            self.changes.holders.insert(fingerprint_key(map, fingerprint), None);
+            self.changes
+                .holders
+                .insert(fingerprint_key(map, fingerprint), None);
         }
-        self.changes.token_subjects.extend(row.subject.map(|subject| (subject_key(map, subject, row.id.0), None)));
+        self.changes.token_subjects.extend(
+            row.subject
+                .map(|subject| (subject_key(map, subject, row.id.0), None)),
+        );
         self.changes.rows.insert(row_key(map, row.id), None);
     }
 
@@ -226,7 +349,12 @@ impl RequestEdit<'_> {
 
     /// Returns the fence of a map, if the map has one.
     pub(super) fn fence(&self, map: MapId) -> Result<Option<u64>, StoreError> {
-        match self.changes.fences.get(&map).or_else(|| self.turn.pending.fences.get(&map)) {
+        match self
+            .changes
+            .fences
+            .get(&map)
+            .or_else(|| self.turn.pending.fences.get(&map))
+        {
             Some(fence) => Ok(Some(*fence)),
             None => self.turn.database.fence(&self.turn.at, map),
         }
@@ -245,7 +373,10 @@ impl RequestEdit<'_> {
     }
 
     /// Changes records under the next generation.
-    pub(super) fn change_records(&mut self, changes: sealwire_store::Changes) -> Result<u64, StoreError> {
+    pub(super) fn change_records(
+        &mut self,
+        changes: sealwire_store::Changes,
+    ) -> Result<u64, StoreError> {
         let next = after("the embedded store", self.generation())?;
         self.changes.records.extend(changes);
         self.changes.generation = Some(next);
@@ -253,12 +384,22 @@ impl RequestEdit<'_> {
     }
 
     /// Replaces all records with those of `state`.
-    pub(super) fn replace_records(&mut self, state: sealwire_store::Snapshot) -> Result<u64, StoreError> {
+    pub(super) fn replace_records(
+        &mut self,
+        state: sealwire_store::Snapshot,
+    ) -> Result<u64, StoreError> {
         let next = after("the embedded store", self.generation())?.max(state.generation);
         let there = self.turn.database.records(&self.turn.at)?;
-        let gone = there.into_keys().chain(self.turn.pending.records.keys().cloned());
+        let gone = there
+            .into_keys()
+            .chain(self.turn.pending.records.keys().cloned());
         self.changes.records.extend(gone.map(|key| (key, None)));
-        self.changes.records.extend(state.records.into_iter().map(|(key, record)| (key, Some(record))));
+        self.changes.records.extend(
+            state
+                .records
+                .into_iter()
+                .map(|(key, record)| (key, Some(record))),
+        );
         self.changes.generation = Some(next);
         Ok(next)
     }
@@ -267,7 +408,12 @@ impl RequestEdit<'_> {
 impl ObjectChanges for RequestEdit<'_> {
     fn object(&self, map: MapId, id: ObjectId) -> Result<Option<ObjectRow>, StoreError> {
         let key = object_key(map, id);
-        match self.changes.objects.get(&key).or_else(|| self.turn.pending.objects.get(&key)) {
+        match self
+            .changes
+            .objects
+            .get(&key)
+            .or_else(|| self.turn.pending.objects.get(&key))
+        {
             Some(changed) => Ok(changed.clone()),
             None => self.turn.database.object(&self.turn.at, &key),
         }
@@ -275,43 +421,86 @@ impl ObjectChanges for RequestEdit<'_> {
 
     fn holder(&self, map: MapId, term: Term) -> Result<Option<ObjectRow>, StoreError> {
         let key = term_key(map, term);
-        let id = match self.changes.unique.get(&key).or_else(|| self.turn.pending.unique.get(&key)) {
+        let id = match self
+            .changes
+            .unique
+            .get(&key)
+            .or_else(|| self.turn.pending.unique.get(&key))
+        {
             Some(changed) => *changed,
             None => self.turn.database.unique_holder(&self.turn.at, &key)?,
         };
         let Some(id) = id else { return Ok(None) };
         let row = self.object(map, id)?;
-        row.map(Some).ok_or_else(|| self.turn.database.damaged("a unique term leads to an object that is not there"))
+        row.map(Some).ok_or_else(|| {
+            self.turn
+                .database
+                .damaged("a unique term leads to an object that is not there")
+        })
     }
 
     fn put_object(&mut self, map: MapId, old: Option<&ObjectRow>, new: ObjectRow) {
-        let (old_unique, old_terms) = old.map_or((&[][..], &[][..]), |old| (&old.unique, &old.terms));
+        let (old_unique, old_terms) =
+            old.map_or((&[][..], &[][..]), |old| (&old.unique, &old.terms));
         let (freed, taken) = differences(old_unique, &new.unique);
-        self.changes.unique.extend(freed.map(|term| (term_key(map, term), None)));
-        self.changes.unique.extend(taken.map(|term| (term_key(map, term), Some(new.id))));
+        self.changes
+            .unique
+            .extend(freed.map(|term| (term_key(map, term), None)));
+        self.changes
+            .unique
+            .extend(taken.map(|term| (term_key(map, term), Some(new.id))));
         let (freed, taken) = differences(old_terms, &new.terms);
-        self.changes.terms.extend(freed.map(|term| (posting_key(map, term, new.id), None)));
-        self.changes.terms.extend(taken.map(|term| (posting_key(map, term, new.id), Some(()))));
-        if let Some(subject) = old.and_then(|old| old.subject).filter(|subject| new.subject != Some(*subject)) {
-            self.changes.subjects.insert(subject_key(map, subject, new.id.0), None);
+        self.changes
+            .terms
+            .extend(freed.map(|term| (posting_key(map, term, new.id), None)));
+        self.changes
+            .terms
+            .extend(taken.map(|term| (posting_key(map, term, new.id), Some(()))));
+        if let Some(subject) = old
+            .and_then(|old| old.subject)
+            .filter(|subject| new.subject != Some(*subject))
+        {
+            self.changes
+                .subjects
+                .insert(subject_key(map, subject, new.id.0), None);
         }
-        if let Some(subject) = new.subject.filter(|subject| old.and_then(|old| old.subject) != Some(*subject)) {
-            self.changes.subjects.insert(subject_key(map, subject, new.id.0), Some(()));
+        if let Some(subject) = new
+            .subject
+            .filter(|subject| old.and_then(|old| old.subject) != Some(*subject))
+        {
+            self.changes
+                .subjects
+                .insert(subject_key(map, subject, new.id.0), Some(()));
         }
-        self.changes.objects.insert(object_key(map, new.id), Some(new));
+        self.changes
+            .objects
+            .insert(object_key(map, new.id), Some(new));
     }
 
     fn remove_object(&mut self, map: MapId, old: &ObjectRow) {
-        self.changes.unique.extend(old.unique.iter().map(|term| (term_key(map, *term), None)));
-        self.changes.terms.extend(old.terms.iter().map(|term| (posting_key(map, *term, old.id), None)));
-        self.changes.subjects.extend(old.subject.map(|subject| (subject_key(map, subject, old.id.0), None)));
+        self.changes
+            .unique
+            .extend(old.unique.iter().map(|term| (term_key(map, *term), None)));
+        self.changes.terms.extend(
+            old.terms
+                .iter()
+                .map(|term| (posting_key(map, *term, old.id), None)),
+        );
+        self.changes.subjects.extend(
+            old.subject
+                .map(|subject| (subject_key(map, subject, old.id.0), None)),
+        );
         self.changes.objects.insert(object_key(map, old.id), None);
     }
 }
 
 /// Returns the terms that only the old object holds, and those that only the new object holds.
-fn differences(old: &[Term], new: &[Term]) -> (impl Iterator<Item = Term>, impl Iterator<Item = Term>) {
-    let (old, new): (BTreeSet<Term>, BTreeSet<Term>) = (old.iter().copied().collect(), new.iter().copied().collect());
+fn differences(
+    old: &[Term],
+    new: &[Term],
+) -> (impl Iterator<Item = Term>, impl Iterator<Item = Term>) {
+    let (old, new): (BTreeSet<Term>, BTreeSet<Term>) =
+        (old.iter().copied().collect(), new.iter().copied().collect());
     let freed: Vec<_> = old.difference(&new).copied().collect();
     let taken: Vec<_> = new.difference(&old).copied().collect();
     (freed.into_iter(), taken.into_iter())

@@ -57,22 +57,38 @@ pub fn read(text: &str) -> Result<Snapshot, String> {
     if format != FORMAT {
         return Err(format!("format {format} is not {FORMAT}"));
     }
-    let Read { generation, records, .. } = serde_json::from_str(text).map_err(malformed)?;
+    let Read {
+        generation,
+        records,
+        ..
+    } = serde_json::from_str(text).map_err(malformed)?;
     let records = records.into_iter().map(|(key, value)| {
         let record = match serde_json::from_str::<Base64>(value.get()) {
-            Ok(Base64 { base64 }) => STANDARD.decode(base64).map_err(|_| format!("{key:?} is not base64"))?,
+            Ok(Base64 { base64 }) => STANDARD
+                .decode(base64)
+                .map_err(|_| format!("{key:?} is not base64"))?,
             Err(_) => value.get().as_bytes().to_vec(),
         };
         Ok((key, record))
     });
-    Ok(Snapshot { generation, records: records.collect::<Result<_, String>>()? })
+    Ok(Snapshot {
+        generation,
+        records: records.collect::<Result<_, String>>()?,
+    })
 }
 
 /// Serializes a state to the text of a file.
 #[must_use]
 pub fn write(state: &Snapshot) -> String {
-    let records = state.records.iter().map(|(key, record)| (&**key, ContentValue::of(record)));
-    let file = Write { format: FORMAT, generation: state.generation, records: records.collect() };
+    let records = state
+        .records
+        .iter()
+        .map(|(key, record)| (&**key, ContentValue::of(record)));
+    let file = Write {
+        format: FORMAT,
+        generation: state.generation,
+        records: records.collect(),
+    };
     serde_json::to_string_pretty(&file).expect("its maps have text for keys") + "\n"
 }
 
@@ -80,10 +96,15 @@ impl<'a> ContentValue<'a> {
     fn of(record: &'a [u8]) -> Self {
         match serde_json::from_slice::<&RawValue>(record) {
             // JSON with surrounding white space would lose that space.
-            Ok(raw) if raw.get().as_bytes() == record && serde_json::from_slice::<Base64>(record).is_err() => {
+            Ok(raw)
+                if raw.get().as_bytes() == record
+                    && serde_json::from_slice::<Base64>(record).is_err() =>
+            {
                 Self::Json(raw)
             }
-            _ => Self::Bytes(Base64 { base64: STANDARD.encode(record) }),
+            _ => Self::Bytes(Base64 {
+                base64: STANDARD.encode(record),
+            }),
         }
     }
 }

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sealwire_crypto::{
-    AppId, AppKeys, Curve, Datatype, Encoding, EpochLifetime, Kek, KeyPair, KeyScope, Opener, Sealer, Suite,
+    AppId, AppKeys, Curve, Datatype, Encoding, EpochLifetime, Kek, KeyPair, KeyScope, Opener,
+    Sealer, Suite,
 };
 
 use super::FileStore;
@@ -32,7 +33,11 @@ impl Steps {
     /// Counts one step of a write.
     pub(super) fn take_one(&self) -> io::Result<()> {
         let left = self.0.fetch_sub(1, Ordering::Relaxed);
-        if left == 0 { Err(io::Error::other("the process ends here")) } else { Ok(()) }
+        if left == 0 {
+            Err(io::Error::other("the process ends here"))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -62,7 +67,11 @@ impl CrashingEngine {
     async fn start(control: &Control) -> Self {
         let mut state = control.load().await.unwrap();
         let App { keys, settings, .. } = state.apps.pop().unwrap();
-        Self { generation: state.generation, keys, settings }
+        Self {
+            generation: state.generation,
+            keys,
+            settings,
+        }
     }
 
     async fn follow(&mut self, control: &Control) {
@@ -73,20 +82,39 @@ impl CrashingEngine {
 
     fn seal(&self, suite: Suite) -> Vec<u8> {
         let newest = Arc::clone(self.keys.newest(suite).unwrap());
-        let mut sealer = Sealer::new(self.keys.app(), newest, KeyScope::Request, Encoding::Binary, b"").unwrap();
+        let mut sealer = Sealer::new(
+            self.keys.app(),
+            newest,
+            KeyScope::Request,
+            Encoding::Binary,
+            b"",
+        )
+        .unwrap();
         let mut envelope = Vec::new();
-        sealer.seal(Datatype::String, b"kept", &mut envelope).unwrap();
+        sealer
+            .seal(Datatype::String, b"kept", &mut envelope)
+            .unwrap();
         envelope
     }
 
     fn opens(&self, envelope: &[u8]) -> bool {
         let mut opener = Opener::new(Arc::clone(&self.keys), b"");
-        opener.open_binary(envelope).is_ok_and(|opened| opened.plaintext == b"kept")
+        opener
+            .open_binary(envelope)
+            .is_ok_and(|opened| opened.plaintext == b"kept")
     }
 
     fn has(&self, summary: &AppSummary) -> bool {
-        let held = self.keys.versions().iter().map(|version| (version.id, version.number, version.state));
-        held.eq(summary.keys.iter().map(|key| (key.id, key.number, key.state))) && self.settings == summary.settings
+        let held = self
+            .keys
+            .versions()
+            .iter()
+            .map(|version| (version.id, version.number, version.state));
+        held.eq(summary
+            .keys
+            .iter()
+            .map(|key| (key.id, key.number, key.state)))
+            && self.settings == summary.settings
     }
 }
 
@@ -106,8 +134,14 @@ async fn at_every_step(
         let folder = tempfile::tempdir().unwrap();
         let before = open(folder.path());
         before.create(&shop(), &Suite::ALL).await.unwrap();
-        before.rotate(&shop(), KeyKind::Suite(Suite::P256)).await.unwrap();
-        let (old, running) = (CrashingEngine::start(&before).await, CrashingEngine::start(&before).await);
+        before
+            .rotate(&shop(), KeyKind::Suite(Suite::P256))
+            .await
+            .unwrap();
+        let (old, running) = (
+            CrashingEngine::start(&before).await,
+            CrashingEngine::start(&before).await,
+        );
         let outcome = change(&ends_after(steps, folder.path())).await;
         assert_eq!(outcome.is_ok(), steps == STEPS, "at step {steps}");
         let aside = folder.path().join("apps.json.new");
@@ -121,7 +155,8 @@ async fn at_every_step(
 
 #[tokio::test]
 async fn a_rotation_that_ends_anywhere_loses_no_version() {
-    loses_no_version(async |control| control.rotate(&shop(), KeyKind::Suite(Suite::P256)).await).await;
+    loses_no_version(async |control| control.rotate(&shop(), KeyKind::Suite(Suite::P256)).await)
+        .await;
 }
 
 #[tokio::test]
@@ -135,21 +170,39 @@ async fn loses_no_version(add: impl AsyncFn(&Control) -> Result<AppChange, Store
         let sealed = Suite::ALL.map(|suite| old.seal(suite));
         let found = after.app(&shop()).await.unwrap();
         let numbers: Vec<u32> = found.keys.iter().map(|key| key.number).collect();
-        assert!(numbers == [1, 1, 1, 1, 1, 1, 2] || numbers == [1, 1, 1, 1, 1, 1, 2, 3], "{numbers:?}");
-        assert!(outcome.is_err() || numbers.len() == 8, "what was promised is there");
+        assert!(
+            numbers == [1, 1, 1, 1, 1, 1, 2] || numbers == [1, 1, 1, 1, 1, 1, 2, 3],
+            "{numbers:?}"
+        );
+        assert!(
+            outcome.is_err() || numbers.len() == 8,
+            "what was promised is there"
+        );
 
         // A new engine and a running engine reach one state, and open all envelopes.
         let started = CrashingEngine::start(after).await;
         running.follow(after).await;
         assert!(running.has(&found) && started.has(&found));
-        assert!(sealed.iter().all(|envelope| started.opens(envelope) && running.opens(envelope)));
+        assert!(
+            sealed
+                .iter()
+                .all(|envelope| started.opens(envelope) && running.opens(envelope))
+        );
         let newest = started.seal(Suite::P256);
 
-        let again = after.rotate(&shop(), KeyKind::Suite(Suite::P256)).await.unwrap();
+        let again = after
+            .rotate(&shop(), KeyKind::Suite(Suite::P256))
+            .await
+            .unwrap();
         assert_eq!(again.key().unwrap().number, numbers.last().unwrap() + 1);
         running.follow(after).await;
         assert!(running.has(&again.app));
-        assert!(sealed.iter().chain([&newest]).all(|envelope| running.opens(envelope)));
+        assert!(
+            sealed
+                .iter()
+                .chain([&newest])
+                .all(|envelope| running.opens(envelope))
+        );
         assert_eq!(running.generation, after.generation().await.unwrap());
     })
     .await;
@@ -186,14 +239,20 @@ async fn a_setting_that_ends_anywhere_is_the_old_or_the_new_for_all() {
             let found = after.app(&shop()).await.unwrap();
             let settings = found.settings;
             assert!(settings == old.settings || settings.epoch == lifetime(15_000));
-            assert!(outcome.is_err() || settings.epoch == lifetime(15_000), "what was promised is there");
+            assert!(
+                outcome.is_err() || settings.epoch == lifetime(15_000),
+                "what was promised is there"
+            );
             running.follow(after).await;
             assert!(running.has(&found) && CrashingEngine::start(after).await.has(&found));
             assert_eq!(running.keys.versions().len(), 7, "no key is touched");
 
             let again = after.configure(&shop(), to(1)).await.unwrap();
             running.follow(after).await;
-            assert_eq!((running.settings.epoch, running.generation), (lifetime(1), again.generation));
+            assert_eq!(
+                (running.settings.epoch, running.generation),
+                (lifetime(1), again.generation)
+            );
         },
     )
     .await;

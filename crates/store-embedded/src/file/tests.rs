@@ -17,7 +17,11 @@ sealwire_store::control_promises!(open);
 
 async fn put(store: &FileStore, key: &str, record: &str) -> u64 {
     let base = store.generation().await.unwrap();
-    match store.commit(base, key, Some(record.as_bytes())).await.unwrap() {
+    match store
+        .commit(base, key, Some(record.as_bytes()))
+        .await
+        .unwrap()
+    {
         Commit::Done(generation) => generation,
         Commit::Moved => panic!("nobody else writes"),
     }
@@ -28,11 +32,26 @@ async fn the_file_is_its_owners_and_readable_by_people() {
     let folder = tempfile::tempdir().unwrap();
     let store = FileStore::open(&path(&folder)).unwrap();
     assert!(!path(&folder).exists(), "it is made with the first change");
-    put(&store, "app/shop", r#"{"format":1,"live":{"z":1,"a":[1.50,"é"]}}"#).await;
+    put(
+        &store,
+        "app/shop",
+        r#"{"format":1,"live":{"z":1,"a":[1.50,"é"]}}"#,
+    )
+    .await;
     for file in [path(&folder), path(&folder).with_added_extension("lock")] {
-        assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(file).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
     }
-    assert_eq!(fs::metadata(folder_of(&path(&folder))).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(
+        fs::metadata(folder_of(&path(&folder)))
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777,
+        0o700
+    );
     let expected = "{\n  \"format\": 1,\n  \"generation\": 1,\n  \"records\": {\n    \"app/shop\": \
                     {\"format\":1,\"live\":{\"z\":1,\"a\":[1.50,\"é\"]}}\n  }\n}\n";
     assert_eq!(fs::read_to_string(path(&folder)).unwrap(), expected);
@@ -50,17 +69,29 @@ async fn no_link_beside_the_file_is_followed() {
     let lock = path(&folder).with_added_extension("lock");
     fs::remove_file(&lock).unwrap();
     std::os::unix::fs::symlink(&victim, &lock).unwrap();
-    assert!(matches!(store.commit(1, "k", Some(b"2")).await, Err(StoreError::Io { .. })));
+    assert!(matches!(
+        store.commit(1, "k", Some(b"2")).await,
+        Err(StoreError::Io { .. })
+    ));
 }
 
 #[tokio::test]
 async fn who_only_reads_changes_nothing_and_sees_every_change() {
     let folder = tempfile::tempdir().unwrap();
-    assert!(matches!(FileStore::open_read_only(&path(&folder)), Err(StoreError::Io { .. })), "there is no file");
+    assert!(
+        matches!(
+            FileStore::open_read_only(&path(&folder)),
+            Err(StoreError::Io { .. })
+        ),
+        "there is no file"
+    );
     let writer = FileStore::open(&path(&folder)).unwrap();
     put(&writer, "k", "1").await;
     let reader = FileStore::open_read_only(&path(&folder)).unwrap();
-    for refused in [reader.commit(1, "k", None).await, reader.replace(1, &Snapshot::default()).await] {
+    for refused in [
+        reader.commit(1, "k", None).await,
+        reader.replace(1, &Snapshot::default()).await,
+    ] {
         assert!(matches!(refused, Err(StoreError::ReadOnly)));
     }
     // Successive changes of equal length within one tick of the file's timestamps.
@@ -70,7 +101,10 @@ async fn who_only_reads_changes_nothing_and_sees_every_change() {
         assert_eq!(reader.load().await.unwrap(), writer.load().await.unwrap());
     }
     fs::remove_file(path(&folder)).unwrap();
-    assert!(matches!(reader.generation().await, Err(StoreError::Io { .. })));
+    assert!(matches!(
+        reader.generation().await,
+        Err(StoreError::Io { .. })
+    ));
 }
 
 #[tokio::test]
@@ -79,7 +113,14 @@ async fn a_file_that_looks_the_same_is_not_read_again() {
     let store = FileStore::open(&path(&folder)).unwrap();
     put(&store, "k", "1").await;
     let old = SystemTime::now() - 2 * TIMES_SETTLE;
-    let age = |to| File::options().write(true).open(path(&folder)).unwrap().set_modified(to).unwrap();
+    let age = |to| {
+        File::options()
+            .write(true)
+            .open(path(&folder))
+            .unwrap()
+            .set_modified(to)
+            .unwrap()
+    };
     loop {
         let changed = SystemTime::now();
         age(changed);
@@ -94,8 +135,18 @@ async fn a_file_that_looks_the_same_is_not_read_again() {
     age(old);
     assert_eq!(store.generation().await.unwrap(), 1);
     let (stamp, _) = store.file.seen().clone().unwrap();
-    *store.file.seen() = Some((stamp, Arc::new(Snapshot { generation: 77, ..Snapshot::default() })));
-    assert_eq!(store.generation().await.unwrap(), 77, "it is as it was seen");
+    *store.file.seen() = Some((
+        stamp,
+        Arc::new(Snapshot {
+            generation: 77,
+            ..Snapshot::default()
+        }),
+    ));
+    assert_eq!(
+        store.generation().await.unwrap(),
+        77,
+        "it is as it was seen"
+    );
     age(old + Duration::from_secs(1));
     assert_eq!(store.generation().await.unwrap(), 1, "it looks otherwise");
 }
@@ -109,24 +160,42 @@ fn what_is_damaged_is_refused_by_name() {
         (String::new(), "EOF"),
         (good[..good.len() - 9].into(), "EOF"),
         (good.replace("1,", "2,"), "format 2 is not 1"),
-        (good.replace("\"format\": 1, ", ""), "missing field `format`"),
-        (good.replace("\"records\"", "\"apps\""), "unknown field `apps`"),
+        (
+            good.replace("\"format\": 1, ", ""),
+            "missing field `format`",
+        ),
+        (
+            good.replace("\"records\"", "\"apps\""),
+            "unknown field `apps`",
+        ),
         (good.replace('3', "-3"), "invalid value"),
         (good.replace('3', "18446744073709551616"), "invalid type"),
-        (good.replace("{\"a\": 1}", "{\"base64\": \"!\"}"), "\"k\" is not base64"),
+        (
+            good.replace("{\"a\": 1}", "{\"base64\": \"!\"}"),
+            "\"k\" is not base64",
+        ),
         (good.replace("{\"a\": 1}", "{a: 1}"), "key must be a string"),
         (format!("{good} {good}"), "trailing characters"),
     ] {
         fs::write(path(&folder), &text).unwrap();
-        for opened in [FileStore::open(&path(&folder)), FileStore::open_read_only(&path(&folder))] {
+        for opened in [
+            FileStore::open(&path(&folder)),
+            FileStore::open_read_only(&path(&folder)),
+        ] {
             let error = opened.unwrap_err();
             assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
             let error = error.to_string();
-            assert!(error.contains(expected) && error.contains("apps.json: damaged"), "{error}");
+            assert!(
+                error.contains(expected) && error.contains("apps.json: damaged"),
+                "{error}"
+            );
         }
     }
     fs::write(path(&folder), [b'"', 0xff, b'"']).unwrap();
-    assert!(matches!(FileStore::open(&path(&folder)), Err(StoreError::Damaged { .. })));
+    assert!(matches!(
+        FileStore::open(&path(&folder)),
+        Err(StoreError::Damaged { .. })
+    ));
     fs::write(path(&folder), good).unwrap();
     FileStore::open(&path(&folder)).unwrap();
 }
@@ -135,10 +204,15 @@ fn what_is_damaged_is_refused_by_name() {
 async fn the_last_generation_is_followed_by_none() {
     let folder = tempfile::tempdir().unwrap();
     let store = FileStore::open(&path(&folder)).unwrap();
-    let text = format!(r#"{{"format": 1, "generation": {}, "records": {{}}}}"#, u64::MAX);
+    let text = format!(
+        r#"{{"format": 1, "generation": {}, "records": {{}}}}"#,
+        u64::MAX
+    );
     fs::write(path(&folder), &text).unwrap();
     let refused = store.commit(u64::MAX, "k", Some(b"{}")).await;
-    assert!(matches!(refused, Err(StoreError::Damaged { what, .. }) if what == "no generation left"));
+    assert!(
+        matches!(refused, Err(StoreError::Damaged { what, .. }) if what == "no generation left")
+    );
     assert_eq!(fs::read_to_string(path(&folder)).unwrap(), text);
 }
 
@@ -148,10 +222,25 @@ async fn of_many_writers_of_one_file_one_wins_per_base() {
     let mut tasks = tokio::task::JoinSet::new();
     for writer in 0..8 {
         let store = FileStore::open(&path(&folder)).unwrap();
-        tasks.spawn(async move { store.commit(0, &writer.to_string(), Some(b"{}")).await.unwrap() });
+        tasks.spawn(async move {
+            store
+                .commit(0, &writer.to_string(), Some(b"{}"))
+                .await
+                .unwrap()
+        });
     }
     let outcomes = tasks.join_all().await;
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Commit::Done(1)).count(), 1);
-    let found = FileStore::open(&path(&folder)).unwrap().load().await.unwrap();
+    assert_eq!(
+        outcomes
+            .iter()
+            .filter(|outcome| **outcome == Commit::Done(1))
+            .count(),
+        1
+    );
+    let found = FileStore::open(&path(&folder))
+        .unwrap()
+        .load()
+        .await
+        .unwrap();
     assert_eq!((found.generation, found.records.len()), (1, 1));
 }

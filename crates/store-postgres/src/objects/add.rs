@@ -10,7 +10,9 @@ use crate::rows::{Keys, column, joined, numbers};
 use crate::session::{Params, Session};
 use crate::sqlstate::SqlFault;
 use crate::write::refused;
-use sealwire_store::{MapId, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, StoreError, SubjectClaim};
+use sealwire_store::{
+    MapId, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, StoreError, SubjectClaim,
+};
 
 /// `$1` to `$3`: maps and the lowest generation that uses each. `$27` to `$30`: rows of subject keys, and the version that each
 /// must have. Returns true in the last column if no fence is above these generations and all keys have these
@@ -102,7 +104,16 @@ impl<'a> InsertParams<'a> {
         }
         let rows = ObjectColumns::of(rows)?;
         let (unique, terms) = (TermColumns::sorted(unique)?, TermColumns::sorted(terms)?);
-        Ok(Self { apps, collections, generations, rows, unique, terms, keys, versions })
+        Ok(Self {
+            apps,
+            collections,
+            generations,
+            rows,
+            unique,
+            terms,
+            keys,
+            versions,
+        })
     }
 }
 
@@ -121,8 +132,21 @@ pub(super) async fn insert(
     }
     let maps: Params<'_> = &[&params.apps, &params.collections, &params.generations];
     let versions: Params<'_> = &[&params.versions];
-    let InsertParams { rows, unique, terms, keys, .. } = &params;
-    let all = [maps, &rows.params(), &unique.params(), &terms.params(), &keys.params(), versions];
+    let InsertParams {
+        rows,
+        unique,
+        terms,
+        keys,
+        ..
+    } = &params;
+    let all = [
+        maps,
+        &rows.params(),
+        &unique.params(),
+        &terms.params(),
+        &keys.params(),
+        versions,
+    ];
     let lines = session.query(INSERT, &joined(&all)).await?;
     lines.first().map_or(Ok(false), |line| column(line, 3))
 }
@@ -137,7 +161,13 @@ impl<'a> NewObjects<'a> {
     /// Returns `None` if one statement cannot write the groups. Such groups have other writes or invalid rows, two rows
     /// with the same id or unique term, or claims that change subject keys or contradict each other.
     pub(super) fn of(groups: &[&'a ObjectGroup]) -> Option<Self> {
-        let (mut rows, Conditions { mut maps, mut claims }) = (Vec::new(), Conditions::default());
+        let (
+            mut rows,
+            Conditions {
+                mut maps,
+                mut claims,
+            },
+        ) = (Vec::new(), Conditions::default());
         let (mut ids, mut terms) = (HashSet::new(), HashSet::new());
         for group in groups {
             let map = group.view.map;
@@ -160,11 +190,14 @@ impl<'a> NewObjects<'a> {
                 }
             }
             for write in &group.writes {
-                let ObjectWrite::Add(row) = write else { return None };
+                let ObjectWrite::Add(row) = write else {
+                    return None;
+                };
                 added.push((map, row));
             }
             for (map, row) in added {
-                let is_new = ids.insert((map, row.id)) && row.unique.iter().all(|term| terms.insert((map, term)));
+                let is_new = ids.insert((map, row.id))
+                    && row.unique.iter().all(|term| terms.insert((map, term)));
                 if !is_new || row.archived.is_some() || row.check_times().is_err() {
                     return None;
                 }
@@ -172,12 +205,19 @@ impl<'a> NewObjects<'a> {
             }
         }
         rows.sort_unstable_by_key(|(map, row)| (*map, row.id));
-        Some(Self { rows, conditions: Conditions { maps, claims } })
+        Some(Self {
+            rows,
+            conditions: Conditions { maps, claims },
+        })
     }
 
     /// Writes all objects in one statement, or in one transaction if Citus distributes the tables. Returns false, and writes
     /// nothing, if a fence keeps out one of the groups or a claim does not hold.
-    pub(super) async fn insert(self, session: &Session, deadline: Instant) -> Result<bool, SqlFault> {
+    pub(super) async fn insert(
+        self,
+        session: &Session,
+        deadline: Instant,
+    ) -> Result<bool, SqlFault> {
         let held = |terms: fn(&ObjectRow) -> &Vec<sealwire_store::Term>| {
             let of_row = |(map, row): &(MapId, &'a ObjectRow)| {
                 let (map, id) = (*map, &row.id);
@@ -189,7 +229,8 @@ impl<'a> NewObjects<'a> {
         if !session.is_distributed() {
             return insert(session, &self.conditions, self.rows, unique, terms).await;
         }
-        let params = InsertParams::of(&self.conditions, self.rows, unique, terms).map_err(refused)?;
+        let params =
+            InsertParams::of(&self.conditions, self.rows, unique, terms).map_err(refused)?;
         insert_apart::insert_in_transaction(session, &params, deadline).await
     }
 }
@@ -206,16 +247,31 @@ mod tests {
 
     #[test]
     fn one_statement_takes_claims_that_it_can_check() {
-        let current = |n: u8, version| SubjectClaim::Current { id: SubjectId([n; 16]), version };
-        let key = |n: u8, version| ObjectRow { id: ObjectId([n; 16]), version, ..object(0) };
+        let current = |n: u8, version| SubjectClaim::Current {
+            id: SubjectId([n; 16]),
+            version,
+        };
+        let key = |n: u8, version| ObjectRow {
+            id: ObjectId([n; 16]),
+            version,
+            ..object(0)
+        };
         // Claims of two groups, and the claims and rows of the statement, if there is one.
         type Case = (Vec<SubjectClaim>, Vec<SubjectClaim>, Option<(usize, usize)>);
         let cases: [Case; 9] = [
             (vec![current(1, 1)], vec![current(2, 3)], Some((2, 2))),
             (vec![current(1, 1)], vec![current(1, 1)], Some((1, 2))),
             (vec![current(1, 1)], vec![current(1, 3)], None),
-            (vec![SubjectClaim::New(key(1, 1))], vec![current(2, 1)], Some((1, 3))),
-            (vec![SubjectClaim::New(key(1, 1))], vec![SubjectClaim::New(key(1, 1))], None),
+            (
+                vec![SubjectClaim::New(key(1, 1))],
+                vec![current(2, 1)],
+                Some((1, 3)),
+            ),
+            (
+                vec![SubjectClaim::New(key(1, 1))],
+                vec![SubjectClaim::New(key(1, 1))],
+                None,
+            ),
             (vec![SubjectClaim::New(key(1, 3))], vec![], None),
             (vec![current(1, 2)], vec![], None),
             (vec![SubjectClaim::Erased(key(1, 2))], vec![], None),
@@ -223,17 +279,25 @@ mod tests {
         ];
         for (first, second, expected) in cases {
             let group = |n, subjects| ObjectGroup {
-                view: MapView { map: map(1), generation: 5 },
+                view: MapView {
+                    map: map(1),
+                    generation: 5,
+                },
                 writes: vec![ObjectWrite::Add(object(n))],
                 subjects,
             };
             let groups = [group(1, first), group(2, second)];
             let new = NewObjects::of(&groups.iter().collect::<Vec<_>>());
-            let found = new.as_ref().map(|new| (new.conditions.claims.len(), new.rows.len()));
+            let found = new
+                .as_ref()
+                .map(|new| (new.conditions.claims.len(), new.rows.len()));
             assert_eq!(found, expected, "{groups:?}");
             let fences = new.map(|new| new.conditions.maps.len());
             let has_claims = groups.iter().any(|group| !group.subjects.is_empty());
-            assert!(fences.is_none_or(|fences| fences == 1 + usize::from(has_claims)), "{groups:?}");
+            assert!(
+                fences.is_none_or(|fences| fences == 1 + usize::from(has_claims)),
+                "{groups:?}"
+            );
         }
     }
 
@@ -246,18 +310,46 @@ mod tests {
             (2, add(&one), true),
             (1, add(&object(1)), false),
             (1, add(&unique(2, &[(1, 1)])), false),
-            (1, add(&ObjectRow { archived: Some(1), ..object(2) }), false),
-            (1, add(&ObjectRow { updated: SECONDS_MAX + 1, ..object(2) }), false),
+            (
+                1,
+                add(&ObjectRow {
+                    archived: Some(1),
+                    ..object(2)
+                }),
+                false,
+            ),
+            (
+                1,
+                add(&ObjectRow {
+                    updated: SECONDS_MAX + 1,
+                    ..object(2)
+                }),
+                false,
+            ),
             (1, ObjectWrite::Replace(object(2)), false),
-            (1, ObjectWrite::Delete { id: id(2), version: None }, false),
+            (
+                1,
+                ObjectWrite::Delete {
+                    id: id(2),
+                    version: None,
+                },
+                false,
+            ),
         ];
         for (collection, write, fits) in cases {
             let group = |collection, generation, writes| ObjectGroup {
-                view: MapView { map: map(collection), generation },
+                view: MapView {
+                    map: map(collection),
+                    generation,
+                },
                 writes,
                 subjects: Vec::new(),
             };
-            let groups = [group(collection, 6, vec![write]), group(1, 5, vec![]), group(1, 7, vec![add(&one)])];
+            let groups = [
+                group(collection, 6, vec![write]),
+                group(1, 5, vec![]),
+                group(1, 7, vec![add(&one)]),
+            ];
             let new = NewObjects::of(&groups.iter().collect::<Vec<_>>());
             assert_eq!(new.is_some(), fits, "{groups:?}");
             if let Some(new) = new {

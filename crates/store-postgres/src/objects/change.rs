@@ -87,19 +87,27 @@ impl<'a> NetChange<'a> {
         let mut net = Self::default();
         for (map, old, new) in overlay.changes().filter(|(_, old, new)| old != new) {
             match (old, new) {
-                (Some(old), Some(new)) if differs_in_lifetime(old, new) => net.change.push((map, old, new)),
+                (Some(old), Some(new)) if differs_in_lifetime(old, new) => {
+                    net.change.push((map, old, new))
+                }
                 (Some(_), Some(new)) => net.replace.push((map, new)),
                 (Some(old), None) => net.remove.objects.push((map, &old.id)),
                 (None, Some(new)) => net.add.push((map, new)),
                 (None, None) => {}
             }
             let none = &[][..];
-            let terms = |row: Option<&'a ObjectRow>| row.map_or((none, none), |row| (&row.unique[..], &row.terms[..]));
+            let terms = |row: Option<&'a ObjectRow>| {
+                row.map_or((none, none), |row| (&row.unique[..], &row.terms[..]))
+            };
             let (old_terms, new_terms) = (terms(old), terms(new));
-            let Some(ObjectRow { id, .. }) = new.or(old) else { continue };
+            let Some(ObjectRow { id, .. }) = new.or(old) else {
+                continue;
+            };
             let only_in = |from: &'a [Term], other: &'a [Term]| {
                 let other: HashSet<&Term> = other.iter().collect();
-                from.iter().filter(move |term| !other.contains(term)).map(move |term| (map, term, id))
+                from.iter()
+                    .filter(move |term| !other.contains(term))
+                    .map(move |term| (map, term, id))
             };
             net.remove.unique.extend(only_in(old_terms.0, new_terms.0));
             net.remove.terms.extend(only_in(old_terms.1, new_terms.1));
@@ -122,7 +130,14 @@ impl<'a> NetChange<'a> {
         if self.add.is_empty() && self.unique.is_empty() && self.terms.is_empty() {
             return Ok(());
         }
-        let inserted = insert(session, &Conditions::default(), self.add, self.unique, self.terms).await?;
+        let inserted = insert(
+            session,
+            &Conditions::default(),
+            self.add,
+            self.unique,
+            self.terms,
+        )
+        .await?;
         debug_assert!(inserted, "there are no conditions");
         Ok(())
     }
@@ -130,25 +145,61 @@ impl<'a> NetChange<'a> {
 
 /// Returns true if two states of an object that was not archived differ at most in lifetime and terms.
 fn differs_in_lifetime(old: &ObjectRow, new: &ObjectRow) -> bool {
-    let ObjectRow { expires, archived, unique, terms, .. } = old.clone();
-    old.archived.is_none() && ObjectRow { expires, archived, unique, terms, ..new.clone() } == *old
+    let ObjectRow {
+        expires,
+        archived,
+        unique,
+        terms,
+        ..
+    } = old.clone();
+    old.archived.is_none()
+        && ObjectRow {
+            expires,
+            archived,
+            unique,
+            terms,
+            ..new.clone()
+        } == *old
 }
 
-async fn change(session: &Session, rows: &[(MapId, &ObjectRow, &ObjectRow)]) -> Result<(), SqlFault> {
+async fn change(
+    session: &Session,
+    rows: &[(MapId, &ObjectRow, &ObjectRow)],
+) -> Result<(), SqlFault> {
     if rows.is_empty() {
         return Ok(());
     }
     let mut keys = Keys::default();
-    rows.iter().try_for_each(|(map, old, _)| keys.push(*map, &old.id.0)).map_err(refused)?;
-    let versions: Result<Vec<i64>, StoreError> = rows.iter().map(|(_, old, _)| version(old.version)).collect();
+    rows.iter()
+        .try_for_each(|(map, old, _)| keys.push(*map, &old.id.0))
+        .map_err(refused)?;
+    let versions: Result<Vec<i64>, StoreError> = rows
+        .iter()
+        .map(|(_, old, _)| version(old.version))
+        .collect();
     let versions = versions.map_err(refused)?;
-    let known: Vec<Option<i64>> = rows.iter().map(|(_, old, _)| old.expires.map(seconds)).collect();
-    let expires: Vec<Option<i64>> = rows.iter().map(|(_, _, new)| new.expires.map(seconds)).collect();
-    let archived: Vec<Option<i64>> = rows.iter().map(|(_, _, new)| new.archived.map(seconds)).collect();
+    let known: Vec<Option<i64>> = rows
+        .iter()
+        .map(|(_, old, _)| old.expires.map(seconds))
+        .collect();
+    let expires: Vec<Option<i64>> = rows
+        .iter()
+        .map(|(_, _, new)| new.expires.map(seconds))
+        .collect();
+    let archived: Vec<Option<i64>> = rows
+        .iter()
+        .map(|(_, _, new)| new.archived.map(seconds))
+        .collect();
     let terms: Vec<Vec<u8>> = rows.iter().map(|(_, _, new)| encode_terms(new)).collect();
     let states: Params<'_> = &[&versions, &known, &expires, &archived, &terms];
-    let changed = session.execute(CHANGE, &joined(&[&keys.params(), states])).await?;
-    if changed == rows.len() as u64 { Ok(()) } else { Err(overtaken()) }
+    let changed = session
+        .execute(CHANGE, &joined(&[&keys.params(), states]))
+        .await?;
+    if changed == rows.len() as u64 {
+        Ok(())
+    } else {
+        Err(overtaken())
+    }
 }
 
 /// Removes objects, which the transaction must have locked, and terms.
@@ -157,10 +208,19 @@ pub(super) async fn remove(session: &Session, removal: Removal<'_>) -> Result<()
         return Ok(());
     }
     let mut keys = Keys::default();
-    removal.objects.iter().try_for_each(|(map, id)| keys.push(*map, &id.0)).map_err(refused)?;
+    removal
+        .objects
+        .iter()
+        .try_for_each(|(map, id)| keys.push(*map, &id.0))
+        .map_err(refused)?;
     let unique = TermColumns::sorted(removal.unique).map_err(refused)?;
     let terms = TermColumns::sorted(removal.terms).map_err(refused)?;
-    let removed = session.query(REMOVE, &joined(&[&keys.params(), &unique.params(), &terms.params()])).await?;
+    let removed = session
+        .query(
+            REMOVE,
+            &joined(&[&keys.params(), &unique.params(), &terms.params()]),
+        )
+        .await?;
     match removed.first() {
         Some(row) if column::<i64>(row, 0)? == keys.len() as i64 => Ok(()),
         _ => Err(overtaken()),
@@ -180,47 +240,116 @@ mod tests {
     use sealwire_store::suite::objects::{id, object, shared, unique};
     use sealwire_store::{MapView, ObjectGroup, ObjectWrite, ObjectsWritten, apply_group};
 
-    const MAP: MapId = MapId { app: 1, collection: 1 };
+    const MAP: MapId = MapId {
+        app: 1,
+        collection: 1,
+    };
 
     /// Numbers of added, replaced, changed and removed objects, of removed and of added terms in each place.
-    fn check(there: &[ObjectRow], writes: Vec<ObjectWrite>, expected: ([usize; 4], [usize; 2], [usize; 2])) {
+    fn check(
+        there: &[ObjectRow],
+        writes: Vec<ObjectWrite>,
+        expected: ([usize; 4], [usize; 2], [usize; 2]),
+    ) {
         let mut stored = StoredObjects::default();
         for row in there {
-            stored.holders.extend(row.unique.iter().map(|term| ((MAP, *term), row.id)));
+            stored
+                .holders
+                .extend(row.unique.iter().map(|term| ((MAP, *term), row.id)));
             stored.objects.insert((MAP, row.id), row.clone());
         }
         let mut overlay = ObjectOverlay::new(&stored);
         // Each write is a group, so that an object can be written twice.
         for write in writes {
-            let group =
-                ObjectGroup { view: MapView { map: MAP, generation: 1 }, writes: vec![write], subjects: Vec::new() };
-            assert_eq!(apply_group(&mut overlay, 10, &group).unwrap(), ObjectsWritten::Done);
+            let group = ObjectGroup {
+                view: MapView {
+                    map: MAP,
+                    generation: 1,
+                },
+                writes: vec![write],
+                subjects: Vec::new(),
+            };
+            assert_eq!(
+                apply_group(&mut overlay, 10, &group).unwrap(),
+                ObjectsWritten::Done
+            );
             overlay.keep();
         }
         let net = NetChange::of(&overlay);
-        let objects = [net.add.len(), net.replace.len(), net.change.len(), net.remove.objects.len()];
-        let found = (objects, [net.remove.unique.len(), net.remove.terms.len()], [net.unique.len(), net.terms.len()]);
+        let objects = [
+            net.add.len(),
+            net.replace.len(),
+            net.change.len(),
+            net.remove.objects.len(),
+        ];
+        let found = (
+            objects,
+            [net.remove.unique.len(), net.remove.terms.len()],
+            [net.unique.len(), net.terms.len()],
+        );
         assert_eq!(found, expected, "{net:?}");
     }
 
     #[test]
     fn only_differences_are_written() {
         use ObjectWrite::{Add, Delete, Expire, Replace};
-        let delete = |n| Delete { id: id(n), version: None };
+        let delete = |n| Delete {
+            id: id(n),
+            version: None,
+        };
         let expire = |n, expires| Expire { id: id(n), expires };
-        let next = |row: ObjectRow| ObjectRow { version: 2, sealed: "next".into(), ..row };
-        let expired = ObjectRow { expires: Some(10), ..unique(1, &[(1, 1), (1, 2)]) };
-        check(&[], vec![Add(unique(1, &[(1, 1)])), delete(1)], ([0; 4], [0; 2], [0; 2]));
-        check(&[], vec![Add(shared(1, &[(1, 1), (1, 2)]))], ([1, 0, 0, 0], [0; 2], [0, 2]));
-        check(&[object(1)], vec![expire(1, Some(20)), expire(1, None)], ([0; 4], [0; 2], [0; 2]));
-        check(&[unique(1, &[(1, 1)])], vec![expire(1, Some(20))], ([0, 0, 1, 0], [0; 2], [0; 2]));
+        let next = |row: ObjectRow| ObjectRow {
+            version: 2,
+            sealed: "next".into(),
+            ..row
+        };
+        let expired = ObjectRow {
+            expires: Some(10),
+            ..unique(1, &[(1, 1), (1, 2)])
+        };
+        check(
+            &[],
+            vec![Add(unique(1, &[(1, 1)])), delete(1)],
+            ([0; 4], [0; 2], [0; 2]),
+        );
+        check(
+            &[],
+            vec![Add(shared(1, &[(1, 1), (1, 2)]))],
+            ([1, 0, 0, 0], [0; 2], [0, 2]),
+        );
+        check(
+            &[object(1)],
+            vec![expire(1, Some(20)), expire(1, None)],
+            ([0; 4], [0; 2], [0; 2]),
+        );
+        check(
+            &[unique(1, &[(1, 1)])],
+            vec![expire(1, Some(20))],
+            ([0, 0, 1, 0], [0; 2], [0; 2]),
+        );
         let moved = Replace(next(shared(1, &[(1, 1), (2, 2)])));
-        check(&[shared(1, &[(1, 1), (2, 1)])], vec![moved], ([0, 1, 0, 0], [0, 1], [0, 1]));
+        check(
+            &[shared(1, &[(1, 1), (2, 1)])],
+            vec![moved],
+            ([0, 1, 0, 0], [0, 1], [0, 1]),
+        );
         let again = vec![delete(1), Add(next(unique(1, &[(1, 1)])))];
-        check(&[unique(1, &[(1, 1)])], again, ([0, 1, 0, 0], [0; 2], [0; 2]));
+        check(
+            &[unique(1, &[(1, 1)])],
+            again,
+            ([0, 1, 0, 0], [0; 2], [0; 2]),
+        );
         let given = vec![delete(1), Add(unique(2, &[(1, 1)]))];
-        check(&[unique(1, &[(1, 1)])], given, ([1, 0, 0, 1], [1, 0], [1, 0]));
+        check(
+            &[unique(1, &[(1, 1)])],
+            given,
+            ([1, 0, 0, 1], [1, 0], [1, 0]),
+        );
         // An expired holder is archived and loses all its terms.
-        check(&[expired], vec![Add(unique(2, &[(1, 1)]))], ([1, 0, 1, 0], [2, 0], [1, 0]));
+        check(
+            &[expired],
+            vec![Add(unique(2, &[(1, 1)]))],
+            ([1, 0, 1, 0], [2, 0], [1, 0]),
+        );
     }
 }

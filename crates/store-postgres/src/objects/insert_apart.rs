@@ -67,7 +67,10 @@ pub(super) async fn insert_in_transaction(
         session.query(CONDITIONS, &conditions),
         insert(session, params)
     )?;
-    if !permitted.first().map_or(Ok(false), |line| column::<bool>(line, 0))? {
+    if !permitted
+        .first()
+        .map_or(Ok(false), |line| column::<bool>(line, 0))?
+    {
         session.batch("ROLLBACK").await?;
         return Ok(false);
     }
@@ -81,7 +84,11 @@ pub(super) async fn insert_in_transaction(
 
 /// Inserts objects and terms in the open transaction.
 pub(super) async fn insert(session: &Session, params: &InsertParams<'_>) -> Result<(), SqlFault> {
-    let (rows, unique, terms) = (params.rows.params(), params.unique.params(), params.terms.params());
+    let (rows, unique, terms) = (
+        params.rows.params(),
+        params.unique.params(),
+        params.terms.params(),
+    );
     tokio::try_join!(
         biased;
         insert_rows(session, OBJECTS, &rows, params.rows.apps()),
@@ -91,6 +98,15 @@ pub(super) async fn insert(session: &Session, params: &InsertParams<'_>) -> Resu
     Ok(())
 }
 
-async fn insert_rows(session: &Session, sql: &'static str, params: Params<'_>, apps: &[i32]) -> Result<u64, SqlFault> {
-    if apps.is_empty() { Ok(0) } else { citus::insert(session, sql, params, apps).await }
+async fn insert_rows(
+    session: &Session,
+    sql: &'static str,
+    params: Params<'_>,
+    apps: &[i32],
+) -> Result<u64, SqlFault> {
+    if apps.is_empty() {
+        Ok(0)
+    } else {
+        citus::insert(session, sql, params, apps).await
+    }
 }

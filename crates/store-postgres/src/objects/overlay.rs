@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::sqlstate::damaged;
-use sealwire_store::{MapId, ObjectChanges, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, StoreError, Term};
+use sealwire_store::{
+    MapId, ObjectChanges, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, StoreError, Term,
+};
 
 pub(super) type ObjectKey = (MapId, ObjectId);
 
@@ -21,13 +23,21 @@ impl NeededKeys {
         let mut needed = Self::default();
         for group in groups {
             let subjects = MapId::of_subjects(group.view.map.app);
-            needed.objects.extend(group.subjects.iter().map(|claim| (subjects, claim.row_id())));
+            needed.objects.extend(
+                group
+                    .subjects
+                    .iter()
+                    .map(|claim| (subjects, claim.row_id())),
+            );
             for write in &group.writes {
                 needed.objects.insert((group.view.map, write.id()));
                 if matches!(write, ObjectWrite::Erase { .. }) {
                     needed.compared.insert((group.view.map, write.id()));
                 }
-                write.row().into_iter().for_each(|row| needed.add_terms(group.view.map, row));
+                write
+                    .row()
+                    .into_iter()
+                    .for_each(|row| needed.add_terms(group.view.map, row));
             }
         }
         needed
@@ -43,7 +53,8 @@ impl NeededKeys {
     }
 
     fn add_terms(&mut self, map: MapId, row: &ObjectRow) {
-        self.unique.extend(row.unique.iter().map(|term| (map, *term)));
+        self.unique
+            .extend(row.unique.iter().map(|term| (map, *term)));
     }
 }
 
@@ -73,7 +84,11 @@ pub(super) struct ObjectOverlay<'a> {
 
 impl<'a> ObjectOverlay<'a> {
     pub(super) fn new(stored: &'a StoredObjects) -> Self {
-        Self { stored, kept: ChangeLayer::default(), current: ChangeLayer::default() }
+        Self {
+            stored,
+            kept: ChangeLayer::default(),
+            current: ChangeLayer::default(),
+        }
     }
 
     /// Keeps the changes of the current group.
@@ -89,13 +104,21 @@ impl<'a> ObjectOverlay<'a> {
     }
 
     /// Returns the stored and the new state of each object that was changed, by key. Both can be equal.
-    pub(super) fn changes(&self) -> impl Iterator<Item = (MapId, Option<&ObjectRow>, Option<&ObjectRow>)> {
-        let state = |(key, new): (&ObjectKey, _)| (key.0, self.stored.objects.get(key), Option::as_ref(new));
+    pub(super) fn changes(
+        &self,
+    ) -> impl Iterator<Item = (MapId, Option<&ObjectRow>, Option<&ObjectRow>)> {
+        let state = |(key, new): (&ObjectKey, _)| {
+            (key.0, self.stored.objects.get(key), Option::as_ref(new))
+        };
         self.kept.objects.iter().map(state)
     }
 
     fn find(&self, key: &ObjectKey) -> Option<&ObjectRow> {
-        let changed = self.current.objects.get(key).or_else(|| self.kept.objects.get(key));
+        let changed = self
+            .current
+            .objects
+            .get(key)
+            .or_else(|| self.kept.objects.get(key));
         changed.map_or_else(|| self.stored.objects.get(key), Option::as_ref)
     }
 
@@ -107,7 +130,10 @@ impl<'a> ObjectOverlay<'a> {
     pub(super) fn is_written(&self, group: &ObjectGroup, later: &[&ObjectGroup]) -> bool {
         let map = group.view.map;
         let is_written = |write: &ObjectWrite| {
-            let later = later.iter().filter(|group| group.view.map == map).flat_map(|group| &group.writes);
+            let later = later
+                .iter()
+                .filter(|group| group.view.map == map)
+                .flat_map(|group| &group.writes);
             let later: Vec<&ObjectWrite> = later.filter(|later| later.id() == write.id()).collect();
             let found = self.find(&(map, write.id()));
             let Some(found) = found else {
@@ -115,13 +141,17 @@ impl<'a> ObjectOverlay<'a> {
                 return match write {
                     ObjectWrite::Delete { .. } | ObjectWrite::Erase { .. } => true,
                     ObjectWrite::Add(_) => false,
-                    ObjectWrite::Replace(_) | ObjectWrite::Expire { .. } => later.iter().any(deletes),
+                    ObjectWrite::Replace(_) | ObjectWrite::Expire { .. } => {
+                        later.iter().any(deletes)
+                    }
                 };
             };
             match write {
                 ObjectWrite::Delete { .. } => false,
                 ObjectWrite::Erase { sealed, .. } => *sealed != found.sealed,
-                ObjectWrite::Expire { expires, .. } => *expires == found.expires || has_become(found, &later),
+                ObjectWrite::Expire { expires, .. } => {
+                    *expires == found.expires || has_become(found, &later)
+                }
                 ObjectWrite::Add(row) | ObjectWrite::Replace(row) => {
                     is_stored(row, found, &later) || has_become(found, &later)
                 }
@@ -140,7 +170,12 @@ fn has_become(found: &ObjectRow, writes: &[&ObjectWrite]) -> bool {
 /// Returns true if a written row is the stored one, apart from an expiry time that a later write has set.
 fn is_stored(row: &ObjectRow, found: &ObjectRow, later: &[&ObjectWrite]) -> bool {
     let sets = |write: &&ObjectWrite| matches!(write, ObjectWrite::Expire { expires, .. } if *expires == found.expires);
-    row == found || later.iter().any(sets) && ObjectRow { expires: found.expires, ..row.clone() } == *found
+    row == found
+        || later.iter().any(sets)
+            && ObjectRow {
+                expires: found.expires,
+                ..row.clone()
+            } == *found
 }
 
 impl ObjectChanges for ObjectOverlay<'_> {
@@ -150,24 +185,39 @@ impl ObjectChanges for ObjectOverlay<'_> {
 
     fn holder(&self, map: MapId, term: Term) -> Result<Option<ObjectRow>, StoreError> {
         let key = (map, term);
-        let changed = self.current.holders.get(&key).or_else(|| self.kept.holders.get(&key));
+        let changed = self
+            .current
+            .holders
+            .get(&key)
+            .or_else(|| self.kept.holders.get(&key));
         let id = changed.map_or_else(|| self.stored.holders.get(&key), Option::as_ref);
         let Some(id) = id else { return Ok(None) };
         match self.find(&(map, *id)) {
-            Some(row) if row.archived.is_none() && row.unique.contains(&term) => Ok(Some(row.clone())),
-            _ => Err(damaged("a unique term leads to an object that does not hold it")),
+            Some(row) if row.archived.is_none() && row.unique.contains(&term) => {
+                Ok(Some(row.clone()))
+            }
+            _ => Err(damaged(
+                "a unique term leads to an object that does not hold it",
+            )),
         }
     }
 
     fn put_object(&mut self, map: MapId, old: Option<&ObjectRow>, new: ObjectRow) {
-        let freed = old.into_iter().flat_map(|old| &old.unique).map(|term| ((map, *term), None));
+        let freed = old
+            .into_iter()
+            .flat_map(|old| &old.unique)
+            .map(|term| ((map, *term), None));
         self.current.holders.extend(freed);
-        self.current.holders.extend(new.unique.iter().map(|term| ((map, *term), Some(new.id))));
+        self.current
+            .holders
+            .extend(new.unique.iter().map(|term| ((map, *term), Some(new.id))));
         self.current.objects.insert((map, new.id), Some(new));
     }
 
     fn remove_object(&mut self, map: MapId, old: &ObjectRow) {
-        self.current.holders.extend(old.unique.iter().map(|term| ((map, *term), None)));
+        self.current
+            .holders
+            .extend(old.unique.iter().map(|term| ((map, *term), None)));
         self.current.objects.insert((map, old.id), None);
     }
 }
@@ -178,19 +228,31 @@ mod tests {
     use sealwire_store::suite::objects::{id, object, term, unique};
     use sealwire_store::{MapView, ObjectsWritten, apply_group};
 
-    const MAP: MapId = MapId { app: 1, collection: 1 };
+    const MAP: MapId = MapId {
+        app: 1,
+        collection: 1,
+    };
 
     fn stored(rows: &[ObjectRow]) -> StoredObjects {
         let mut stored = StoredObjects::default();
         for row in rows {
-            stored.holders.extend(row.unique.iter().map(|term| ((MAP, *term), row.id)));
+            stored
+                .holders
+                .extend(row.unique.iter().map(|term| ((MAP, *term), row.id)));
             stored.objects.insert((MAP, row.id), row.clone());
         }
         stored
     }
 
     fn group(writes: Vec<ObjectWrite>) -> ObjectGroup {
-        ObjectGroup { view: MapView { map: MAP, generation: 1 }, writes, subjects: Vec::new() }
+        ObjectGroup {
+            view: MapView {
+                map: MAP,
+                generation: 1,
+            },
+            writes,
+            subjects: Vec::new(),
+        }
     }
 
     fn add(row: &ObjectRow) -> ObjectWrite {
@@ -202,7 +264,10 @@ mod tests {
     }
 
     fn delete(n: u128) -> ObjectWrite {
-        ObjectWrite::Delete { id: id(n), version: None }
+        ObjectWrite::Delete {
+            id: id(n),
+            version: None,
+        }
     }
 
     fn expire(n: u128, expires: Option<u64>) -> ObjectWrite {
@@ -214,46 +279,83 @@ mod tests {
         let stored = stored(&[unique(1, &[(1, 1)])]);
         let mut overlay = ObjectOverlay::new(&stored);
         let takes = group(vec![delete(1), add(&unique(2, &[(1, 1)]))]);
-        assert_eq!(apply_group(&mut overlay, 1, &takes).unwrap(), ObjectsWritten::Done);
+        assert_eq!(
+            apply_group(&mut overlay, 1, &takes).unwrap(),
+            ObjectsWritten::Done
+        );
         overlay.discard();
         assert_eq!(overlay.changes().count(), 0);
         assert_eq!(overlay.holder(MAP, term(1, 1)).unwrap().unwrap().id, id(1));
-        assert_eq!(apply_group(&mut overlay, 1, &takes).unwrap(), ObjectsWritten::Done);
+        assert_eq!(
+            apply_group(&mut overlay, 1, &takes).unwrap(),
+            ObjectsWritten::Done
+        );
         overlay.keep();
         assert_eq!(overlay.holder(MAP, term(1, 1)).unwrap().unwrap().id, id(2));
-        let states: Vec<_> = overlay.changes().map(|(_, old, new)| (old.is_some(), new.is_some())).collect();
+        let states: Vec<_> = overlay
+            .changes()
+            .map(|(_, old, new)| (old.is_some(), new.is_some()))
+            .collect();
         assert_eq!(states, [(true, false), (false, true)]);
     }
 
     #[test]
     fn a_term_without_its_object_is_damage() {
         let row = unique(1, &[(1, 1)]);
-        let broken = [None, Some(object(1)), Some(ObjectRow { archived: Some(1), ..row.clone() })];
+        let broken = [
+            None,
+            Some(object(1)),
+            Some(ObjectRow {
+                archived: Some(1),
+                ..row.clone()
+            }),
+        ];
         for object in broken {
             let mut stored = stored(std::slice::from_ref(&row));
             match &object {
                 Some(object) => stored.objects.insert((MAP, id(1)), object.clone()),
                 None => stored.objects.remove(&(MAP, id(1))),
             };
-            let error = ObjectOverlay::new(&stored).holder(MAP, term(1, 1)).unwrap_err();
+            let error = ObjectOverlay::new(&stored)
+                .holder(MAP, term(1, 1))
+                .unwrap_err();
             assert!(matches!(error, StoreError::Damaged { .. }), "{object:?}");
         }
     }
 
     /// Checks the result for a stored object, a group, and the writes of a later group.
-    fn check(found: Option<&ObjectRow>, writes: Vec<ObjectWrite>, later: Vec<ObjectWrite>, expected: bool) {
+    fn check(
+        found: Option<&ObjectRow>,
+        writes: Vec<ObjectWrite>,
+        later: Vec<ObjectWrite>,
+        expected: bool,
+    ) {
         let stored = stored(&found.cloned().into_iter().collect::<Vec<_>>());
         let overlay = ObjectOverlay::new(&stored);
         let (first, later) = (group(writes), group(later));
-        assert_eq!(overlay.is_written(&first, &[&later]), expected, "{found:?} {first:?} {later:?}");
+        assert_eq!(
+            overlay.is_written(&first, &[&later]),
+            expected,
+            "{found:?} {first:?} {later:?}"
+        );
     }
 
     #[test]
     fn what_a_lost_attempt_wrote_is_recognized() {
         let one = object(1);
-        let two = ObjectRow { version: 2, sealed: "2".into(), ..one.clone() };
-        let short = ObjectRow { expires: Some(9), ..two.clone() };
-        let other = ObjectRow { sealed: "other".into(), ..one.clone() };
+        let two = ObjectRow {
+            version: 2,
+            sealed: "2".into(),
+            ..one.clone()
+        };
+        let short = ObjectRow {
+            expires: Some(9),
+            ..two.clone()
+        };
+        let other = ObjectRow {
+            sealed: "other".into(),
+            ..one.clone()
+        };
         check(Some(&one), vec![add(&one)], vec![], true);
         check(Some(&other), vec![add(&one)], vec![], false);
         check(None, vec![add(&one)], vec![], false);
@@ -266,9 +368,24 @@ mod tests {
         check(Some(&one), vec![replace(&two)], vec![], false);
         check(None, vec![replace(&two)], vec![], false);
         check(None, vec![replace(&two)], vec![delete(1)], true);
-        check(Some(&short), vec![replace(&two)], vec![expire(1, Some(9))], true);
-        check(Some(&short), vec![replace(&two)], vec![expire(1, Some(8))], false);
-        check(Some(&short), vec![add(&one)], vec![replace(&two), expire(1, Some(9))], true);
+        check(
+            Some(&short),
+            vec![replace(&two)],
+            vec![expire(1, Some(9))],
+            true,
+        );
+        check(
+            Some(&short),
+            vec![replace(&two)],
+            vec![expire(1, Some(8))],
+            false,
+        );
+        check(
+            Some(&short),
+            vec![add(&one)],
+            vec![replace(&two), expire(1, Some(9))],
+            true,
+        );
         check(Some(&short), vec![expire(1, Some(9))], vec![], true);
         check(Some(&short), vec![expire(1, None)], vec![], false);
         check(None, vec![expire(1, None)], vec![], false);

@@ -129,7 +129,13 @@ impl<'a> ClauseColumns<'a> {
     }
 
     fn params(&self) -> [&(dyn ToSql + Sync); 5] {
-        [&self.clauses, &self.unique, &self.shared, &self.indexes, &self.hashes]
+        [
+            &self.clauses,
+            &self.unique,
+            &self.shared,
+            &self.indexes,
+            &self.hashes,
+        ]
     }
 }
 
@@ -149,7 +155,9 @@ impl PostgresStore {
             let lines = self.fenced(view, GET, &[&chunk, &now]).await?;
             let mut read = || {
                 for line in &lines {
-                    let Some(n) = column::<Option<i64>>(line, 1)? else { continue };
+                    let Some(n) = column::<Option<i64>>(line, 1)? else {
+                        continue;
+                    };
                     *place(&mut found, from, n)? = Some(rows::read(line, 2)?);
                 }
                 Ok(())
@@ -162,14 +170,24 @@ impl PostgresStore {
         }
     }
 
-    pub(super) async fn count(&self, view: MapView, clauses: &[Clause], cap: u32) -> Result<Vec<u32>, StoreError> {
+    pub(super) async fn count(
+        &self,
+        view: MapView,
+        clauses: &[Clause],
+        cap: u32,
+    ) -> Result<Vec<u32>, StoreError> {
         let (columns, cap) = (ClauseColumns::of(clauses), i64::from(cap));
-        let lines = self.fenced(view, COUNT, &joined(&[&columns.params(), &[&cap]])).await?;
+        let lines = self
+            .fenced(view, COUNT, &joined(&[&columns.params(), &[&cap]]))
+            .await?;
         let mut counts = vec![0; clauses.len()];
         let mut read = || {
             for line in &lines {
-                let Some(clause) = column::<Option<i64>>(line, 1)? else { continue };
-                *place(&mut counts, 1, clause)? = column::<i64>(line, 2)?.try_into().unwrap_or(u32::MAX);
+                let Some(clause) = column::<Option<i64>>(line, 1)? else {
+                    continue;
+                };
+                *place(&mut counts, 1, clause)? =
+                    column::<i64>(line, 2)?.try_into().unwrap_or(u32::MAX);
             }
             Ok(())
         };
@@ -186,13 +204,21 @@ impl PostgresStore {
     ) -> Result<Vec<ObjectId>, StoreError> {
         let columns = ClauseColumns::of(std::slice::from_ref(clause));
         let (after, limit) = (behind(&after), i64::try_from(limit).unwrap_or(i64::MAX));
-        let params: [&(dyn ToSql + Sync); 6] =
-            [&after, &clause.unique, &clause.shared, &columns.indexes, &columns.hashes, &limit];
+        let params: [&(dyn ToSql + Sync); 6] = [
+            &after,
+            &clause.unique,
+            &clause.shared,
+            &columns.indexes,
+            &columns.hashes,
+            &limit,
+        ];
         let lines = self.fenced(view, IDS, &params).await?;
-        let ids = lines.iter().filter_map(|line| match column::<Option<&[u8]>>(line, 1) {
-            Ok(None) => None,
-            _ => Some(key(line, 1).map(ObjectId)),
-        });
+        let ids = lines
+            .iter()
+            .filter_map(|line| match column::<Option<&[u8]>>(line, 1) {
+                Ok(None) => None,
+                _ => Some(key(line, 1).map(ObjectId)),
+            });
         ids.collect::<Result<_, _>>().map_err(SqlFault::into_error)
     }
 
@@ -204,11 +230,15 @@ impl PostgresStore {
     ) -> Result<Vec<bool>, StoreError> {
         let columns = ClauseColumns::of(clauses);
         let keys: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
-        let lines = self.fenced(view, PROBE, &joined(&[&columns.params(), &[&keys]])).await?;
+        let lines = self
+            .fenced(view, PROBE, &joined(&[&columns.params(), &[&keys]]))
+            .await?;
         let mut is_in = vec![clauses.is_empty(); ids.len()];
         let mut read = || {
             for line in &lines {
-                let Some(n) = column::<Option<i64>>(line, 1)? else { continue };
+                let Some(n) = column::<Option<i64>>(line, 1)? else {
+                    continue;
+                };
                 *place(&mut is_in, 0, n)? = column::<i64>(line, 2)? == clauses.len() as i64;
             }
             Ok(())
@@ -225,7 +255,14 @@ impl PostgresStore {
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, StoreError> {
         let (app, collection) = numbers(view.map)?;
-        let lines = self.query(self.reader(), true, sql, &joined(&[&[&app, &collection], params])).await?;
+        let lines = self
+            .query(
+                self.reader(),
+                true,
+                sql,
+                &joined(&[&[&app, &collection], params]),
+            )
+            .await?;
         check_line(view, lines.first())?;
         Ok(lines)
     }
@@ -236,13 +273,18 @@ pub(super) fn check_line(view: MapView, line: Option<&Row>) -> Result<(), StoreE
     let line = line.ok_or_else(|| damaged("a statement returned no fence"))?;
     let fence = column::<Option<i64>>(line, 0).map_err(SqlFault::into_error)?;
     // The comparison is between numbers as the database keeps them.
-    let view = MapView { generation: generation(view.generation).unsigned_abs(), ..view };
+    let view = MapView {
+        generation: generation(view.generation).unsigned_abs(),
+        ..view
+    };
     check_fence(view, fence.map(i64::unsigned_abs))
 }
 
 /// Returns the element that the database numbers `n`, from 1, behind the first `from` elements.
 fn place<T>(elements: &mut [T], from: usize, n: i64) -> Result<&mut T, SqlFault> {
-    let at = usize::try_from(n).ok().and_then(|n| (from + n).checked_sub(1));
+    let at = usize::try_from(n)
+        .ok()
+        .and_then(|n| (from + n).checked_sub(1));
     let unfit = || SqlFault::Refused("a lookup returned what was not requested".into());
     at.and_then(|at| elements.get_mut(at)).ok_or_else(unfit)
 }
@@ -253,7 +295,9 @@ pub(super) fn behind(after: &Option<ObjectId>) -> &[u8] {
 }
 
 /// Returns the map and the id to start a scan after.
-pub(super) fn behind_in(after: &Option<(MapId, ObjectId)>) -> Result<((i32, i32), &[u8]), StoreError> {
+pub(super) fn behind_in(
+    after: &Option<(MapId, ObjectId)>,
+) -> Result<((i32, i32), &[u8]), StoreError> {
     match after {
         Some((map, id)) => Ok((numbers(*map)?, &id.0)),
         None => Ok(((-1, -1), &[])),

@@ -49,9 +49,14 @@ impl PostgresStore {
             let (after, limit) = (behind(&after), limit.clamp(1, LOOK_MAX));
             let look = limit as i64;
             let params: [&(dyn ToSql + Sync); 4] = [&app, &collection, &after, &look];
-            let lines = store.query_by(deadline, &store.shared.slow, true, COUNT_KEYS, &params).await?;
+            let lines = store
+                .query_by(deadline, &store.shared.slow, true, COUNT_KEYS, &params)
+                .await?;
             let Page { found, next } = counted(&lines, limit).map_err(SqlFault::into_error)?;
-            Ok(Page { found, next: next.map(ObjectId) })
+            Ok(Page {
+                found,
+                next: next.map(ObjectId),
+            })
         };
         self.in_turn(&self.shared.walks, work).await
     }
@@ -68,8 +73,11 @@ impl PostgresStore {
             let (after, limit, key) = (behind(&after), limit.clamp(1, LOOK_MAX), key.as_slice());
             let look = look_of(limit);
             let (looks, limits, bytes) = (look as i64, limit as i64, SCAN_BYTES as i64);
-            let params: [&(dyn ToSql + Sync); 7] = [&app, &collection, &after, &looks, &key, &limits, &bytes];
-            let lines = store.query_by(deadline, &store.shared.slow, true, OTHER_KEYS, &params).await?;
+            let params: [&(dyn ToSql + Sync); 7] =
+                [&app, &collection, &after, &looks, &key, &limits, &bytes];
+            let lines = store
+                .query_by(deadline, &store.shared.slow, true, OTHER_KEYS, &params)
+                .await?;
             check_line(view, lines.first())?;
             page(&lines, look, limit).map_err(SqlFault::into_error)
         };
@@ -85,13 +93,19 @@ impl PostgresStore {
         let rows = rows.to_vec();
         let work = move |store: Self, deadline| async move {
             let (app, collection) = numbers(view.map)?;
-            let columns = ResealColumns::sorted(rows.iter().map(|row| (&row.id.0, row.old.as_ref(), row.new.as_ref())));
+            let columns = ResealColumns::sorted(
+                rows.iter()
+                    .map(|row| (&row.id.0, row.old.as_ref(), row.new.as_ref())),
+            );
             let (generation, key) = (generation(view.generation), key.as_slice());
             let ResealColumns { ids, old, new } = &columns;
-            let params: [&(dyn ToSql + Sync); 7] = [&app, &collection, &generation, &key, ids, old, new];
+            let params: [&(dyn ToSql + Sync); 7] =
+                [&app, &collection, &generation, &key, ids, old, new];
             let lane = store.shared.writers.take(deadline).await?;
             // A repetition finds the contents that the attempt before it has written.
-            let lines = store.query_by(deadline, &lane, true, RESEAL, &params).await?;
+            let lines = store
+                .query_by(deadline, &lane, true, RESEAL, &params)
+                .await?;
             check_line(view, lines.first())?;
             resealed(&lines, 1, rows.iter().map(|row| row.id.0)).map_err(SqlFault::into_error)
         };

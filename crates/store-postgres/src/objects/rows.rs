@@ -46,7 +46,10 @@ pub(super) fn decode_terms(bytes: &[u8]) -> Option<(Vec<Term>, Vec<Term>)> {
     let (terms, rest) = bytes.as_chunks::<TERM_BYTES>();
     for [place, term @ ..] in terms {
         let (index, hash) = term.split_first_chunk()?;
-        let term = Term { index: u32::from_be_bytes(*index), hash: hash.try_into().ok()? };
+        let term = Term {
+            index: u32::from_be_bytes(*index),
+            hash: hash.try_into().ok()?,
+        };
         match *place {
             UNIQUE if shared.is_empty() => unique.push(term),
             SHARED => shared.push(term),
@@ -66,7 +69,9 @@ pub(super) fn generation(generation: u64) -> i64 {
 /// # Errors
 /// [`StoreError::Invalid`] beyond `i64::MAX`.
 pub(super) fn version(version: u64) -> Result<i64, StoreError> {
-    version.try_into().map_err(|_| StoreError::Invalid("the version of an object is too large".to_owned()))
+    version
+        .try_into()
+        .map_err(|_| StoreError::Invalid("the version of an object is too large".to_owned()))
 }
 
 /// Objects as parameters of `unnest`: app, collection, id, version, created, updated, expires, archived, subject, key,
@@ -93,7 +98,9 @@ impl<'a> ObjectColumns<'a> {
     ///
     /// # Errors
     /// If the number of a map or a version is too large.
-    pub(super) fn of(rows: impl IntoIterator<Item = (MapId, &'a ObjectRow)>) -> Result<Self, StoreError> {
+    pub(super) fn of(
+        rows: impl IntoIterator<Item = (MapId, &'a ObjectRow)>,
+    ) -> Result<Self, StoreError> {
         let mut columns = Self::default();
         for (map, row) in rows {
             let (app, collection) = numbers(map)?;
@@ -105,7 +112,9 @@ impl<'a> ObjectColumns<'a> {
             columns.updated.push(seconds(row.updated));
             columns.expires.push(row.expires.map(seconds));
             columns.archived.push(row.archived.map(seconds));
-            columns.subjects.push(row.subject.as_ref().map(|subject| subject.0.as_slice()));
+            columns
+                .subjects
+                .push(row.subject.as_ref().map(|subject| subject.0.as_slice()));
             columns.keys.push(&row.key);
             columns.tags.push(array_literal(&row.tags));
             columns.terms.push(encode_terms(row));
@@ -178,7 +187,13 @@ impl<'a> TermColumns<'a> {
     }
 
     pub(super) fn params(&self) -> [&(dyn ToSql + Sync); 5] {
-        [&self.apps, &self.collections, &self.indexes, &self.hashes, &self.ids]
+        [
+            &self.apps,
+            &self.collections,
+            &self.indexes,
+            &self.hashes,
+            &self.ids,
+        ]
     }
 
     pub(super) fn apps(&self) -> &[i32] {
@@ -191,13 +206,24 @@ pub(super) fn read(row: &tokio_postgres::Row, at: usize) -> Result<ObjectRow, Sq
     let (unique, terms) = decode_terms(column(row, at + 9)?).ok_or_else(unfit)?;
     Ok(ObjectRow {
         id: ObjectId(key(row, at)?),
-        version: column::<i64>(row, at + 1)?.try_into().map_err(|_| unfit())?,
+        version: column::<i64>(row, at + 1)?
+            .try_into()
+            .map_err(|_| unfit())?,
         created: to_time(column(row, at + 2)?)?,
         updated: to_time(column(row, at + 3)?)?,
-        expires: column::<Option<i64>>(row, at + 4)?.map(to_time).transpose()?,
-        archived: column::<Option<i64>>(row, at + 5)?.map(to_time).transpose()?,
-        subject: column::<Option<&[u8]>>(row, at + 6)?.map(to_key).transpose()?.map(SubjectId),
-        key: column::<&[u8]>(row, at + 7)?.try_into().map_err(|_| unfit())?,
+        expires: column::<Option<i64>>(row, at + 4)?
+            .map(to_time)
+            .transpose()?,
+        archived: column::<Option<i64>>(row, at + 5)?
+            .map(to_time)
+            .transpose()?,
+        subject: column::<Option<&[u8]>>(row, at + 6)?
+            .map(to_key)
+            .transpose()?
+            .map(SubjectId),
+        key: column::<&[u8]>(row, at + 7)?
+            .try_into()
+            .map_err(|_| unfit())?,
         tags: column::<Option<Vec<String>>>(row, at + 8)?.unwrap_or_default(),
         unique,
         terms,
@@ -207,7 +233,10 @@ pub(super) fn read(row: &tokio_postgres::Row, at: usize) -> Result<ObjectRow, Sq
 
 /// Reads the term whose index number is at index `at`, followed by its hash.
 pub(super) fn read_term(row: &tokio_postgres::Row, at: usize) -> Result<Term, SqlFault> {
-    Ok(Term { index: column::<i64>(row, at)?.try_into().map_err(|_| unfit())?, hash: key(row, at + 1)? })
+    Ok(Term {
+        index: column::<i64>(row, at)?.try_into().map_err(|_| unfit())?,
+        hash: key(row, at + 1)?,
+    })
 }
 
 #[cfg(test)]
@@ -219,7 +248,10 @@ mod tests {
     use sealwire_store::suite::objects::object;
 
     fn terms() -> impl Strategy<Value = Vec<Term>> {
-        vec((any::<u32>(), any::<[u8; 16]>()).prop_map(|(index, hash)| Term { index, hash }), 0..5)
+        vec(
+            (any::<u32>(), any::<[u8; 16]>()).prop_map(|(index, hash)| Term { index, hash }),
+            0..5,
+        )
     }
 
     proptest! {
@@ -257,7 +289,12 @@ mod tests {
 
     #[test]
     fn numbers_are_bounded() {
-        for (number, expected) in [(0, Some(0)), (i64::MAX as u64, Some(i64::MAX)), (1 << 63, None), (u64::MAX, None)] {
+        for (number, expected) in [
+            (0, Some(0)),
+            (i64::MAX as u64, Some(i64::MAX)),
+            (1 << 63, None),
+            (u64::MAX, None),
+        ] {
             assert_eq!(version(number).ok(), expected);
             assert_eq!(generation(number), expected.unwrap_or(i64::MAX));
         }

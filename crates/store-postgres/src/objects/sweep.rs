@@ -36,7 +36,12 @@ macro_rules! ahead {
 /// Condition of an expired object. `$5`: time before which it expired.
 macro_rules! expired {
     () => {
-        concat!("t.archived IS NULL AND t.expires < $5 - ", ahead!(), " AND t.expires <= $6 - ", ahead!())
+        concat!(
+            "t.archived IS NULL AND t.expires < $5 - ",
+            ahead!(),
+            " AND t.expires <= $6 - ",
+            ahead!()
+        )
     };
 }
 
@@ -140,7 +145,13 @@ impl SweepPlan {
             Sweep::Prune { archived_before } => archived_before,
             Sweep::Erase => 0,
         };
-        Ok(Self { app, collection, map, sweep, times: [seconds(before), seconds(now)] })
+        Ok(Self {
+            app,
+            collection,
+            map,
+            sweep,
+            times: [seconds(before), seconds(now)],
+        })
     }
 
     /// Returns the statements that find due objects by time, walk through objects, and lock due objects.
@@ -157,27 +168,40 @@ impl SweepPlan {
         let (_, _, lock) = self.statements();
         let ids: Vec<&[u8]> = ids.iter().map(|id| id.0.as_slice()).collect();
         let (count, [before, now]) = (ids.len() as i64, &self.times);
-        let params: [&(dyn ToSql + Sync); 6] = [&self.app, &self.collection, &ids, &count, before, now];
-        let ((), locked) = tokio::try_join!(biased; session.batch("BEGIN"), session.query(lock, &params))?;
+        let params: [&(dyn ToSql + Sync); 6] =
+            [&self.app, &self.collection, &ids, &count, before, now];
+        let ((), locked) =
+            tokio::try_join!(biased; session.batch("BEGIN"), session.query(lock, &params))?;
         let mut due: Vec<DueObject> = Vec::with_capacity(locked.len());
         for row in &locked {
             let (unique, terms) = decode_terms(column(row, 1)?).ok_or_else(unfit)?;
-            let object = DueObject { id: ObjectId(key(row, 0)?), unique, terms };
+            let object = DueObject {
+                id: ObjectId(key(row, 0)?),
+                unique,
+                terms,
+            };
             due.extend(column::<bool>(row, 2)?.then_some(object));
         }
         let archives = matches!(self.sweep, Sweep::Archive { .. });
         if archives && !due.is_empty() {
             let ids: Vec<&[u8]> = due.iter().map(|object| object.id.0.as_slice()).collect();
-            let params: [&(dyn ToSql + Sync); 6] = [&self.app, &self.collection, &ids, &count, before, now];
+            let params: [&(dyn ToSql + Sync); 6] =
+                [&self.app, &self.collection, &ids, &count, before, now];
             if session.execute(ARCHIVE, &params).await? != due.len() as u64 {
                 return Err(overtaken());
             }
         }
         let mut removal = Removal::default();
         for DueObject { id, unique, terms } in &due {
-            removal.unique.extend(unique.iter().map(|term| (self.map, term, id)));
-            removal.terms.extend(terms.iter().map(|term| (self.map, term, id)));
-            removal.objects.extend((!archives).then_some((self.map, id)));
+            removal
+                .unique
+                .extend(unique.iter().map(|term| (self.map, term, id)));
+            removal
+                .terms
+                .extend(terms.iter().map(|term| (self.map, term, id)));
+            removal
+                .objects
+                .extend((!archives).then_some((self.map, id)));
         }
         remove(session, removal).await?;
         session.batch("COMMIT").await?;
@@ -198,7 +222,9 @@ impl PostgresStore {
         let work = move |store: Self, deadline| async move {
             let plan = SweepPlan::new(now, map, sweep)?;
             let limit = limit.clamp(1, PAGE_MAX);
-            let Page { found, next } = store.due(deadline, &plan, after, limit, due_max.unwrap_or(DUE_MAX)).await?;
+            let Page { found, next } = store
+                .due(deadline, &plan, after, limit, due_max.unwrap_or(DUE_MAX))
+                .await?;
             let count = match found.len() {
                 count if dry_run || count == 0 => count as u64,
                 _ => store.change_due(deadline, &plan, &found).await?,
@@ -221,19 +247,39 @@ impl PostgresStore {
         // One more than the page has, so that it is known if the page is the last one.
         let (after, look, most) = (behind(&after), limit as i64 + 1, due_max + 1);
         let [before, now] = &plan.times;
-        let params: [&(dyn ToSql + Sync); 7] = [&plan.app, &plan.collection, &after, &look, before, now, &most];
+        let params: [&(dyn ToSql + Sync); 7] = [
+            &plan.app,
+            &plan.collection,
+            &after,
+            &look,
+            before,
+            now,
+            &most,
+        ];
         let mut lines = Vec::new();
         let mut is_walk = true;
         if let Some(sql) = by_time {
-            lines = self.query_by(deadline, &self.shared.slow, true, sql, &params).await?;
-            let count = lines.first().map_or(Ok(0), |line| column::<i64>(line, 0)).map_err(SqlFault::into_error)?;
+            lines = self
+                .query_by(deadline, &self.shared.slow, true, sql, &params)
+                .await?;
+            let count = lines
+                .first()
+                .map_or(Ok(0), |line| column::<i64>(line, 0))
+                .map_err(SqlFault::into_error)?;
             is_walk = count > due_max;
         }
         if is_walk {
-            lines = self.query_by(deadline, &self.shared.slow, true, walk, &params).await?;
+            lines = self
+                .query_by(deadline, &self.shared.slow, true, walk, &params)
+                .await?;
         }
-        let mut page = Page { found: Vec::new(), next: None };
-        let read = |line| -> Result<_, SqlFault> { Ok((ObjectId(key(line, 1)?), column::<bool>(line, 2)?)) };
+        let mut page = Page {
+            found: Vec::new(),
+            next: None,
+        };
+        let read = |line| -> Result<_, SqlFault> {
+            Ok((ObjectId(key(line, 1)?), column::<bool>(line, 2)?))
+        };
         for line in lines.iter().take(limit) {
             let (id, is_due) = read(line).map_err(SqlFault::into_error)?;
             page.found.extend(is_due.then_some(id));
@@ -242,7 +288,12 @@ impl PostgresStore {
         Ok(page)
     }
 
-    async fn change_due(&self, deadline: Instant, plan: &SweepPlan, ids: &[ObjectId]) -> Result<u64, StoreError> {
+    async fn change_due(
+        &self,
+        deadline: Instant,
+        plan: &SweepPlan,
+        ids: &[ObjectId],
+    ) -> Result<u64, StoreError> {
         // An attempt without response would count nothing when repeated.
         let mut call = self.shared.slow.call_by(deadline, false);
         loop {
@@ -252,7 +303,10 @@ impl PostgresStore {
             open.end(&call, &outcome).await;
             match outcome {
                 Ok(count) => return Ok(count),
-                Err(fault) => call.again(session, fault).await.map_err(SqlFault::into_error)?,
+                Err(fault) => call
+                    .again(session, fault)
+                    .await
+                    .map_err(SqlFault::into_error)?,
             }
         }
     }

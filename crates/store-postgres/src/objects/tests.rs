@@ -18,12 +18,20 @@ fn add(row: &ObjectRow) -> ObjectWrite {
 }
 
 fn group(map: MapId, writes: Vec<ObjectWrite>) -> ObjectGroup {
-    ObjectGroup { view: view(map), writes, subjects: Vec::new() }
+    ObjectGroup {
+        view: view(map),
+        writes,
+        subjects: Vec::new(),
+    }
 }
 
 /// Returns the row that replaces `row`, with other content.
 fn next(row: ObjectRow) -> ObjectRow {
-    ObjectRow { version: row.version + 1, sealed: "next".into(), ..row }
+    ObjectRow {
+        version: row.version + 1,
+        sealed: "next".into(),
+        ..row
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,9 @@ use super::rows::{self, object_columns};
 use crate::PostgresStore;
 use crate::rows::{column, map, numbers, seconds};
 use crate::sqlstate::SqlFault;
-use sealwire_store::{Filter, MapId, MapView, ObjectId, ObjectRow, Page, SCAN_BYTES, StoreError, SubjectId};
+use sealwire_store::{
+    Filter, MapId, MapView, ObjectId, ObjectRow, Page, SCAN_BYTES, StoreError, SubjectId,
+};
 
 /// Objects that a page of a list looks at, unless the page limit is larger.
 pub(super) const LOOK_MAX: usize = 10_000;
@@ -102,26 +104,47 @@ impl PostgresStore {
         let filter = filter.clone();
         let work = move |store: Self, deadline| async move {
             let (app, collection) = numbers(view.map)?;
-            let is_plain = filter.tag.is_none() && filter.expired_before.is_none() && !filter.archived;
+            let is_plain =
+                filter.tag.is_none() && filter.expired_before.is_none() && !filter.archived;
             let limit = limit.clamp(1, LOOK_MAX);
             let look = if is_plain { limit } else { LOOK_MAX };
             let (after, before) = (behind(&after), filter.expired_before.map(seconds));
             let (looks, limits, bytes) = (look as i64, limit as i64, SCAN_BYTES as i64);
-            let params: [&(dyn ToSql + Sync); 9] =
-                [&app, &collection, &after, &looks, &filter.archived, &filter.tag, &before, &limits, &bytes];
-            let lines = store.query_by(deadline, &store.shared.slow, true, LIST, &params).await?;
+            let params: [&(dyn ToSql + Sync); 9] = [
+                &app,
+                &collection,
+                &after,
+                &looks,
+                &filter.archived,
+                &filter.tag,
+                &before,
+                &limits,
+                &bytes,
+            ];
+            let lines = store
+                .query_by(deadline, &store.shared.slow, true, LIST, &params)
+                .await?;
             check_line(view, lines.first())?;
             page(&lines, look, limit).map_err(SqlFault::into_error)
         };
         self.in_turn(&self.shared.walks, work).await
     }
 
-    pub(super) async fn map_behind(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
+    pub(super) async fn map_behind(
+        &self,
+        after: Option<MapId>,
+    ) -> Result<Option<MapId>, StoreError> {
         let work = move |store: Self, deadline| async move {
             let (app, collection) = after.map_or(Ok((-1, -1)), numbers)?;
             let params: [&(dyn ToSql + Sync); 2] = [&app, &collection];
-            let found = store.query_by(deadline, &store.shared.slow, true, NEXT_MAP, &params).await?;
-            found.first().map(|row| map(row, 0)).transpose().map_err(SqlFault::into_error)
+            let found = store
+                .query_by(deadline, &store.shared.slow, true, NEXT_MAP, &params)
+                .await?;
+            found
+                .first()
+                .map(|row| map(row, 0))
+                .transpose()
+                .map_err(SqlFault::into_error)
         };
         self.in_turn(&self.shared.walks, work).await
     }
@@ -139,8 +162,11 @@ impl PostgresStore {
             let ((_, collection), id) = behind_in(&after)?;
             let (limit, bytes) = (limit.clamp(1, LOOK_MAX) as i64, SCAN_BYTES as i64);
             let subject = subject.0.as_slice();
-            let params: [&(dyn ToSql + Sync); 6] = [&app, &subject, &collection, &id, &limit, &bytes];
-            let found = store.query_by(deadline, &store.shared.slow, true, SUBJECT, &params).await?;
+            let params: [&(dyn ToSql + Sync); 6] =
+                [&app, &subject, &collection, &id, &limit, &bytes];
+            let found = store
+                .query_by(deadline, &store.shared.slow, true, SUBJECT, &params)
+                .await?;
             let read = |line| -> Result<_, SqlFault> { Ok((map(line, 1)?, rows::read(line, 3)?)) };
             let checked = found.iter().map(|line| {
                 let (map, row) = read(line).map_err(SqlFault::into_error)?;
@@ -163,12 +189,19 @@ impl PostgresStore {
             let read = |row| -> Result<_, SqlFault> { Ok((map(row, 0)?, rows::read(row, 2)?)) };
             loop {
                 let params: [&(dyn ToSql + Sync); 5] = [&app, &collection, &id, &limit, &bytes];
-                let found = store.query_by(deadline, &store.shared.slow, true, SCAN, &params).await?;
+                let found = store
+                    .query_by(deadline, &store.shared.slow, true, SCAN, &params)
+                    .await?;
                 if !found.is_empty() || !store.shared.is_distributed {
-                    return found.iter().map(|row| read(row).map_err(SqlFault::into_error)).collect();
+                    return found
+                        .iter()
+                        .map(|row| read(row).map_err(SqlFault::into_error))
+                        .collect();
                 }
                 // The scan was of one app, which has no more objects.
-                let Some(next) = store.next_app(deadline, NEXT_MAP, app).await? else { return Ok(Vec::new()) };
+                let Some(next) = store.next_app(deadline, NEXT_MAP, app).await? else {
+                    return Ok(Vec::new());
+                };
                 (app, collection, id) = (next, -1, &[]);
             }
         };
@@ -177,8 +210,15 @@ impl PostgresStore {
 }
 
 /// Builds a page from the lines of a statement of [`list!`].
-pub(super) fn page(lines: &[Row], look: usize, limit: usize) -> Result<Page<Vec<ObjectRow>, ObjectId>, SqlFault> {
-    let mut page = Page { found: Vec::new(), next: None };
+pub(super) fn page(
+    lines: &[Row],
+    look: usize,
+    limit: usize,
+) -> Result<Page<Vec<ObjectRow>, ObjectId>, SqlFault> {
+    let mut page = Page {
+        found: Vec::new(),
+        next: None,
+    };
     for line in lines {
         let (looked, chosen) = (column::<i64>(line, 1)?, column::<i64>(line, 3)?);
         if column::<Option<&[u8]>>(line, 4)?.is_some() {

@@ -26,7 +26,8 @@ use crate::worker::{DedicatedConnection, Query, pause};
 use crate::write::{overtaken, refused};
 use crate::{Shared, citus};
 use sealwire_store::{
-    MapId, ObjectGroup, ObjectId, ObjectRow, ObjectsWritten, StoreError, apply_group, apply_put, check_fence,
+    MapId, ObjectGroup, ObjectId, ObjectRow, ObjectsWritten, StoreError, apply_group, apply_put,
+    check_fence,
 };
 
 /// Locks objects in the order of their keys, so that concurrent transactions wait for each other and do not deadlock.
@@ -77,17 +78,23 @@ pub(super) async fn write(shared: &Shared, now: u64, groups: &[ObjectGroup]) -> 
 
 /// Implements [`sealwire_store::ObjectStore::put_objects`].
 pub(super) async fn put(shared: &Shared, given: &[(MapId, ObjectRow)]) -> Result<(), StoreError> {
-    given.iter().try_for_each(|(map, row)| check_numbers(*map, Some(row)))?;
+    given
+        .iter()
+        .try_for_each(|(map, row)| check_numbers(*map, Some(row)))?;
     let deadline = Instant::now() + shared.timeout;
     let lane = shared.writers.take(deadline).await?;
     let mut call = lane.call_by(deadline, true);
     let written = transact(&mut call, deadline, &Task::Put(given)).await?;
-    written.into_iter().try_for_each(|written| written.map(|_| ()))
+    written
+        .into_iter()
+        .try_for_each(|written| written.map(|_| ()))
 }
 
 fn check(group: &ObjectGroup) -> Result<(), StoreError> {
     check_numbers(group.view.map, None)?;
-    group.rows().try_for_each(|row| check_numbers(group.view.map, Some(row)))
+    group
+        .rows()
+        .try_for_each(|row| check_numbers(group.view.map, Some(row)))
 }
 
 /// Writes groups by one statement, or by a transaction, with retries. `lost` is true if an attempt had no response, so
@@ -119,15 +126,25 @@ async fn attempts(
         match insert(call, &session, new, deadline).await {
             Ok(true) => return Ok(groups.iter().map(|_| Ok(ObjectsWritten::Done)).collect()),
             Ok(false) | Err(SqlFault::Unique) => break,
-            Err(fault) => call.again(session, fault).await.map_err(SqlFault::into_error)?,
+            Err(fault) => call
+                .again(session, fault)
+                .await
+                .map_err(SqlFault::into_error)?,
         }
     }
     transact(call, deadline, &Task::Groups(now, groups)).await
 }
 
 /// Writes new objects. See [`NewObjects::insert`].
-async fn insert(call: &Query<'_>, session: &Session, new: NewObjects<'_>, deadline: Instant) -> Result<bool, SqlFault> {
-    let open = session.is_distributed().then(|| TransactionGuard::new(session));
+async fn insert(
+    call: &Query<'_>,
+    session: &Session,
+    new: NewObjects<'_>,
+    deadline: Instant,
+) -> Result<bool, SqlFault> {
+    let open = session
+        .is_distributed()
+        .then(|| TransactionGuard::new(session));
     let inserted = call.bound(session, new.insert(session, deadline)).await;
     if let Some(open) = open {
         open.end(call, &inserted).await;
@@ -144,12 +161,18 @@ enum Task<'a> {
 }
 
 /// Makes changes in a transaction. Returns one result per group, or one result for objects that are put.
-async fn transact(call: &mut Query<'_>, deadline: Instant, task: &Task<'_>) -> Result<Vec<WriteResult>, StoreError> {
+async fn transact(
+    call: &mut Query<'_>,
+    deadline: Instant,
+    task: &Task<'_>,
+) -> Result<Vec<WriteResult>, StoreError> {
     let mut races = 0;
     loop {
         let session = call.session().await?;
         let open = TransactionGuard::new(&session);
-        let outcome = call.bound(&session, transaction(&session, task, deadline, call.lost)).await;
+        let outcome = call
+            .bound(&session, transaction(&session, task, deadline, call.lost))
+            .await;
         open.end(call, &outcome).await;
         match outcome {
             Ok(results) => return Ok(results),
@@ -161,7 +184,10 @@ async fn transact(call: &mut Query<'_>, deadline: Instant, task: &Task<'_>) -> R
                 sleep(pause(races) / 8).await;
                 races += 1;
             }
-            Err(fault) => call.again(session, fault).await.map_err(SqlFault::into_error)?,
+            Err(fault) => call
+                .again(session, fault)
+                .await
+                .map_err(SqlFault::into_error)?,
         }
     }
 }
@@ -174,7 +200,14 @@ async fn transaction(
 ) -> Result<Vec<WriteResult>, SqlFault> {
     let results = match task {
         Task::Groups(now, groups) => {
-            let (stored, fences) = lock(session, "BEGIN", &NeededKeys::of_groups(groups), groups, again).await?;
+            let (stored, fences) = lock(
+                session,
+                "BEGIN",
+                &NeededKeys::of_groups(groups),
+                groups,
+                again,
+            )
+            .await?;
             let mut overlay = ObjectOverlay::new(&stored);
             let results = apply(&mut overlay, *now, groups, &fences, again);
             NetChange::of(&overlay).write(session).await?;
@@ -197,7 +230,10 @@ async fn transaction(
 }
 
 /// Begins a transaction and puts objects, app by app if Citus distributes the tables. The inner error is that of the objects.
-async fn put_parts(session: &Session, rows: &[(MapId, ObjectRow)]) -> Result<Result<(), StoreError>, SqlFault> {
+async fn put_parts(
+    session: &Session,
+    rows: &[(MapId, ObjectRow)],
+) -> Result<Result<(), StoreError>, SqlFault> {
     let mut begin = "BEGIN";
     for (_, rows) in citus::parts(session.is_distributed(), rows.to_vec(), |(map, _)| map.app) {
         let (stored, _) = lock(session, begin, &NeededKeys::of_rows(&rows), &[], true).await?;
@@ -224,7 +260,9 @@ fn apply(
         if again && overlay.is_written(group, &groups[at + 1..]) {
             return Ok(ObjectsWritten::Done);
         }
-        group.views().try_for_each(|view| check_fence(view, fences.get(&view.map).copied()))?;
+        group
+            .views()
+            .try_for_each(|view| check_fence(view, fences.get(&view.map).copied()))?;
         let written = apply_group(overlay, now, group);
         if matches!(written, Ok(ObjectsWritten::Done)) {
             overlay.keep()
@@ -246,16 +284,25 @@ async fn lock(
     is_compared: bool,
 ) -> Result<(StoredObjects, Fences), SqlFault> {
     let (mut keys, mut stored) = (Keys::default(), StoredObjects::default());
-    needed.objects.iter().try_for_each(|(map, id)| keys.push(*map, &id.0)).map_err(refused)?;
-    let compared: Vec<bool> = needed.objects.iter().map(|key| is_compared || needed.compared.contains(key)).collect();
+    needed
+        .objects
+        .iter()
+        .try_for_each(|(map, id)| keys.push(*map, &id.0))
+        .map_err(refused)?;
+    let compared: Vec<bool> = needed
+        .objects
+        .iter()
+        .map(|key| is_compared || needed.compared.contains(key))
+        .collect();
     let [apps, collections, ids] = keys.params();
     let params: [&(dyn ToSql + Sync); 4] = [apps, collections, ids, &compared];
-    let ((), fences, locked) =
-        tokio::try_join!(biased; session.batch(begin), fences(session, groups), session.query(LOCK, &params))?;
+    let ((), fences, locked) = tokio::try_join!(biased; session.batch(begin), fences(session, groups), session.query(LOCK, &params))?;
     for row in &locked {
         let (map, object) = (map(row, 0)?, rows::read(row, 2)?);
         // Whoever changes the terms of an object locks the object first.
-        stored.holders.extend(object.unique.iter().map(|term| ((map, *term), object.id)));
+        stored
+            .holders
+            .extend(object.unique.iter().map(|term| ((map, *term), object.id)));
         stored.objects.insert((map, object.id), object);
     }
     // Only a statement that starts after the locks were acquired sees the terms that others wrote before.
@@ -264,9 +311,16 @@ async fn lock(
 }
 
 /// Reads the holders of needed unique terms that no locked object holds.
-async fn find_holders(session: &Session, needed: &NeededKeys, stored: &mut StoredObjects) -> Result<(), SqlFault> {
+async fn find_holders(
+    session: &Session,
+    needed: &NeededKeys,
+    stored: &mut StoredObjects,
+) -> Result<(), SqlFault> {
     let nobody = ObjectId([0; 16]);
-    let unknown = needed.unique.iter().filter(|key| !stored.holders.contains_key(*key));
+    let unknown = needed
+        .unique
+        .iter()
+        .filter(|key| !stored.holders.contains_key(*key));
     let unknown: Vec<_> = unknown.map(|(map, term)| (*map, term, &nobody)).collect();
     if unknown.is_empty() {
         return Ok(());
@@ -274,7 +328,10 @@ async fn find_holders(session: &Session, needed: &NeededKeys, stored: &mut Store
     let terms = TermColumns::sorted(unknown).map_err(refused)?;
     for row in &session.query(HOLDERS, &terms.params()[..4]).await? {
         let (map, id) = (map(row, 0)?, ObjectId(key(row, 4)?));
-        let (is_named, is_there) = (needed.objects.contains(&(map, id)), column::<Option<&[u8]>>(row, 5)?.is_some());
+        let (is_named, is_there) = (
+            needed.objects.contains(&(map, id)),
+            column::<Option<&[u8]>>(row, 5)?.is_some(),
+        );
         // Another transaction added the object after this one looked for objects to lock.
         if is_named && is_there && !stored.objects.contains_key(&(map, id)) {
             return Err(overtaken());
@@ -289,12 +346,19 @@ async fn find_holders(session: &Session, needed: &NeededKeys, stored: &mut Store
 
 /// Returns the fences of the maps of groups.
 async fn fences(session: &Session, groups: &[&ObjectGroup]) -> Result<Fences, SqlFault> {
-    let maps: BTreeSet<MapId> = groups.iter().flat_map(|group| group.views()).map(|view| view.map).collect();
+    let maps: BTreeSet<MapId> = groups
+        .iter()
+        .flat_map(|group| group.views())
+        .map(|view| view.map)
+        .collect();
     if maps.is_empty() {
         return Ok(Fences::new());
     }
     let maps: Result<Vec<_>, _> = maps.into_iter().map(numbers).collect();
     let (apps, collections): (Vec<i32>, Vec<i32>) = maps.map_err(refused)?.into_iter().unzip();
     let found = session.query(FENCES_OF, &[&apps, &collections]).await?;
-    found.iter().map(|row| Ok((map(row, 0)?, column::<i64>(row, 2)?.try_into().unwrap_or(0)))).collect()
+    found
+        .iter()
+        .map(|row| Ok((map(row, 0)?, column::<i64>(row, 2)?.try_into().unwrap_or(0))))
+        .collect()
 }

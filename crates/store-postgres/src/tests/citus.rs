@@ -18,8 +18,8 @@ use crate::{CitusCluster, Distribution, PostgresOptions, PostgresStore, citus, e
 use sealwire_store::suite::objects as suite;
 use sealwire_store::suite::tokens::{id, print, printed, row, rows_of, write};
 use sealwire_store::{
-    ControlStore, Group, MapId, ObjectGroup, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten, Reseal, Row,
-    StoreError, SubjectClaim, SubjectId, Sweep, TokenStore, Written,
+    ControlStore, Group, MapId, ObjectGroup, ObjectRow, ObjectStore, ObjectWrite, ObjectsWritten,
+    Reseal, Row, StoreError, SubjectClaim, SubjectId, Sweep, TokenStore, Written,
 };
 
 /// A shared cluster for the tests that neither stop it nor change its settings. Each test has its own database.
@@ -34,7 +34,10 @@ fn needed() -> Option<&'static Citus> {
     let found = tokio::task::block_in_place(cluster);
     if found.is_none() {
         let thread = std::thread::current();
-        eprintln!("{} did not run: {CITUS_VARIABLE} is not set", thread.name().unwrap_or("a test"));
+        eprintln!(
+            "{} did not run: {CITUS_VARIABLE} is not set",
+            thread.name().unwrap_or("a test")
+        );
     }
     found
 }
@@ -52,7 +55,11 @@ async fn new_database(citus: &Citus) -> Database<'_> {
     tokio::task::block_in_place(|| citus.database().unwrap())
 }
 
-async fn distribute(options: PostgresOptions, shards: Option<u32>, dry_run: bool) -> Result<Distribution, StoreError> {
+async fn distribute(
+    options: PostgresOptions,
+    shards: Option<u32>,
+    dry_run: bool,
+) -> Result<Distribution, StoreError> {
     let _roles = ROLES.lock().await;
     crate::distribute(options, shards, dry_run).await
 }
@@ -60,8 +67,12 @@ async fn distribute(options: PostgresOptions, shards: Option<u32>, dry_run: bool
 /// Opens a store on an empty distributed database of a cluster.
 async fn open_in(citus: &Citus) -> (PostgresStore, Database<'_>) {
     let database = new_database(citus).await;
-    distribute(options_of(citus, &database), None, false).await.unwrap();
-    let store = PostgresStore::connect(options_of(citus, &database)).await.unwrap();
+    distribute(options_of(citus, &database), None, false)
+        .await
+        .unwrap();
+    let store = PostgresStore::connect(options_of(citus, &database))
+        .await
+        .unwrap();
     assert!(store.shared.is_distributed);
     (store, database)
 }
@@ -115,20 +126,33 @@ fn value(kind: &str) -> &'static str {
 async fn plans(store: &PostgresStore) -> BTreeMap<String, String> {
     let shared = &store.shared;
     let mut plans = BTreeMap::new();
-    for lane in shared.writers.lanes().chain(&shared.readers).chain([&shared.control, &shared.slow]) {
+    for lane in shared
+        .writers
+        .lanes()
+        .chain(&shared.readers)
+        .chain([&shared.control, &shared.slow])
+    {
         let session = lane.call(true).session().await.unwrap();
         let client = session.client();
         let prepared = "SELECT name, statement, parameter_types::text[] FROM pg_prepared_statements WHERE name <> ''";
         for row in client.query(prepared, &[]).await.unwrap() {
-            let (name, statement, kinds): (String, String, Vec<String>) = (row.get(0), row.get(1), row.get(2));
+            let (name, statement, kinds): (String, String, Vec<String>) =
+                (row.get(0), row.get(1), row.get(2));
             let values: Vec<_> = kinds.iter().map(|kind| value(kind)).collect();
-            let values = if values.is_empty() { String::new() } else { format!("({})", values.join(", ")) };
+            let values = if values.is_empty() {
+                String::new()
+            } else {
+                format!("({})", values.join(", "))
+            };
             let explain = format!("EXPLAIN (COSTS OFF) EXECUTE \"{name}\"{values}");
             // The statement that lists the others has no plan that is of interest.
             if statement == prepared || plans.contains_key(&statement) {
                 continue;
             }
-            let lines = client.simple_query(&explain).await.unwrap_or_else(|error| panic!("{statement}: {error:?}"));
+            let lines = client
+                .simple_query(&explain)
+                .await
+                .unwrap_or_else(|error| panic!("{statement}: {error:?}"));
             let lines = lines.iter().filter_map(|line| match line {
                 SimpleQueryMessage::Row(row) => row.get(0),
                 _ => None,
@@ -141,7 +165,8 @@ async fn plans(store: &PostgresStore) -> BTreeMap<String, String> {
 
 /// Returns true for a statement of a call that spans all apps.
 fn spans_apps(statement: &str) -> bool {
-    statement.contains("(t.app, t.collection) > (") || statement.contains("ORDER BY f.app, f.collection")
+    statement.contains("(t.app, t.collection) > (")
+        || statement.contains("ORDER BY f.app, f.collection")
 }
 
 /// Makes calls of every kind.
@@ -149,11 +174,26 @@ async fn use_everything(store: &PostgresStore) {
     let (map, now) = (suite::fresh(), 10);
     crate::tests::schema::used(store, map, 100).await;
     crate::objects::tests::upkeep::used(store, map, 100).await;
-    let rows = [Row { expires: Some(5), ..printed(1, 1) }, Row { archived: Some(5), ..row(2) }];
+    let rows = [
+        Row {
+            expires: Some(5),
+            ..printed(1, 1)
+        },
+        Row {
+            archived: Some(5),
+            ..row(2)
+        },
+    ];
     store.put(&rows.map(|row| (map, row))).await.unwrap();
-    assert_eq!(write(store, now, map, &[printed(3, 1)]).await, Written::Done(vec![None]));
+    assert_eq!(
+        write(store, now, map, &[printed(3, 1)]).await,
+        Written::Done(vec![None])
+    );
     for dry_run in [true, false] {
-        store.archive(now, map, now, None, 10, dry_run).await.unwrap();
+        store
+            .archive(now, map, now, None, 10, dry_run)
+            .await
+            .unwrap();
         store.prune(map, now, None, 10, dry_run).await.unwrap();
     }
     store.expire(now, map, &[id(3)], Some(99)).await.unwrap();
@@ -161,28 +201,87 @@ async fn use_everything(store: &PostgresStore) {
     store.next_map(None).await.unwrap();
     store.count_keys(map, None, 10).await.unwrap();
     store.rows_of_other_keys(map, 1, None, 10).await.unwrap();
-    let reseal = Reseal { id: id(2), old: row(2).sealed, new: row(3).sealed };
+    let reseal = Reseal {
+        id: id(2),
+        old: row(2).sealed,
+        new: row(3).sealed,
+    };
     store.reseal(map, &[reseal]).await.unwrap();
     let view = suite::view(map);
-    let reseal = Reseal { id: suite::id(1), old: "1".into(), new: "2".into() };
+    let reseal = Reseal {
+        id: suite::id(1),
+        old: "1".into(),
+        new: "2".into(),
+    };
     store.reseal_objects(view, [1; 5], &[reseal]).await.unwrap();
     store.count_object_keys(map, None, 10).await.unwrap();
-    store.objects_of_other_keys(view, [1; 5], None, 10).await.unwrap();
-    store.subject_objects(view.generation, map.app, SubjectId([1; 16]), None, 10).await.unwrap();
+    store
+        .objects_of_other_keys(view, [1; 5], None, 10)
+        .await
+        .unwrap();
+    store
+        .subject_objects(view.generation, map.app, SubjectId([1; 16]), None, 10)
+        .await
+        .unwrap();
     let subject = SubjectId([1; 16]);
-    let key = ObjectRow { id: subject.row(), ..suite::object(0) };
+    let key = ObjectRow {
+        id: subject.row(),
+        ..suite::object(0)
+    };
     let erasures = suite::view(MapId::of_erasures(map.app));
-    let group = ObjectGroup { view: erasures, writes: Vec::new(), subjects: vec![SubjectClaim::New(key)] };
-    assert_eq!(store.write_objects(now, vec![group]).await.remove(0).unwrap(), ObjectsWritten::Done);
+    let group = ObjectGroup {
+        view: erasures,
+        writes: Vec::new(),
+        subjects: vec![SubjectClaim::New(key)],
+    };
+    assert_eq!(
+        store
+            .write_objects(now, vec![group])
+            .await
+            .remove(0)
+            .unwrap(),
+        ObjectsWritten::Done
+    );
     let sealed = [&[3, 0, 0, 0, 1], &1_u64.to_be_bytes()[..]].concat().into();
-    let of_subject = Row { subject: Some(subject), sealed, ..printed(9, 9) };
-    assert_eq!(write(store, now, map, &[of_subject]).await, Written::Done(vec![None]));
-    store.subject_rows(map.app, subject, None, 10).await.unwrap();
-    assert_eq!(store.erase_subject_rows(map.app, subject, 2, None, 10).await.unwrap().found, 1);
-    for sweep in [Sweep::Archive { expired_before: now }, Sweep::Prune { archived_before: now }, Sweep::Erase] {
+    let of_subject = Row {
+        subject: Some(subject),
+        sealed,
+        ..printed(9, 9)
+    };
+    assert_eq!(
+        write(store, now, map, &[of_subject]).await,
+        Written::Done(vec![None])
+    );
+    store
+        .subject_rows(map.app, subject, None, 10)
+        .await
+        .unwrap();
+    assert_eq!(
+        store
+            .erase_subject_rows(map.app, subject, 2, None, 10)
+            .await
+            .unwrap()
+            .found,
+        1
+    );
+    for sweep in [
+        Sweep::Archive {
+            expired_before: now,
+        },
+        Sweep::Prune {
+            archived_before: now,
+        },
+        Sweep::Erase,
+    ] {
         store.sweep(now, map, sweep, None, 10).await.unwrap();
-        store.sweep_objects(now, map, sweep, None, 10, false).await.unwrap();
-        let row = ObjectRow { expires: Some(5), ..suite::unique(1, &[(1, 1)]) };
+        store
+            .sweep_objects(now, map, sweep, None, 10, false)
+            .await
+            .unwrap();
+        let row = ObjectRow {
+            expires: Some(5),
+            ..suite::unique(1, &[(1, 1)])
+        };
         store.put_objects(&[(map, row)]).await.unwrap();
     }
 }
@@ -194,10 +293,19 @@ async fn each_statement_touches_one_shard() {
     use_everything(&store).await;
     let (mut distributed, mut spanning) = (0, 0);
     for (statement, plan) in plans(&store).await {
-        let tasks: Vec<&str> = plan.lines().filter_map(|line| line.trim().strip_prefix("Task Count: ")).collect();
-        let tables = citus::TABLES.iter().filter(|table| statement.contains(&format!("sealwire.{table} "))).count();
+        let tasks: Vec<&str> = plan
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("Task Count: "))
+            .collect();
+        let tables = citus::TABLES
+            .iter()
+            .filter(|table| statement.contains(&format!("sealwire.{table} ")))
+            .count();
         if tables == 0 {
-            assert!(statement.contains(citus::APPS) || tasks.is_empty(), "{statement}: {plan}");
+            assert!(
+                statement.contains(citus::APPS) || tasks.is_empty(),
+                "{statement}: {plan}"
+            );
         } else if spans_apps(&statement) {
             assert_eq!(tasks, ["32"], "{statement}: {plan}");
             spanning += 1;
@@ -207,13 +315,18 @@ async fn each_statement_touches_one_shard() {
         }
     }
     // The suites use nearly every statement of the store.
-    assert!(distributed > 40 && spanning == 3, "{distributed} {spanning}");
+    assert!(
+        distributed > 40 && spanning == 3,
+        "{distributed} {spanning}"
+    );
 }
 
 /// Fills the tables up to a number of rows of app 7.
 fn fill(database: &Database<'_>, rows: u32) {
     let from = |table: &str| {
-        format!("generate_series((SELECT count(*)::int4 FROM sealwire.{table} WHERE app = 7) + 1, {rows}) AS n")
+        format!(
+            "generate_series((SELECT count(*)::int4 FROM sealwire.{table} WHERE app = 7) + 1, {rows}) AS n"
+        )
     };
     for sql in [
         format!(
@@ -268,10 +381,20 @@ async fn statements_on_shards_read_by_whole_keys() {
                     .iter()
                     .any(|table| line.contains(&format!(" using {table}")));
                 if is_data {
-                    let parts = condition.split("AND").filter(|part| part.contains('(')).count();
-                    let names_more = ["id ", "fingerprint ", "hash ", "ROW(", "expires ", "archived "]
-                        .iter()
-                        .any(|name| condition.contains(name));
+                    let parts = condition
+                        .split("AND")
+                        .filter(|part| part.contains('('))
+                        .count();
+                    let names_more = [
+                        "id ",
+                        "fingerprint ",
+                        "hash ",
+                        "ROW(",
+                        "expires ",
+                        "archived ",
+                    ]
+                    .iter()
+                    .any(|name| condition.contains(name));
                     assert!(parts > 1 && names_more, "{case}");
                     conditions += 1;
                 }
@@ -291,12 +414,23 @@ async fn what_an_interrupted_call_left_is_removed() {
     let statistics = "SELECT success AND result = '0' FROM run_command_on_shards('sealwire.tokens',
         $$ SELECT min(attstattarget) FROM pg_attribute WHERE attrelid = '%s'::regclass AND attname = 'app' $$)";
     tokio::task::block_in_place(|| database.sql(left).unwrap());
-    distribute(options_of(citus, &database), None, false).await.unwrap();
-    let found = tokio::task::block_in_place(|| database.sql("SELECT count(*) FROM sealwire.tokens").unwrap());
+    distribute(options_of(citus, &database), None, false)
+        .await
+        .unwrap();
+    let found = tokio::task::block_in_place(|| {
+        database
+            .sql("SELECT count(*) FROM sealwire.tokens")
+            .unwrap()
+    });
     assert_eq!(found, "0");
     let kept = tokio::task::block_in_place(|| database.sql(statistics).unwrap());
-    assert!(!kept.is_empty() && kept.lines().all(|line| line == "t"), "{kept}");
-    let store = PostgresStore::connect(options_of(citus, &database)).await.unwrap();
+    assert!(
+        !kept.is_empty() && kept.lines().all(|line| line == "t"),
+        "{kept}"
+    );
+    let store = PostgresStore::connect(options_of(citus, &database))
+        .await
+        .unwrap();
     assert_eq!(store.scan(None, 10).await.unwrap(), []);
 }
 
@@ -305,12 +439,24 @@ async fn what_an_interrupted_call_left_is_removed() {
 async fn calls_of_several_apps_are_split() {
     let store = open_anywhere().await;
     let maps: Vec<MapId> = (0..5).map(|_| suite::fresh()).collect();
-    let group = |n: usize, rows: Vec<Row>| Group { map: maps[n % 5], rows };
-    let groups: Vec<Group> =
-        (0..10).map(|n| group(n, vec![printed(n as u128, n as u128 / 5), row(100 + n as u128)])).collect();
-    let known = |at: usize| Written::Done(vec![(at >= 5).then(|| printed(at as u128 - 5, 0)), None]);
+    let group = |n: usize, rows: Vec<Row>| Group {
+        map: maps[n % 5],
+        rows,
+    };
+    let groups: Vec<Group> = (0..10)
+        .map(|n| {
+            group(
+                n,
+                vec![printed(n as u128, n as u128 / 5), row(100 + n as u128)],
+            )
+        })
+        .collect();
+    let known =
+        |at: usize| Written::Done(vec![(at >= 5).then(|| printed(at as u128 - 5, 0)), None]);
     // The second group of an app has other fingerprints, unless it repeats those of the first.
-    let repeated: Vec<Group> = (0..10).map(|n| group(n, vec![printed(n as u128, 7), row(200 + n as u128)])).collect();
+    let repeated: Vec<Group> = (0..10)
+        .map(|n| group(n, vec![printed(n as u128, 7), row(200 + n as u128)]))
+        .collect();
     for written in store.write(1, groups).await {
         assert_eq!(written.unwrap(), Written::Done(vec![None, None]));
     }
@@ -318,27 +464,41 @@ async fn calls_of_several_apps_are_split() {
         // The ids 0 to 9 are taken, each by the group at the same place.
         assert_eq!(written.unwrap(), Written::Taken(vec![0]), "{at}");
     }
-    let groups: Vec<Group> =
-        (0..10).map(|n| group(n, vec![printed(1_000 + n as u128, 9), row(300 + n as u128)])).collect();
+    let groups: Vec<Group> = (0..10)
+        .map(|n| group(n, vec![printed(1_000 + n as u128, 9), row(300 + n as u128)]))
+        .collect();
     for (at, written) in store.write(1, groups).await.into_iter().enumerate() {
         let expected = match known(at) {
-            Written::Done(rows) => {
-                Written::Done(rows.into_iter().map(|row| row.map(|_| printed(995 + at as u128, 9))).collect())
-            }
+            Written::Done(rows) => Written::Done(
+                rows.into_iter()
+                    .map(|row| row.map(|_| printed(995 + at as u128, 9)))
+                    .collect(),
+            ),
             other => other,
         };
         assert_eq!(written.unwrap(), expected, "{at}");
     }
     let keys: Vec<_> = (0..10).map(|n| (maps[n % 5], id(n as u128))).collect();
     let found = store.get(1, &keys).await.unwrap();
-    assert_eq!(rows_of(found), (0..10).map(|n| Some(printed(n, n / 5))).collect::<Vec<_>>());
+    assert_eq!(
+        rows_of(found),
+        (0..10).map(|n| Some(printed(n, n / 5))).collect::<Vec<_>>()
+    );
     let prints: Vec<_> = (0..10).map(|n| (maps[n % 5], print(9))).collect();
     let found = store.find(1, &prints).await.unwrap();
-    assert_eq!(rows_of(found), (0..10).map(|n| Some(printed(1_000 + n % 5, 9))).collect::<Vec<_>>());
+    assert_eq!(
+        rows_of(found),
+        (0..10)
+            .map(|n| Some(printed(1_000 + n % 5, 9)))
+            .collect::<Vec<_>>()
+    );
 
     let objects = |n: usize| ObjectGroup {
         view: suite::view(maps[n % 5]),
-        writes: vec![ObjectWrite::Add(suite::unique(n as u128, &[(1, n as u128 / 5)]))],
+        writes: vec![ObjectWrite::Add(suite::unique(
+            n as u128,
+            &[(1, n as u128 / 5)],
+        ))],
         subjects: Vec::new(),
     };
     for written in store.write_objects(1, (0..10).map(objects).collect()).await {
@@ -348,9 +508,19 @@ async fn calls_of_several_apps_are_split() {
         assert!(matches!(written.unwrap(), ObjectsWritten::Conflicts(_)));
     }
     // Rows of all apps are put in one transaction, or not at all.
-    let mut rows: Vec<_> = (0..10).map(|n| (maps[n % 5], suite::unique(50 + n as u128, &[(2, n as u128)]))).collect();
+    let mut rows: Vec<_> = (0..10)
+        .map(|n| {
+            (
+                maps[n % 5],
+                suite::unique(50 + n as u128, &[(2, n as u128)]),
+            )
+        })
+        .collect();
     rows.push((maps[4], suite::unique(99, &[(1, 0)])));
-    assert!(matches!(store.put_objects(&rows).await, Err(StoreError::Damaged { .. })));
+    assert!(matches!(
+        store.put_objects(&rows).await,
+        Err(StoreError::Damaged { .. })
+    ));
     for map in &maps {
         assert_eq!(suite::scanned(&store, *map).await.len(), 2);
     }
@@ -370,38 +540,88 @@ async fn a_filled_database_is_distributed_once() {
     let store = PostgresStore::connect(options()).await.unwrap();
     let maps: Vec<MapId> = (0..20).map(|_| suite::fresh()).collect();
     for map in &maps {
-        store.put(&[(*map, printed(1, 1)), (*map, row(2))]).await.unwrap();
-        suite::write(&store, 1, *map, vec![ObjectWrite::Add(suite::unique(1, &[(1, 1)]))]).await;
+        store
+            .put(&[(*map, printed(1, 1)), (*map, row(2))])
+            .await
+            .unwrap();
+        suite::write(
+            &store,
+            1,
+            *map,
+            vec![ObjectWrite::Add(suite::unique(1, &[(1, 1)]))],
+        )
+        .await;
         store.raise_fence(*map, 1).await.unwrap();
     }
     store.commit(0, "app/a", Some(b"{}")).await.unwrap();
-    let refused = distribute(options(), None, false).await.unwrap_err().to_string();
+    let refused = distribute(options(), None, false)
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("stop all engines"), "{refused}");
     drop(store);
-    let engines =
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sealwire'";
+    let engines = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sealwire'";
     let started = Instant::now();
     while tokio::task::block_in_place(|| database.sql(engines).unwrap()) != "0" {
         assert!(started.elapsed() < LONG, "connections stay open");
     }
     let before = examine(options()).await.unwrap().citus.unwrap();
-    assert_eq!((before.distributed.len(), before.misplaced.len(), before.workers.len()), (0, 0, 3));
+    assert_eq!(
+        (
+            before.distributed.len(),
+            before.misplaced.len(),
+            before.workers.len()
+        ),
+        (0, 0, 3)
+    );
     let names = citus::TABLES.map(str::to_owned).to_vec();
     let planned = distribute(options(), Some(8), true).await.unwrap();
     assert_eq!(
-        (planned.to_distribute.clone(), planned.distributed.len(), planned.rows, planned.shards),
+        (
+            planned.to_distribute.clone(),
+            planned.distributed.len(),
+            planned.rows,
+            planned.shards
+        ),
         (names.clone(), 0, 100, 8)
     );
-    assert_eq!(examine(options()).await.unwrap().citus.unwrap(), before, "a dry run changes nothing");
-    assert_eq!(distribute(options(), Some(8), false).await.unwrap(), planned);
+    assert_eq!(
+        examine(options()).await.unwrap().citus.unwrap(),
+        before,
+        "a dry run changes nothing"
+    );
+    assert_eq!(
+        distribute(options(), Some(8), false).await.unwrap(),
+        planned
+    );
     let again = distribute(options(), None, false).await.unwrap();
-    let expected = Distribution { distributed: names.clone(), to_distribute: Vec::new(), rows: 0, ..planned };
+    let expected = Distribution {
+        distributed: names.clone(),
+        to_distribute: Vec::new(),
+        rows: 0,
+        ..planned
+    };
     assert_eq!(again, expected);
-    let other = distribute(options(), Some(9), false).await.unwrap_err().to_string();
+    let other = distribute(options(), Some(9), false)
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(other.contains("has 8 shards"), "{other}");
     let after = examine(options()).await.unwrap().citus.unwrap();
-    assert_eq!(after, CitusCluster { distributed: names, ..before });
-    assert!(after.workers.iter().all(|worker| worker.settings == Ok(("off".into(), "on".into()))), "{after:?}");
+    assert_eq!(
+        after,
+        CitusCluster {
+            distributed: names,
+            ..before
+        }
+    );
+    assert!(
+        after
+            .workers
+            .iter()
+            .all(|worker| worker.settings == Ok(("off".into(), "on".into()))),
+        "{after:?}"
+    );
 
     let store = PostgresStore::connect(options()).await.unwrap();
     assert!(store.shared.is_distributed);
@@ -410,8 +630,14 @@ async fn a_filled_database_is_distributed_once() {
             rows_of(store.get(1, &[(*map, id(1)), (*map, id(2))]).await.unwrap()),
             [Some(printed(1, 1)), Some(row(2))]
         );
-        assert_eq!(suite::scanned(&store, *map).await, [suite::unique(1, &[(1, 1)])]);
-        assert_eq!(write(&store, 1, *map, &[printed(3, 1)]).await, Written::Done(vec![Some(printed(1, 1))]));
+        assert_eq!(
+            suite::scanned(&store, *map).await,
+            [suite::unique(1, &[(1, 1)])]
+        );
+        assert_eq!(
+            write(&store, 1, *map, &[printed(3, 1)]).await,
+            Written::Done(vec![Some(printed(1, 1))])
+        );
     }
     assert_eq!(store.fences().await.unwrap().len(), 20);
     assert_eq!(store.load().await.unwrap().records.len(), 1);
@@ -424,22 +650,39 @@ async fn a_filled_database_is_distributed_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_distributed_is_told() {
-    let refusal = async |options: PostgresOptions| distribute(options, None, true).await.unwrap_err().to_string();
+    let refusal = async |options: PostgresOptions| {
+        distribute(options, None, true)
+            .await
+            .unwrap_err()
+            .to_string()
+    };
     let server = super::shared();
     let plain = server.database().unwrap();
     let found = refusal(options(server, plain.socket_url())).await;
-    assert!(found.contains("does not have the extension citus"), "{found}");
+    assert!(
+        found.contains("does not have the extension citus"),
+        "{found}"
+    );
     let Some(citus) = needed() else { return };
     let database = new_database(citus).await;
     let worker = &citus.workers()[0];
     let url = database.socket_url().replace(
-        &format!("host={}&port={}", citus.coordinator().folder().display(), citus.coordinator().port()),
+        &format!(
+            "host={}&port={}",
+            citus.coordinator().folder().display(),
+            citus.coordinator().port()
+        ),
         &format!("host={}&port={}", worker.folder().display(), worker.port()),
     );
     let found = refusal(options(worker, url)).await;
     assert!(found.contains("must name the coordinator"), "{found}");
     for worker in citus.workers() {
-        database.sql(&format!("SELECT citus_remove_node('127.0.0.1', {})", worker.port())).unwrap();
+        database
+            .sql(&format!(
+                "SELECT citus_remove_node('127.0.0.1', {})",
+                worker.port()
+            ))
+            .unwrap();
     }
     let found = refusal(options_of(citus, &database)).await;
     assert!(found.contains("citus_add_node"), "{found}");
@@ -451,21 +694,35 @@ async fn a_distributed_schema_is_migrated() {
     let Some(citus) = needed() else { return };
     let (store, database) = open_in(citus).await;
     let map = suite::fresh();
-    assert_eq!(write(&store, 1, map, &[printed(1, 1)]).await, Written::Done(vec![None]));
+    assert_eq!(
+        write(&store, 1, map, &[printed(1, 1)]).await,
+        Written::Done(vec![None])
+    );
     for index in ["tokens_expires", "tokens_archived"] {
-        database.sql(&format!("DROP INDEX sealwire.{index}")).unwrap();
+        database
+            .sql(&format!("DROP INDEX sealwire.{index}"))
+            .unwrap();
     }
     let session = store.shared.slow.call(true).session().await.unwrap();
-    session.batch("BEGIN; DROP TABLE sealwire.leases").await.unwrap();
+    session
+        .batch("BEGIN; DROP TABLE sealwire.leases")
+        .await
+        .unwrap();
     for statement in migrate::statements(include_str!("../migrations/3.sql")) {
         session.batch(statement).await.unwrap();
     }
-    session.batch("ALTER TABLE sealwire.tokens ADD COLUMN more bytea").await.unwrap();
+    session
+        .batch("ALTER TABLE sealwire.tokens ADD COLUMN more bytea")
+        .await
+        .unwrap();
     session.batch("COMMIT").await.unwrap();
     let indexes = "SELECT count(*), count(DISTINCT result) FROM run_command_on_shards('sealwire.tokens',
         $$SELECT count(*) FROM pg_indexes WHERE tablename = split_part('%s', '.', 2)$$) WHERE success";
     assert_eq!(database.sql(indexes).unwrap(), "32|1");
-    assert_eq!(write(&store, 1, map, &[printed(2, 1)]).await, Written::Done(vec![Some(printed(1, 1))]));
+    assert_eq!(
+        write(&store, 1, map, &[printed(2, 1)]).await,
+        Written::Done(vec![Some(printed(1, 1))])
+    );
 }
 
 /// An app is moved to another worker and back while its rows are written and read. No call fails.
@@ -474,7 +731,10 @@ async fn an_app_moves_while_it_is_used() {
     let Some(citus) = needed() else { return };
     let (store, database) = open_in(citus).await;
     let map = suite::fresh();
-    let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (stop, count) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicUsize::new(0)),
+    );
     let writers: Vec<_> = (0..4_u128)
         .map(|task| {
             let (store, stop, count) = (store.clone(), Arc::clone(&stop), Arc::clone(&count));
@@ -482,10 +742,19 @@ async fn an_app_moves_while_it_is_used() {
                 let mut n = task << 64;
                 while !stop.load(Ordering::Relaxed) {
                     n += 1;
-                    assert_eq!(write(&store, 1, map, &[printed(n, n)]).await, Written::Done(vec![None]));
-                    assert_eq!(rows_of(store.get(1, &[(map, id(n))]).await.unwrap()), [Some(printed(n, n))]);
+                    assert_eq!(
+                        write(&store, 1, map, &[printed(n, n)]).await,
+                        Written::Done(vec![None])
+                    );
+                    assert_eq!(
+                        rows_of(store.get(1, &[(map, id(n))]).await.unwrap()),
+                        [Some(printed(n, n))]
+                    );
                     let object = ObjectWrite::Add(suite::unique(n, &[(1, n)]));
-                    assert_eq!(suite::write(&store, 1, map, vec![object]).await, ObjectsWritten::Done);
+                    assert_eq!(
+                        suite::write(&store, 1, map, vec![object]).await,
+                        ObjectsWritten::Done
+                    );
                     count.fetch_add(1, Ordering::Relaxed);
                 }
                 n - (task << 64)
@@ -499,11 +768,25 @@ async fn an_app_moves_while_it_is_used() {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    let shard = format!("SELECT get_shard_id_for_distribution_column('sealwire.tokens', {})", map.app);
+    let shard = format!(
+        "SELECT get_shard_id_for_distribution_column('sealwire.tokens', {})",
+        map.app
+    );
     let shard = database.sql(&shard).unwrap();
-    let home = || database.sql(&format!("SELECT nodeport FROM citus_shards WHERE shardid = {shard}")).unwrap();
+    let home = || {
+        database
+            .sql(&format!(
+                "SELECT nodeport FROM citus_shards WHERE shardid = {shard}"
+            ))
+            .unwrap()
+    };
     let first = home();
-    let other = citus.workers().iter().map(|worker| worker.port().to_string()).find(|port| *port != first).unwrap();
+    let other = citus
+        .workers()
+        .iter()
+        .map(|worker| worker.port().to_string())
+        .find(|port| *port != first)
+        .unwrap();
     for (from, to) in [(&first, &other), (&other, &first)] {
         each_writes_more().await;
         let moved = format!(
@@ -519,5 +802,8 @@ async fn an_app_moves_while_it_is_used() {
         written += writer.await.unwrap() as usize;
     }
     let rows = sealwire_store::suite::tokens::scanned(&store, map).await;
-    assert_eq!((rows.len(), suite::scanned(&store, map).await.len()), (written, written));
+    assert_eq!(
+        (rows.len(), suite::scanned(&store, map).await.len()),
+        (written, written)
+    );
 }

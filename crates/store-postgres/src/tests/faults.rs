@@ -13,7 +13,16 @@ use sealwire_store::suite::tokens::{fresh, id, printed, row, rows_of, scanned, w
 use sealwire_store::{ControlStore, Group, MapId, Row, StoreError, TokenStore, Written};
 
 async fn try_write(store: &PostgresStore, map: MapId, row: Row) -> Result<Written, StoreError> {
-    store.write(1, vec![Group { map, rows: vec![row] }]).await.remove(0)
+    store
+        .write(
+            1,
+            vec![Group {
+                map,
+                rows: vec![row],
+            }],
+        )
+        .await
+        .remove(0)
 }
 
 /// Sends requests until each kind of connection works again, because they reconnect one by one.
@@ -33,14 +42,21 @@ async fn answers_again(store: &PostgresStore, map: MapId) {
 async fn all_connected(store: &PostgresStore, count: usize) {
     let started = Instant::now();
     while store.links() != (count, 0) {
-        assert!(started.elapsed() < LONG, "each connects: {:?}", store.links());
+        assert!(
+            started.elapsed() < LONG,
+            "each connects: {:?}",
+            store.links()
+        );
         sleep(Duration::from_millis(5)).await;
     }
 }
 
 /// Options of a store with the three write connections that [`nothing_answers`] needs concurrently.
 fn three_writers(server: &Postgres, url: String) -> PostgresOptions {
-    PostgresOptions { writers: 3, ..options(server, url) }
+    PostgresOptions {
+        writers: 3,
+        ..options(server, url)
+    }
 }
 
 /// Asserts that every kind of request fails with `Unavailable` within the store's timeout. The runtime's clock must be
@@ -48,14 +64,26 @@ fn three_writers(server: &Postgres, url: String) -> PostgresOptions {
 async fn nothing_answers(store: &PostgresStore, map: MapId) {
     let started = tokio::time::Instant::now();
     let bounded = |what: &str, error: Option<StoreError>| {
-        assert!(matches!(error, Some(StoreError::Unavailable(_))), "{what}: {error:?}");
-        assert!(started.elapsed() <= LONG + Duration::from_millis(1), "{what} took {:?}", started.elapsed());
+        assert!(
+            matches!(error, Some(StoreError::Unavailable(_))),
+            "{what}: {error:?}"
+        );
+        assert!(
+            started.elapsed() <= LONG + Duration::from_millis(1),
+            "{what} took {:?}",
+            started.elapsed()
+        );
     };
     let all = async {
         tokio::join!(
             async { bounded("write", try_write(store, map, row(1 << 90)).await.err()) },
             async { bounded("get", store.get(1, &[(map, id(1))]).await.err()) },
-            async { bounded("get many", store.get(1, &[(map, id(1)), (map, id(2))]).await.err()) },
+            async {
+                bounded(
+                    "get many",
+                    store.get(1, &[(map, id(1)), (map, id(2))]).await.err(),
+                )
+            },
             async { bounded("delete", store.delete(map, &[id(1 << 91)]).await.err()) },
             async { bounded("put", store.put(&[(map, row(1 << 90))]).await.err()) },
             async { bounded("generation", store.generation().await.err()) },
@@ -69,20 +97,31 @@ async fn nothing_answers(store: &PostgresStore, map: MapId) {
 async fn a_restart_fails_no_call() {
     let server = Postgres::start(unsynced()).unwrap();
     let database = server.database().unwrap();
-    let store = Arc::new(PostgresStore::connect(options(&server, database.tls_url())).await.unwrap());
+    let store = Arc::new(
+        PostgresStore::connect(options(&server, database.tls_url()))
+            .await
+            .unwrap(),
+    );
     let map = fresh();
     let stop = Arc::new(AtomicBool::new(false));
     let counts = Arc::new([const { AtomicUsize::new(0) }; 4]);
     let writers: Vec<_> = (0..4_u128)
         .map(|task| {
-            let (store, stop, counts) = (Arc::clone(&store), Arc::clone(&stop), Arc::clone(&counts));
+            let (store, stop, counts) =
+                (Arc::clone(&store), Arc::clone(&stop), Arc::clone(&counts));
             tokio::spawn(async move {
                 let mut mine = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     let n = (task << 64) + mine.len() as u128;
                     let row = if task % 2 == 0 { printed(n, n) } else { row(n) };
-                    assert_eq!(try_write(&store, map, row.clone()).await.unwrap(), Written::Done(vec![None]));
-                    assert_eq!(rows_of(store.get(1, &[(map, row.id)]).await.unwrap()), [Some(row.clone())]);
+                    assert_eq!(
+                        try_write(&store, map, row.clone()).await.unwrap(),
+                        Written::Done(vec![None])
+                    );
+                    assert_eq!(
+                        rows_of(store.get(1, &[(map, row.id)]).await.unwrap()),
+                        [Some(row.clone())]
+                    );
                     mine.push(row);
                     counts[task as usize].store(mine.len(), Ordering::Relaxed);
                 }
@@ -91,8 +130,15 @@ async fn a_restart_fails_no_call() {
         })
         .collect();
     let each_writes_more = async || {
-        let (started, before) = (Instant::now(), counts.each_ref().map(|count| count.load(Ordering::Relaxed)));
-        while counts.iter().zip(before).any(|(count, before)| count.load(Ordering::Relaxed) < before + 2) {
+        let (started, before) = (
+            Instant::now(),
+            counts.each_ref().map(|count| count.load(Ordering::Relaxed)),
+        );
+        while counts
+            .iter()
+            .zip(before)
+            .any(|(count, before)| count.load(Ordering::Relaxed) < before + 2)
+        {
             assert!(started.elapsed() < 2 * LONG, "a writer stands still");
             sleep(Duration::from_millis(5)).await;
         }
@@ -118,9 +164,14 @@ async fn a_restart_fails_no_call() {
 async fn a_frozen_server_holds_nobody_up() {
     let server = Postgres::start(unsynced()).unwrap();
     let database = server.database().unwrap();
-    let store = PostgresStore::connect(three_writers(&server, database.tls_url())).await.unwrap();
+    let store = PostgresStore::connect(three_writers(&server, database.tls_url()))
+        .await
+        .unwrap();
     let map = fresh();
-    assert_eq!(write(&store, 1, map, &[row(1)]).await, Written::Done(vec![None]));
+    assert_eq!(
+        write(&store, 1, map, &[row(1)]).await,
+        Written::Done(vec![None])
+    );
     // A connection that came up later would not be known to be down.
     all_connected(&store, 7).await;
     server.freeze();
@@ -137,7 +188,10 @@ async fn a_frozen_server_holds_nobody_up() {
     resume();
     server.thaw();
     answers_again(&store, map).await;
-    assert_eq!(write(&store, 1, map, &[row(2)]).await, Written::Done(vec![None]));
+    assert_eq!(
+        write(&store, 1, map, &[row(2)]).await,
+        Written::Done(vec![None])
+    );
     assert!(scanned(&store, map).await.starts_with(&[row(1), row(2)]));
 }
 
@@ -145,9 +199,14 @@ async fn a_frozen_server_holds_nobody_up() {
 async fn a_database_that_is_gone_comes_back() {
     let server = Postgres::start(unsynced()).unwrap();
     let database = server.database().unwrap();
-    let store = PostgresStore::connect(three_writers(&server, database.socket_url())).await.unwrap();
+    let store = PostgresStore::connect(three_writers(&server, database.socket_url()))
+        .await
+        .unwrap();
     let map = fresh();
-    assert_eq!(write(&store, 1, map, &[row(1)]).await, Written::Done(vec![None]));
+    assert_eq!(
+        write(&store, 1, map, &[row(1)]).await,
+        Written::Done(vec![None])
+    );
     server.stop(Stop::Kill);
     pause();
     nothing_answers(&store, map).await;
@@ -155,7 +214,10 @@ async fn a_database_that_is_gone_comes_back() {
     server.restart().unwrap();
     answers_again(&store, map).await;
     assert_eq!(scanned(&store, map).await, [row(1)]);
-    assert!(timeout(LONG, store.changed()).await.is_ok(), "what changed meanwhile may have been missed");
+    assert!(
+        timeout(LONG, store.changed()).await.is_ok(),
+        "what changed meanwhile may have been missed"
+    );
 }
 
 #[tokio::test]
@@ -163,23 +225,36 @@ async fn a_network_that_swallows_everything_holds_nobody_up() {
     let server = shared();
     let database = server.database().unwrap();
     let proxy = Proxy::start(server.port()).unwrap();
-    let store = PostgresStore::connect(three_writers(server, database.url(&[proxy.port()]))).await.unwrap();
+    let store = PostgresStore::connect(three_writers(server, database.url(&[proxy.port()])))
+        .await
+        .unwrap();
     let map = fresh();
-    assert_eq!(write(&store, 1, map, &[row(1)]).await, Written::Done(vec![None]));
+    assert_eq!(
+        write(&store, 1, map, &[row(1)]).await,
+        Written::Done(vec![None])
+    );
     proxy.black_hole(true);
     pause();
     nothing_answers(&store, map).await;
     resume();
     proxy.black_hole(false);
     answers_again(&store, map).await;
-    assert_eq!(write(&store, 1, map, &[row(1)]).await, Written::Taken(vec![0]));
+    assert_eq!(
+        write(&store, 1, map, &[row(1)]).await,
+        Written::Taken(vec![0])
+    );
 }
 
 /// Whatever is cut, the client sees the normal result, and every row exists exactly once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_is_cut_in_a_commit_loses_and_doubles_nothing() {
     // Each cut lengthens the next reconnect pause, so each kind of cut has its own store.
-    let cuts = [("sealed", false), ("sealed", true), ("COMMIT", false), ("COMMIT", true)];
+    let cuts = [
+        ("sealed", false),
+        ("sealed", true),
+        ("COMMIT", false),
+        ("COMMIT", true),
+    ];
     let mut tasks = tokio::task::JoinSet::new();
     for (at, delivered) in cuts {
         tasks.spawn(connections_are_cut(at, delivered));
@@ -192,21 +267,52 @@ async fn connections_are_cut(at: &str, delivered: bool) {
     let server = shared();
     let database = server.database().unwrap();
     let proxy = Proxy::start(server.port()).unwrap();
-    let plain = PostgresOptions { tls: PostgresTls::Off, ..options(server, database.url(&[proxy.port()])) };
-    let store = PostgresStore::connect(PostgresOptions { writers: 3, ..plain }).await.unwrap();
+    let plain = PostgresOptions {
+        tls: PostgresTls::Off,
+        ..options(server, database.url(&[proxy.port()]))
+    };
+    let store = PostgresStore::connect(PostgresOptions {
+        writers: 3,
+        ..plain
+    })
+    .await
+    .unwrap();
     all_connected(&store, 7).await;
     let accepted = proxy.accepted();
-    for (what, rows) in [("rows", [row(1), row(2)]), ("fingerprints", [printed(1, 1), printed(2, 2)])] {
+    for (what, rows) in [
+        ("rows", [row(1), row(2)]),
+        ("fingerprints", [printed(1, 1), printed(2, 2)]),
+    ] {
         let map = fresh();
-        let expired = Row { expires: Some(5), ..printed(7, 7) };
+        let expired = Row {
+            expires: Some(5),
+            ..printed(7, 7)
+        };
         store.put(&[(map, row(9)), (map, expired)]).await.unwrap();
-        let mut groups = vec![Group { map, rows: rows.to_vec() }];
+        let mut groups = vec![Group {
+            map,
+            rows: rows.to_vec(),
+        }];
         if at == "COMMIT" {
-            groups.push(Group { map, rows: vec![Row { sealed: "another".into(), ..row(9) }] });
-            groups.push(Group { map, rows: vec![printed(8, 7)] });
+            groups.push(Group {
+                map,
+                rows: vec![Row {
+                    sealed: "another".into(),
+                    ..row(9)
+                }],
+            });
+            groups.push(Group {
+                map,
+                rows: vec![printed(8, 7)],
+            });
         }
         proxy.cut_at(at.as_bytes(), delivered);
-        let answers: Vec<_> = store.write(10, groups).await.into_iter().map(Result::unwrap).collect();
+        let answers: Vec<_> = store
+            .write(10, groups)
+            .await
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
         let case = format!("{what} {at} {delivered}");
         assert_eq!(answers[0], Written::Done(vec![None, None]), "{case}");
         assert!(scanned(&store, map).await.starts_with(&rows), "{case}");
@@ -216,24 +322,49 @@ async fn connections_are_cut(at: &str, delivered: bool) {
             assert_eq!(scanned(&store, map).await.len(), 5, "{case}");
         }
     }
-    assert!(proxy.accepted() >= accepted + 2, "{at} {delivered}: each was cut");
+    assert!(
+        proxy.accepted() >= accepted + 2,
+        "{at} {delivered}: each was cut"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_that_are_dropped_leave_nothing_open() {
     let server = shared();
     let database = server.database().unwrap();
-    let store = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
+    let store = PostgresStore::connect(options(server, database.socket_url()))
+        .await
+        .unwrap();
     let map = fresh();
-    assert_eq!(write(&store, 1, map, &[row(9)]).await, Written::Done(vec![None]));
+    assert_eq!(
+        write(&store, 1, map, &[row(9)]).await,
+        Written::Done(vec![None])
+    );
     for n in 10..60 {
         // The second group forces a transaction.
-        let groups = [printed(n, n), row(9)].map(|row| Group { map, rows: vec![row] });
-        let _ = timeout(Duration::from_micros(200 * (n as u64 % 10)), store.write(1, groups.to_vec())).await;
-        let _ = timeout(Duration::from_micros(50 * (n as u64 % 10)), store.get(1, &[(map, id(9)), (map, id(n))])).await;
+        let groups = [printed(n, n), row(9)].map(|row| Group {
+            map,
+            rows: vec![row],
+        });
+        let _ = timeout(
+            Duration::from_micros(200 * (n as u64 % 10)),
+            store.write(1, groups.to_vec()),
+        )
+        .await;
+        let _ = timeout(
+            Duration::from_micros(50 * (n as u64 % 10)),
+            store.get(1, &[(map, id(9)), (map, id(n))]),
+        )
+        .await;
     }
-    assert_eq!(write(&store, 1, map, &[row(1), row(2)]).await, Written::Done(vec![None, None]));
-    assert_eq!(rows_of(store.get(1, &[(map, id(9))]).await.unwrap()), [Some(row(9))]);
+    assert_eq!(
+        write(&store, 1, map, &[row(1), row(2)]).await,
+        Written::Done(vec![None, None])
+    );
+    assert_eq!(
+        rows_of(store.get(1, &[(map, id(9))]).await.unwrap()),
+        [Some(row(9))]
+    );
     let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'";
     let started = Instant::now();
     while database.sql(open).unwrap() != "0" {
@@ -245,15 +376,22 @@ async fn calls_that_are_dropped_leave_nothing_open() {
 async fn another_store_hears_of_changes_also_after_its_connection_broke() {
     let server = shared();
     let database = server.database().unwrap();
-    let one = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
-    let other = PostgresStore::connect(options(server, database.tls_url())).await.unwrap();
+    let one = PostgresStore::connect(options(server, database.socket_url()))
+        .await
+        .unwrap();
+    let other = PostgresStore::connect(options(server, database.tls_url()))
+        .await
+        .unwrap();
     one.commit(0, "app/a", Some(b"{}")).await.unwrap();
     assert!(timeout(LONG, other.changed()).await.is_ok());
     assert_eq!(other.load().await.unwrap().records.len(), 1);
     let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
         WHERE datname = current_database() AND application_name = 'sealwire'";
     database.sql(cut).unwrap();
-    assert!(timeout(LONG, other.changed()).await.is_ok(), "it may have missed something");
+    assert!(
+        timeout(LONG, other.changed()).await.is_ok(),
+        "it may have missed something"
+    );
     answers_again(&one, fresh()).await;
     one.commit(1, "app/a", None).await.unwrap();
     assert!(timeout(LONG, other.changed()).await.is_ok());
@@ -267,15 +405,24 @@ async fn the_next_address_takes_over() {
     let second = first.standby().unwrap();
     // The servers' certificates have equal names but different authorities.
     let folder = tempfile::tempdir().unwrap();
-    let both = [&first, &second].map(|server| std::fs::read_to_string(&server.certificates().ca).unwrap()).concat();
+    let both = [&first, &second]
+        .map(|server| std::fs::read_to_string(&server.certificates().ca).unwrap())
+        .concat();
     let ca = folder.path().join("both.pem");
     std::fs::write(&ca, both).unwrap();
     // The standby is named first, and is skipped as long as it does not accept writes.
     let url = database.url(&[second.port(), first.port()]);
-    let options = PostgresOptions { ca: Some(ca), timeout: LONG, ..options(&first, url) };
+    let options = PostgresOptions {
+        ca: Some(ca),
+        timeout: LONG,
+        ..options(&first, url)
+    };
     let (store, map) = (PostgresStore::connect(options).await.unwrap(), fresh());
     for n in 1..20 {
-        assert_eq!(write(&store, 1, map, &[printed(n, n)]).await, Written::Done(vec![None]));
+        assert_eq!(
+            write(&store, 1, map, &[printed(n, n)]).await,
+            Written::Done(vec![None])
+        );
     }
     let behind = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()";
     let started = Instant::now();
@@ -286,21 +433,41 @@ async fn the_next_address_takes_over() {
         first.stop(Stop::Kill);
         second.promote().unwrap();
     });
-    assert_eq!(write(&store, 1, map, &[printed(20, 20)]).await, Written::Done(vec![None]));
-    assert_eq!(scanned(&store, map).await, (1..=20).map(|n| printed(n, n)).collect::<Vec<_>>());
+    assert_eq!(
+        write(&store, 1, map, &[printed(20, 20)]).await,
+        Written::Done(vec![None])
+    );
+    assert_eq!(
+        scanned(&store, map).await,
+        (1..=20).map(|n| printed(n, n)).collect::<Vec<_>>()
+    );
     let generation = store.generation().await.unwrap();
-    store.commit(generation, "app/a", Some(b"{}")).await.unwrap();
+    store
+        .commit(generation, "app/a", Some(b"{}"))
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fewer_connections_than_wanted_are_enough() {
     let server = shared();
     let database = server.database().unwrap();
-    let many = PostgresOptions { writers: 6, readers: 1, ..options(server, database.socket_url()) };
+    let many = PostgresOptions {
+        writers: 6,
+        readers: 1,
+        ..options(server, database.socket_url())
+    };
     let store = Arc::new(PostgresStore::connect(many).await.unwrap());
     let map = fresh();
-    let here = format!("FROM pg_stat_activity WHERE datname = '{}' AND application_name = 'sealwire'", database.name());
-    let count = || server.sql("postgres", &format!("SELECT count(*) {here}")).unwrap();
+    let here = format!(
+        "FROM pg_stat_activity WHERE datname = '{}' AND application_name = 'sealwire'",
+        database.name()
+    );
+    let count = || {
+        server
+            .sql("postgres", &format!("SELECT count(*) {here}"))
+            .unwrap()
+    };
     let started = Instant::now();
     while count() != "10" {
         assert!(
@@ -310,8 +477,18 @@ async fn fewer_connections_than_wanted_are_enough() {
     }
     for round in 0..2 {
         // At least one of the write connections comes back, and two do not.
-        server.sql("postgres", &format!("ALTER DATABASE {} CONNECTION LIMIT 5", database.name())).unwrap();
-        server.sql("postgres", &format!("SELECT pg_terminate_backend(pid) {here}")).unwrap();
+        server
+            .sql(
+                "postgres",
+                &format!("ALTER DATABASE {} CONNECTION LIMIT 5", database.name()),
+            )
+            .unwrap();
+        server
+            .sql(
+                "postgres",
+                &format!("SELECT pg_terminate_backend(pid) {here}"),
+            )
+            .unwrap();
         let started = Instant::now();
         while count() != "5" || !store.shared.writers.is_up() {
             assert!(started.elapsed() < LONG, "five come back");
@@ -322,7 +499,10 @@ async fn fewer_connections_than_wanted_are_enough() {
             tasks.spawn(async move {
                 for n in 0..5 {
                     let row = printed(round * 100 + task * 10 + n, round * 100 + task * 10 + n);
-                    assert_eq!(try_write(&store, map, row).await.unwrap(), Written::Done(vec![None]));
+                    assert_eq!(
+                        try_write(&store, map, row).await.unwrap(),
+                        Written::Done(vec![None])
+                    );
                 }
             });
         }
@@ -338,13 +518,32 @@ async fn fewer_connections_than_wanted_are_enough() {
 async fn who_leaves_before_its_turn_changes_nothing() {
     let server = shared();
     let database = server.database().unwrap();
-    let patient = PostgresOptions { timeout: LONG, ..options(server, database.socket_url()) };
-    let (store, map) = (PostgresStore::connect(patient.clone()).await.unwrap(), fresh());
-    let rows: Vec<_> = (1..=40).map(|n| (map, Row { expires: Some(5), ..row(n) })).collect();
+    let patient = PostgresOptions {
+        timeout: LONG,
+        ..options(server, database.socket_url())
+    };
+    let (store, map) = (
+        PostgresStore::connect(patient.clone()).await.unwrap(),
+        fresh(),
+    );
+    let rows: Vec<_> = (1..=40)
+        .map(|n| {
+            (
+                map,
+                Row {
+                    expires: Some(5),
+                    ..row(n)
+                },
+            )
+        })
+        .collect();
     store.put(&rows).await.unwrap();
     let other = PostgresStore::connect(patient).await.unwrap();
     let session = other.shared.slow.call(true).session().await.unwrap();
-    session.batch("BEGIN; LOCK TABLE sealwire.tokens IN SHARE MODE").await.unwrap();
+    session
+        .batch("BEGIN; LOCK TABLE sealwire.tokens IN SHARE MODE")
+        .await
+        .unwrap();
     let locks = "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
         WHERE d.datname = current_database() AND NOT granted";
     // The first request of each kind is cancelled while it waits in the database for the lock.
@@ -360,9 +559,15 @@ async fn who_leaves_before_its_turn_changes_nothing() {
     first.iter().for_each(|caller| caller.abort());
     let moment = Duration::from_millis(1);
     for n in 2..=20 {
-        assert!(timeout(moment, store.delete(map, &[id(n)])).await.is_err(), "the table is locked");
+        assert!(
+            timeout(moment, store.delete(map, &[id(n)])).await.is_err(),
+            "the table is locked"
+        );
         let archive = store.archive(10, map, 10, Some(id(n + 19)), 1, false);
-        assert!(timeout(moment, archive).await.is_err(), "the table is locked");
+        assert!(
+            timeout(moment, archive).await.is_err(),
+            "the table is locked"
+        );
     }
     session.batch("COMMIT").await.unwrap();
     let started = Instant::now();
@@ -375,7 +580,14 @@ async fn who_leaves_before_its_turn_changes_nothing() {
         assert!(started.elapsed() < LONG, "{:?}", changed().await);
     }
     assert_eq!(store.delete(map, &[id(2)]).await.unwrap(), [true]);
-    assert_eq!(store.archive(10, map, 10, Some(id(21)), 1, false).await.unwrap().found, 1);
+    assert_eq!(
+        store
+            .archive(10, map, 10, Some(id(21)), 1, false)
+            .await
+            .unwrap()
+            .found,
+        1
+    );
     assert_eq!(changed().await, (2, 2), "and no more comes behind");
 }
 
@@ -383,12 +595,17 @@ async fn who_leaves_before_its_turn_changes_nothing() {
 async fn nothing_is_sent_on_a_connection_that_was_given_up() {
     let server = shared();
     let database = server.database().unwrap();
-    let store = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
+    let store = PostgresStore::connect(options(server, database.socket_url()))
+        .await
+        .unwrap();
     let lane = &store.shared.control;
     for _ in 0..4 {
         let session = lane.call(true).session().await.unwrap();
         session.condemn();
-        assert!(!Arc::ptr_eq(&session, &lane.call(true).session().await.unwrap()));
+        assert!(!Arc::ptr_eq(
+            &session,
+            &lane.call(true).session().await.unwrap()
+        ));
     }
 }
 
@@ -399,10 +616,18 @@ async fn what_an_attempt_without_an_answer_wrote_stays_its_own_when_groups_part(
     let database = server.database().unwrap();
     let proxy = Proxy::start(server.port()).unwrap();
     let options = options(server, database.url(&[proxy.port()]));
-    let plain = PostgresOptions { tls: PostgresTls::Off, timeout: LONG, writers: 1, ..options };
+    let plain = PostgresOptions {
+        tls: PostgresTls::Off,
+        timeout: LONG,
+        writers: 1,
+        ..options
+    };
     let (store, map) = (PostgresStore::connect(plain).await.unwrap(), fresh());
     // Prepares the statement first, so that the cut hits the execution with the rows.
-    assert_eq!(write(&store, 1, map, &[row(8), row(9)]).await, Written::Done(vec![None, None]));
+    assert_eq!(
+        write(&store, 1, map, &[row(8), row(9)]).await,
+        Written::Done(vec![None, None])
+    );
     // A sequence counts attempts that are not committed, too: the second can come before the first one ends.
     let refused = "CREATE SEQUENCE public.attempts;
         GRANT ALL ON SEQUENCE public.attempts TO PUBLIC;
@@ -415,7 +640,20 @@ async fn what_an_attempt_without_an_answer_wrote_stays_its_own_when_groups_part(
         CREATE TRIGGER fail BEFORE INSERT ON sealwire.tokens FOR EACH ROW EXECUTE FUNCTION public.fail()";
     database.sql(refused).unwrap();
     proxy.cut_at(b"sealed", true);
-    let answers = store.write(1, [row(1), row(2)].map(|row| Group { map, rows: vec![row] }).to_vec()).await;
-    assert!(matches!(answers[0], Err(StoreError::Damaged { .. })), "{answers:?}");
+    let answers = store
+        .write(
+            1,
+            [row(1), row(2)]
+                .map(|row| Group {
+                    map,
+                    rows: vec![row],
+                })
+                .to_vec(),
+        )
+        .await;
+    assert!(
+        matches!(answers[0], Err(StoreError::Damaged { .. })),
+        "{answers:?}"
+    );
     assert_eq!(answers[1].as_ref().unwrap(), &Written::Done(vec![None]));
 }

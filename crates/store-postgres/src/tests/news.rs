@@ -8,7 +8,10 @@ use sealwire_store::{MapId, Row, Written};
 /// Writes enough new fingerprints that the next ones are predicted to be new.
 async fn believed(store: &PostgresStore, map: MapId, from: u128) {
     for n in from..from + 32 {
-        assert_eq!(write(store, 10, map, &[printed(n, n)]).await, Written::Done(vec![None]));
+        assert_eq!(
+            write(store, 10, map, &[printed(n, n)]).await,
+            Written::Done(vec![None])
+        );
     }
     assert!(store.shared.news.expected());
 }
@@ -16,25 +19,59 @@ async fn believed(store: &PostgresStore, map: MapId, from: u128) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_there_is_found_all_the_same() {
     let store = open(false).await;
-    let expired = |n| Row { expires: Some(5), ..printed(n, n) };
+    let expired = |n| Row {
+        expires: Some(5),
+        ..printed(n, n)
+    };
     // Rows written after many new ones, the expected result, and the ids that exist then.
     type Case = (Vec<Row>, Written, &'static [u128]);
     let cases: [Case; 6] = [
-        (vec![printed(200, 1)], Written::Done(vec![Some(printed(1, 1))]), &[]),
-        (vec![printed(200, 200), printed(201, 2)], Written::Done(vec![None, Some(printed(2, 2))]), &[200]),
-        (vec![row(200), printed(1, 200)], Written::Taken(vec![1]), &[]),
+        (
+            vec![printed(200, 1)],
+            Written::Done(vec![Some(printed(1, 1))]),
+            &[],
+        ),
+        (
+            vec![printed(200, 200), printed(201, 2)],
+            Written::Done(vec![None, Some(printed(2, 2))]),
+            &[200],
+        ),
+        (
+            vec![row(200), printed(1, 200)],
+            Written::Taken(vec![1]),
+            &[],
+        ),
         (vec![printed(200, 100)], Written::Done(vec![None]), &[200]),
-        (vec![printed(200, 201), printed(202, 201)], Written::Done(vec![None, Some(printed(200, 201))]), &[200]),
-        (vec![row(200), row(201)], Written::Done(vec![None, None]), &[200, 201]),
+        (
+            vec![printed(200, 201), printed(202, 201)],
+            Written::Done(vec![None, Some(printed(200, 201))]),
+            &[200],
+        ),
+        (
+            vec![row(200), row(201)],
+            Written::Done(vec![None, None]),
+            &[200, 201],
+        ),
     ];
     for (rows, told, there) in cases {
         let map = fresh();
-        assert_eq!(write(&store, 1, map, &[expired(100)]).await, Written::Done(vec![None]));
+        assert_eq!(
+            write(&store, 1, map, &[expired(100)]).await,
+            Written::Done(vec![None])
+        );
         believed(&store, map, 0).await;
         assert_eq!(write(&store, 10, map, &rows).await, told, "{rows:?}");
-        let found: Vec<_> =
-            scanned(&store, map).await.into_iter().map(|row| row.id).filter(|n| *n >= id(200)).collect();
-        assert_eq!(found, there.iter().map(|n| id(*n)).collect::<Vec<_>>(), "{rows:?}");
+        let found: Vec<_> = scanned(&store, map)
+            .await
+            .into_iter()
+            .map(|row| row.id)
+            .filter(|n| *n >= id(200))
+            .collect();
+        assert_eq!(
+            found,
+            there.iter().map(|n| id(*n)).collect::<Vec<_>>(),
+            "{rows:?}"
+        );
     }
 }
 

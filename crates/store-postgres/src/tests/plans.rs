@@ -23,19 +23,29 @@ const LOOKUPS: [(&str, &str, &str); 12] = [
 ];
 
 fn plan(database: &Database, statement: &str) -> String {
-    let parameters = (1..=15).filter(|n| statement.contains(&format!("${n}"))).count();
+    let parameters = (1..=15)
+        .filter(|n| statement.contains(&format!("${n}")))
+        .count();
     let nulls = vec!["NULL"; parameters].join(", ");
-    database.sql(&format!("{PLANNER}; PREPARE lookup AS {statement}; EXPLAIN EXECUTE lookup({nulls})")).unwrap()
+    database
+        .sql(&format!(
+            "{PLANNER}; PREPARE lookup AS {statement}; EXPLAIN EXECUTE lookup({nulls})"
+        ))
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lookups_use_the_whole_key_before_the_server_has_seen_any_rows() {
     let server = shared();
     let database = server.database().unwrap();
-    let store = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
+    let store = PostgresStore::connect(options(server, database.socket_url()))
+        .await
+        .unwrap();
     drop(store);
     // The server counts rows for the first time after a minute or so.
-    database.sql("ALTER TABLE sealwire.tokens SET (autovacuum_enabled = false)").unwrap();
+    database
+        .sql("ALTER TABLE sealwire.tokens SET (autovacuum_enabled = false)")
+        .unwrap();
     for rows in [0, 500, 20_000] {
         database
             .sql(&format!(
@@ -46,12 +56,15 @@ async fn lookups_use_the_whole_key_before_the_server_has_seen_any_rows() {
             .unwrap();
         for (name, statement, column) in LOOKUPS {
             let plan = plan(&database, statement);
-            let conditions = plan.lines().filter(|line| line.contains("Index Cond:") && line.contains("collection ="));
+            let conditions = plan
+                .lines()
+                .filter(|line| line.contains("Index Cond:") && line.contains("collection ="));
             let conditions: Vec<&str> = conditions.collect();
             assert!(!conditions.is_empty(), "{name}: {plan}");
             for condition in conditions {
                 // A subject's key is found by its id.
-                let is_whole = condition.contains(&format!("({column} = ")) || condition.contains("(id = ");
+                let is_whole =
+                    condition.contains(&format!("({column} = ")) || condition.contains("(id = ");
                 assert!(is_whole, "{name} among {rows} rows: {plan}");
             }
         }
@@ -59,8 +72,14 @@ async fn lookups_use_the_whole_key_before_the_server_has_seen_any_rows() {
             let plan = plan(&database, statement);
             assert!(plan.contains("tokens_subject"), "{rows} rows: {plan}");
             // Each row that is removed is found by its own key.
-            let by_key = plan.lines().any(|line| line.contains("Index Cond:") && line.contains("(id = "));
-            assert_eq!(by_key, statement == token_subjects::ERASE, "{rows} rows: {plan}");
+            let by_key = plan
+                .lines()
+                .any(|line| line.contains("Index Cond:") && line.contains("(id = "));
+            assert_eq!(
+                by_key,
+                statement == token_subjects::ERASE,
+                "{rows} rows: {plan}"
+            );
         }
     }
 }

@@ -21,7 +21,9 @@ async fn refusal(options: PostgresOptions) -> String {
 async fn no_schema_of_others_comes_before_the_servers_own() {
     let server = shared();
     let database = server.database().unwrap();
-    let store = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
+    let store = PostgresStore::connect(options(server, database.socket_url()))
+        .await
+        .unwrap();
     store.instances(Duration::from_secs(60)).await.unwrap();
     let sql = format!(
         "CREATE SCHEMA shadow; CREATE FUNCTION shadow.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql \
@@ -30,7 +32,9 @@ async fn no_schema_of_others_comes_before_the_servers_own() {
         database.name()
     );
     database.sql(&sql).unwrap();
-    let store = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
+    let store = PostgresStore::connect(options(server, database.socket_url()))
+        .await
+        .unwrap();
     store.instances(Duration::from_secs(60)).await.unwrap();
 }
 
@@ -53,7 +57,15 @@ async fn who_cannot_connect_is_told_what_to_do() {
     let gone = || Some(PathBuf::from("/nowhere/file.pem"));
     let cases = [
         ("by password", base.clone(), ""),
-        ("by a file", PostgresOptions { password: None, password_file: Some(password_file), ..base.clone() }, ""),
+        (
+            "by a file",
+            PostgresOptions {
+                password: None,
+                password_file: Some(password_file),
+                ..base.clone()
+            },
+            "",
+        ),
         (
             "by certificate",
             PostgresOptions {
@@ -63,15 +75,44 @@ async fn who_cannot_connect_is_told_what_to_do() {
             },
             "",
         ),
-        ("on this machine", PostgresOptions { tls: PostgresTls::Off, ca: None, ..base.clone() }, ""),
+        (
+            "on this machine",
+            PostgresOptions {
+                tls: PostgresTls::Off,
+                ca: None,
+                ..base.clone()
+            },
+            "",
+        ),
         (
             "wrong password",
-            PostgresOptions { password: Some("wrong".into()), ..base.clone() },
+            PostgresOptions {
+                password: Some("wrong".into()),
+                ..base.clone()
+            },
             "postgres.password_file",
         ),
-        ("no password", PostgresOptions { password: None, ..base.clone() }, "set postgres.password_file"),
-        ("no file", PostgresOptions { password_file: gone(), ..base.clone() }, "postgres.password_file: /nowhere"),
-        ("no certificate", certified.clone(), "postgres.client_certificate"),
+        (
+            "no password",
+            PostgresOptions {
+                password: None,
+                ..base.clone()
+            },
+            "set postgres.password_file",
+        ),
+        (
+            "no file",
+            PostgresOptions {
+                password_file: gone(),
+                ..base.clone()
+            },
+            "postgres.password_file: /nowhere",
+        ),
+        (
+            "no certificate",
+            certified.clone(),
+            "postgres.client_certificate",
+        ),
         (
             "another's certificate",
             PostgresOptions {
@@ -85,29 +126,59 @@ async fn who_cannot_connect_is_told_what_to_do() {
         ),
         (
             "a certificate with another's key",
-            PostgresOptions { client_certificate: Some(own.client), client_key: Some(others.client_key), ..certified },
+            PostgresOptions {
+                client_certificate: Some(own.client),
+                client_key: Some(others.client_key),
+                ..certified
+            },
             "postgres.client_key",
         ),
-        ("no authority", PostgresOptions { ca: gone(), ..base.clone() }, "postgres.ca: /nowhere"),
-        ("an authority that is none", PostgresOptions { ca: Some(own.server_key), ..base.clone() }, "postgres.ca"),
+        (
+            "no authority",
+            PostgresOptions {
+                ca: gone(),
+                ..base.clone()
+            },
+            "postgres.ca: /nowhere",
+        ),
+        (
+            "an authority that is none",
+            PostgresOptions {
+                ca: Some(own.server_key),
+                ..base.clone()
+            },
+            "postgres.ca",
+        ),
         (
             "another authority",
-            PostgresOptions { ca: Some(others.ca), ..base.clone() },
+            PostgresOptions {
+                ca: Some(others.ca),
+                ..base.clone()
+            },
             "postgres.ca is not the authority that issued",
         ),
         (
             "another name",
-            PostgresOptions { url: database.tls_url().replace("localhost", "0.0.0.0"), ..base.clone() },
+            PostgresOptions {
+                url: database.tls_url().replace("localhost", "0.0.0.0"),
+                ..base.clone()
+            },
             "name the host in postgres.url as the server's certificate does",
         ),
         (
             "no such user",
-            PostgresOptions { url: database.tls_url().replace("sealwire@", "nobody@"), ..base.clone() },
+            PostgresOptions {
+                url: database.tls_url().replace("sealwire@", "nobody@"),
+                ..base.clone()
+            },
             "check user nobody",
         ),
         (
             "no such database",
-            PostgresOptions { url: database.tls_url().replace(name, "nothing"), ..base.clone() },
+            PostgresOptions {
+                url: database.tls_url().replace(name, "nothing"),
+                ..base.clone()
+            },
             "create it",
         ),
     ];
@@ -118,7 +189,10 @@ async fn who_cannot_connect_is_told_what_to_do() {
             assert!(!found.is_empty(), "{case}");
             continue;
         }
-        assert!(found.contains(expected) && expected.is_empty() == found.is_empty(), "{case}: {found}");
+        assert!(
+            found.contains(expected) && expected.is_empty() == found.is_empty(),
+            "{case}: {found}"
+        );
         assert!(!found.contains(server.password()), "{case}: {found}");
     }
 }
@@ -137,22 +211,46 @@ async fn nobody_there_is_told() {
     let server = shared();
     let proxy = sealwire_testkit::Proxy::start(server.port()).unwrap();
     proxy.black_hole(true);
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     for (url, expected) in [
-        (format!("postgres://sealwire@localhost:{free}/db"), "refused"),
-        ("postgres:///db?user=sealwire&host=/nowhere".to_owned(), "No such file"),
-        (format!("postgres://sealwire@localhost:{}/db", proxy.port()), "no answer in 100 ms"),
-        ("postgres://sealwire@name.invalid/db".to_owned(), "name.invalid:5432"),
+        (
+            format!("postgres://sealwire@localhost:{free}/db"),
+            "refused",
+        ),
+        (
+            "postgres:///db?user=sealwire&host=/nowhere".to_owned(),
+            "No such file",
+        ),
+        (
+            format!("postgres://sealwire@localhost:{}/db", proxy.port()),
+            "no answer in 100 ms",
+        ),
+        (
+            "postgres://sealwire@name.invalid/db".to_owned(),
+            "name.invalid:5432",
+        ),
     ] {
         // A slow machine can need more than the shortest timeout to find the cause.
         for ms in [100, 1_000, 10_000, 60_000] {
-            let options = PostgresOptions { timeout: Duration::from_millis(ms), ..options(server, url.clone()) };
+            let options = PostgresOptions {
+                timeout: Duration::from_millis(ms),
+                ..options(server, url.clone())
+            };
             let error = PostgresStore::connect(options).await.err().unwrap();
-            let StoreError::Unavailable(what) = error else { panic!("{url}: {error}") };
+            let StoreError::Unavailable(what) = error else {
+                panic!("{url}: {error}")
+            };
             if what.contains(expected) {
                 break;
             }
-            assert!(ms < 60_000 && what.contains("no answer in"), "{url}: {what}");
+            assert!(
+                ms < 60_000 && what.contains("no answer in"),
+                "{url}: {what}"
+            );
         }
     }
 }
@@ -162,15 +260,27 @@ async fn what_is_acknowledged_is_on_the_disk_whatever_the_servers_default() {
     let server = shared();
     let database = server.database().unwrap();
     for (default, expected) in [("off", "on"), ("local", "local"), ("on", "on")] {
-        database.sql(&format!("ALTER DATABASE {} SET synchronous_commit = {default}", database.name())).unwrap();
-        let store = PostgresStore::connect(options(server, database.socket_url())).await.unwrap();
+        database
+            .sql(&format!(
+                "ALTER DATABASE {} SET synchronous_commit = {default}",
+                database.name()
+            ))
+            .unwrap();
+        let store = PostgresStore::connect(options(server, database.socket_url()))
+            .await
+            .unwrap();
         assert_eq!(synchronous_commit(&store).await, expected, "{default}");
     }
 }
 
 async fn synchronous_commit(store: &PostgresStore) -> String {
     static SHOW: &str = "SHOW synchronous_commit";
-    let lane = store.shared.writers.take(tokio::time::Instant::now() + LONG).await.unwrap();
+    let lane = store
+        .shared
+        .writers
+        .take(tokio::time::Instant::now() + LONG)
+        .await
+        .unwrap();
     store.query(&lane, true, SHOW, &[]).await.unwrap()[0].get(0)
 }
 
@@ -178,12 +288,19 @@ async fn synchronous_commit(store: &PostgresStore) -> String {
 async fn what_is_acknowledged_is_on_the_disk_whatever_becomes_of_the_servers_default() {
     let server = Postgres::start(unsynced()).unwrap();
     let database = server.database().unwrap();
-    let store = PostgresStore::connect(options(&server, database.socket_url())).await.unwrap();
-    database.sql("ALTER SYSTEM SET synchronous_commit = off").unwrap();
+    let store = PostgresStore::connect(options(&server, database.socket_url()))
+        .await
+        .unwrap();
+    database
+        .sql("ALTER SYSTEM SET synchronous_commit = off")
+        .unwrap();
     database.sql("SELECT pg_reload_conf()").unwrap();
     let (psql, started) = ("SHOW synchronous_commit", Instant::now());
     while database.sql(psql).unwrap() != "off" {
-        assert!(started.elapsed() < LONG, "it does not read its settings again");
+        assert!(
+            started.elapsed() < LONG,
+            "it does not read its settings again"
+        );
     }
     assert_eq!(synchronous_commit(&store).await, "on");
 }

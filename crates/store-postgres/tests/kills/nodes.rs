@@ -13,8 +13,10 @@ pub(super) enum Nodes {
 
 impl Nodes {
     pub(super) fn start() -> Self {
-        let citus = Citus::start(&Options::default(), 3).unwrap_or_else(|failure| panic!("{failure}"));
-        let one = || Postgres::start(Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
+        let citus =
+            Citus::start(&Options::default(), 3).unwrap_or_else(|failure| panic!("{failure}"));
+        let one =
+            || Postgres::start(Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
         citus.map_or_else(|| Self::One(one()), Self::Cluster)
     }
 
@@ -28,16 +30,25 @@ impl Nodes {
 
     /// Makes a database, distributed if there is a cluster.
     pub(super) fn database(&self, runtime: &Runtime) -> Database<'_> {
-        let Self::Cluster(citus) = self else { return self.server().database().expect("a database") };
+        let Self::Cluster(citus) = self else {
+            return self.server().database().expect("a database");
+        };
         let database = citus.database().expect("a database");
-        let options = options(database.socket_url(), citus.coordinator().password().to_owned());
-        runtime.block_on(distribute(options, None, false)).unwrap_or_else(|error| panic!("{error}"));
+        let options = options(
+            database.socket_url(),
+            citus.coordinator().password().to_owned(),
+        );
+        runtime
+            .block_on(distribute(options, None, false))
+            .unwrap_or_else(|error| panic!("{error}"));
         database
     }
 
     /// Returns the server to kill: the only one, or in turn the worker with the rows of the tests and the coordinator.
     pub(super) fn victim(&self, database: &Database<'_>, n: u64) -> &Postgres {
-        let Self::Cluster(citus) = self else { return self.server() };
+        let Self::Cluster(citus) = self else {
+            return self.server();
+        };
         if n % 2 == 1 {
             return citus.coordinator();
         }
@@ -47,6 +58,10 @@ impl Nodes {
             WHERE shardid = get_shard_id_for_distribution_column('sealwire.tokens', {app})"
         );
         let home = database.sql(&home).expect("it has a shard");
-        citus.workers().iter().find(|worker| worker.port().to_string() == home).expect("it is a worker")
+        citus
+            .workers()
+            .iter()
+            .find(|worker| worker.port().to_string() == home)
+            .expect("it is a worker")
     }
 }

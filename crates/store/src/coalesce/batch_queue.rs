@@ -34,7 +34,12 @@ impl BatchRules {
     /// Returns the limits of write batches. All workers but one can send large groups.
     pub(super) fn of_writers(writers: usize) -> Self {
         let lanes = writers.max(1);
-        Self { lanes, second_lanes: (lanes - 1).max(1), limit: ROWS_TOGETHER, quanta: [ROWS_TURN, usize::MAX] }
+        Self {
+            lanes,
+            second_lanes: (lanes - 1).max(1),
+            limit: ROWS_TOGETHER,
+            quanta: [ROWS_TURN, usize::MAX],
+        }
     }
 }
 
@@ -70,9 +75,19 @@ pub(super) struct LastBatch(Option<(Sort, usize)>);
 impl<T> BatchQueue<T> {
     pub(super) fn new(rules: BatchRules) -> Self {
         let rings = rules.quanta.map(Ring::new);
-        let books =
-            QueueState { rings, waiting: Size::default(), lanes: 0, second_lanes: 0, carried: 0, closed: false };
-        Self { rules, books: Mutex::new(books), idle: Notify::new() }
+        let books = QueueState {
+            rings,
+            waiting: Size::default(),
+            lanes: 0,
+            second_lanes: 0,
+            carried: 0,
+            closed: false,
+        };
+        Self {
+            rules,
+            books: Mutex::new(books),
+            idle: Notify::new(),
+        }
     }
 
     fn books(&self) -> MutexGuard<'_, QueueState<T>> {

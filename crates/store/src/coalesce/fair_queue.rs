@@ -32,7 +32,14 @@ struct Queue<T> {
 
 impl<T> Ring<T> {
     pub(super) fn new(quantum: usize) -> Self {
-        Self { queues: HashMap::new(), turns: VecDeque::new(), quantum, numbers: 0, waiting: 0, weight: 0 }
+        Self {
+            queues: HashMap::new(),
+            turns: VecDeque::new(),
+            quantum,
+            numbers: 0,
+            waiting: 0,
+            weight: 0,
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -51,7 +58,10 @@ impl<T> Ring<T> {
         self.weight += weight;
         let queue = self.queues.entry(app).or_insert_with(|| {
             self.turns.push_back(app);
-            Queue { credit: 0, waiting: BTreeMap::new() }
+            Queue {
+                credit: 0,
+                waiting: BTreeMap::new(),
+            }
         });
         queue.waiting.insert(number, (weight, item));
         QueueSlot { app, number }
@@ -59,7 +69,11 @@ impl<T> Ring<T> {
 
     /// Removes a cancelled item, if it is still queued.
     pub(super) fn remove(&mut self, place: QueueSlot) -> Option<T> {
-        let (weight, item) = self.queues.get_mut(&place.app)?.waiting.remove(&place.number)?;
+        let (weight, item) = self
+            .queues
+            .get_mut(&place.app)?
+            .waiting
+            .remove(&place.number)?;
         self.waiting -= 1;
         self.weight -= weight;
         Some(item)
@@ -69,7 +83,9 @@ impl<T> Ring<T> {
     pub(super) fn take(&mut self, limit: usize) -> Vec<T> {
         let (mut taken, mut weights) = (Vec::new(), 0_usize);
         while let Some(app) = self.turns.pop_front() {
-            let Some(queue) = self.queues.get_mut(&app) else { continue };
+            let Some(queue) = self.queues.get_mut(&app) else {
+                continue;
+            };
             queue.credit = queue.credit.saturating_add(self.quantum);
             let (before, mut full) = (taken.len(), false);
             while let Some(first) = queue.waiting.first_entry() {
@@ -125,16 +141,49 @@ mod tests {
             // An item that does not fit is in the next batch, ahead of later items.
             (&[(1, &[6, 6, 1])], 8, &[&[(1, 6)], &[(1, 6), (1, 1)], &[]]),
             // An item that exceeds the limit is alone in its batch.
-            (&[(1, &[50, 1]), (2, &[1])], 8, &[&[(2, 1)], &[(1, 50)], &[(1, 1)]]),
+            (
+                &[(1, &[50, 1]), (2, &[1])],
+                8,
+                &[&[(2, 1)], &[(1, 50)], &[(1, 1)]],
+            ),
             // With a quantum of two, the single item of app 2 is third.
             (
                 &[(1, &[1; 9]), (2, &[1])],
                 8,
-                &[&[(1, 1), (1, 1), (2, 1), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1)], &[(1, 1), (1, 1)]],
+                &[
+                    &[
+                        (1, 1),
+                        (1, 1),
+                        (2, 1),
+                        (1, 1),
+                        (1, 1),
+                        (1, 1),
+                        (1, 1),
+                        (1, 1),
+                    ],
+                    &[(1, 1), (1, 1)],
+                ],
             ),
             // The quantum counts weight, not items.
-            (&[(1, &[2; 4]), (2, &[1; 4])], 100, &[&[(1, 2), (2, 1), (2, 1), (1, 2), (2, 1), (2, 1), (1, 2), (1, 2)]]),
-            (&[(1, &[3; 2]), (2, &[1; 5])], 100, &[&[(2, 1), (2, 1), (1, 3), (2, 1), (2, 1), (1, 3), (2, 1)]]),
+            (
+                &[(1, &[2; 4]), (2, &[1; 4])],
+                100,
+                &[&[
+                    (1, 2),
+                    (2, 1),
+                    (2, 1),
+                    (1, 2),
+                    (2, 1),
+                    (2, 1),
+                    (1, 2),
+                    (1, 2),
+                ]],
+            ),
+            (
+                &[(1, &[3; 2]), (2, &[1; 5])],
+                100,
+                &[&[(2, 1), (2, 1), (1, 3), (2, 1), (2, 1), (1, 3), (2, 1)]],
+            ),
         ];
         for (waiting, limit, batches) in cases {
             let mut ring = ring(waiting, 2);

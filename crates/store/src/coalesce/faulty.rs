@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use tokio::time::sleep;
 
 use crate::{
-    Filter, Fingerprint, FoundRow, Group, MapId, MemoryStore, Page, Reseal, Row, StoreError, SubjectId, Sweep, TokenId,
-    TokenStore, Written,
+    Filter, Fingerprint, FoundRow, Group, MapId, MemoryStore, Page, Reseal, Row, StoreError,
+    SubjectId, Sweep, TokenId, TokenStore, Written,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +51,21 @@ pub(super) struct Faulty {
 
 impl Faulty {
     pub(super) fn slow(trip: Duration, item: Duration) -> Arc<Self> {
-        Arc::new(Self { trip, item, ..Self::default() })
+        Arc::new(Self {
+            trip,
+            item,
+            ..Self::default()
+        })
     }
 
     async fn wait(&self, items: usize) -> InjectedFault {
         sleep(self.trip + self.item * items as u32).await;
-        let fault = self.faults.lock().unwrap().pop_front().unwrap_or(InjectedFault::None);
+        let fault = self
+            .faults
+            .lock()
+            .unwrap()
+            .pop_front()
+            .unwrap_or(InjectedFault::None);
         assert!(fault != InjectedFault::Panic, "as told");
         fault
     }
@@ -69,7 +78,10 @@ fn failure() -> StoreError {
 #[async_trait]
 impl TokenStore for Faulty {
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
-        let apps = groups.iter().map(|group| (group.map.app, group.rows.len())).collect();
+        let apps = groups
+            .iter()
+            .map(|group| (group.map.app, group.rows.len()))
+            .collect();
         let trip = RecordedBatch { now, apps };
         let items = trip.items();
         self.writes.lock().unwrap().push(trip);
@@ -89,22 +101,30 @@ impl TokenStore for Faulty {
         }
     }
 
-    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
-        self.looks
-            .lock()
-            .unwrap()
-            .push(RecordedBatch { now, apps: keys.iter().map(|(map, _)| (map.app, 1)).collect() });
+    async fn get(
+        &self,
+        now: u64,
+        keys: &[(MapId, TokenId)],
+    ) -> Result<Vec<Option<FoundRow>>, StoreError> {
+        self.looks.lock().unwrap().push(RecordedBatch {
+            now,
+            apps: keys.iter().map(|(map, _)| (map.app, 1)).collect(),
+        });
         match self.wait(keys.len()).await {
             InjectedFault::Before | InjectedFault::After => Err(failure()),
             _ => self.inner.get(now, keys).await,
         }
     }
 
-    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
-        self.looks
-            .lock()
-            .unwrap()
-            .push(RecordedBatch { now, apps: keys.iter().map(|(map, _)| (map.app, 1)).collect() });
+    async fn find(
+        &self,
+        now: u64,
+        keys: &[(MapId, Fingerprint)],
+    ) -> Result<Vec<Option<FoundRow>>, StoreError> {
+        self.looks.lock().unwrap().push(RecordedBatch {
+            now,
+            apps: keys.iter().map(|(map, _)| (map.app, 1)).collect(),
+        });
         match self.wait(keys.len()).await {
             InjectedFault::Before | InjectedFault::After => Err(failure()),
             _ => self.inner.find(now, keys).await,
@@ -144,7 +164,9 @@ impl TokenStore for Faulty {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
-        self.inner.archive(now, map, expired_before, after, limit, dry_run).await
+        self.inner
+            .archive(now, map, expired_before, after, limit, dry_run)
+            .await
     }
 
     async fn prune(
@@ -155,7 +177,9 @@ impl TokenStore for Faulty {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
-        self.inner.prune(map, archived_before, after, limit, dry_run).await
+        self.inner
+            .prune(map, archived_before, after, limit, dry_run)
+            .await
     }
 
     async fn sweep(
@@ -185,7 +209,9 @@ impl TokenStore for Faulty {
         after: Option<TokenId>,
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError> {
-        self.inner.rows_of_other_keys(map, number, after, limit).await
+        self.inner
+            .rows_of_other_keys(map, number, after, limit)
+            .await
     }
 
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
@@ -210,14 +236,20 @@ impl TokenStore for Faulty {
         after: Option<(MapId, TokenId)>,
         limit: usize,
     ) -> Result<Page<u64, (MapId, TokenId)>, StoreError> {
-        self.inner.erase_subject_rows(app, subject, version, after, limit).await
+        self.inner
+            .erase_subject_rows(app, subject, version, after, limit)
+            .await
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
         self.inner.next_map(after).await
     }
 
-    async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
+    async fn scan(
+        &self,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, Row)>, StoreError> {
         self.inner.scan(after, limit).await
     }
 

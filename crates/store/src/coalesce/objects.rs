@@ -7,7 +7,9 @@ use tokio::time::Instant;
 
 use super::batch_queue::{BatchQueue, BatchRules, LastBatch, Size, Sort};
 use super::work::{Open, Waiter, Work};
-use super::{BYTES_TOGETHER, BatchLimits, CallError, Kind, Observer, ROWS_TOGETHER, Waiting, caught, gather};
+use super::{
+    BYTES_TOGETHER, BatchLimits, CallError, Kind, Observer, ROWS_TOGETHER, Waiting, caught, gather,
+};
 use crate::{ObjectGroup, ObjectStore, ObjectsWritten, Permit};
 
 /// Batches concurrent writes of objects. Clones share the queue.
@@ -31,10 +33,18 @@ impl ObjectWriter {
     /// # Panics
     /// If called outside of a tokio runtime.
     #[must_use]
-    pub fn new(store: Arc<dyn ObjectStore>, lanes: BatchLimits, observer: Arc<dyn Observer>) -> Self {
+    pub fn new(
+        store: Arc<dyn ObjectStore>,
+        lanes: BatchLimits,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
         let rules = BatchRules::of_writers(lanes.writers);
         Self {
-            shared: Arc::new(Shared { store, observer, writes: BatchQueue::new(rules) }),
+            shared: Arc::new(Shared {
+                store,
+                observer,
+                writes: BatchQueue::new(rules),
+            }),
             runtime: Handle::current(),
         }
     }
@@ -49,7 +59,11 @@ impl ObjectWriter {
     #[must_use]
     pub fn waiting(&self) -> Waiting {
         let Size { items, bytes } = self.shared.writes.waiting();
-        Waiting { rows: items, bytes, keys: 0 }
+        Waiting {
+            rows: items,
+            bytes,
+            keys: 0,
+        }
     }
 
     /// Writes one group as [`ObjectStore::write_objects`] does. Deadline, permit and cancellation are as in
@@ -66,8 +80,15 @@ impl ObjectWriter {
     ) -> Result<ObjectsWritten, CallError> {
         let size = size(&group);
         // Converts bytes to rows, so that one weight covers both limits.
-        let weight = size.items.max(size.bytes.div_ceil(BYTES_TOGETHER / ROWS_TOGETHER)).max(1);
-        let sort = if weight <= ROWS_TOGETHER { Sort::First } else { Sort::Second };
+        let weight = size
+            .items
+            .max(size.bytes.div_ceil(BYTES_TOGETHER / ROWS_TOGETHER))
+            .max(1);
+        let sort = if weight <= ROWS_TOGETHER {
+            Sort::First
+        } else {
+            Sort::Second
+        };
         let app = group.view.map.app;
         permit.iter_mut().for_each(Permit::send);
         let (work, answer) = Work::new(now, (group, permit), deadline);
@@ -75,7 +96,14 @@ impl ObjectWriter {
         if start {
             self.runtime.spawn(lane(Arc::clone(&self.shared)));
         }
-        Waiter { desk: &self.shared.writes, sort, place: Some(place), answer }.answer(deadline).await
+        Waiter {
+            desk: &self.shared.writes,
+            sort,
+            place: Some(place),
+            answer,
+        }
+        .answer(deadline)
+        .await
     }
 
     /// Stops accepting requests. Returns when every queued request was sent and has its result.
@@ -86,7 +114,10 @@ impl ObjectWriter {
 
 /// Returns the number of writes in a group, and their bytes.
 fn size(group: &ObjectGroup) -> Size {
-    Size { items: group.len(), bytes: group.bytes() }
+    Size {
+        items: group.len(),
+        bytes: group.bytes(),
+    }
 }
 
 async fn lane(shared: Arc<Shared>) {
@@ -101,15 +132,25 @@ async fn lane(shared: Arc<Shared>) {
 
 impl Shared {
     async fn write(&self, batch: Vec<Write>) {
-        let Some(mut flight) = Open::begin(Kind::WriteObjects, batch) else { return };
-        let (groups, permits): (Vec<ObjectGroup>, Vec<Option<Permit>>) = flight.questions().into_iter().unzip();
+        let Some(mut flight) = Open::begin(Kind::WriteObjects, batch) else {
+            return;
+        };
+        let (groups, permits): (Vec<ObjectGroup>, Vec<Option<Permit>>) =
+            flight.questions().into_iter().unzip();
         let sizes = groups.iter().map(size);
-        (flight.items, flight.bytes) = sizes.fold((0, 0), |(items, bytes), of| (items + of.items, bytes + of.bytes));
+        (flight.items, flight.bytes) = sizes.fold((0, 0), |(items, bytes), of| {
+            (items + of.items, bytes + of.bytes)
+        });
         let answers = self.store.write_objects(flight.now, groups).await;
         let failed = answers.iter().filter(|answer| answer.is_err()).count();
-        for (permit, _) in permits.into_iter().zip(&answers).filter(|(_, answer)| answer.is_ok()) {
+        for (permit, _) in permits
+            .into_iter()
+            .zip(&answers)
+            .filter(|(_, answer)| answer.is_ok())
+        {
             permit.into_iter().for_each(Permit::answered);
         }
-        self.observer.landed(&flight.end(answers.into_iter(), failed));
+        self.observer
+            .landed(&flight.end(answers.into_iter(), failed));
     }
 }

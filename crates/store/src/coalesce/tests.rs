@@ -9,17 +9,30 @@ use tokio::time::sleep;
 use super::faulty::{Faulty, InjectedFault, RecordedBatch};
 use super::*;
 use crate::suite::tokens::{fresh, id, print, printed, row, rows_of, scanned};
-use crate::{Filter, MemoryStore, Page, Pressure, Reseal, SubjectId, Sweep, ThrottleBounds, WriteThrottle, suite};
+use crate::{
+    Filter, MemoryStore, Page, Pressure, Reseal, SubjectId, Sweep, ThrottleBounds, WriteThrottle,
+    suite,
+};
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-const ONE: BatchLimits = BatchLimits { writers: 1, readers: 1 };
-const TWO: BatchLimits = BatchLimits { writers: 2, readers: 2 };
+const ONE: BatchLimits = BatchLimits {
+    writers: 1,
+    readers: 1,
+};
+const TWO: BatchLimits = BatchLimits {
+    writers: 2,
+    readers: 2,
+};
 
 fn over(store: &Arc<Faulty>, lanes: BatchLimits) -> Coalescer {
-    Coalescer::new(Arc::clone(store) as Arc<dyn TokenStore>, lanes, Arc::new(()))
+    Coalescer::new(
+        Arc::clone(store) as Arc<dyn TokenStore>,
+        lanes,
+        Arc::new(()),
+    )
 }
 
 /// Starts a write. Returns its result and duration.
@@ -31,13 +44,26 @@ fn begin(
 ) -> JoinHandle<(Result<Written, CallError>, Duration)> {
     let (coalescer, since) = (coalescer.clone(), Instant::now());
     tokio::spawn(async move {
-        let answer = coalescer.write(1, Group { map, rows }, deadline.map(|after| since + after), None).await;
+        let answer = coalescer
+            .write(
+                1,
+                Group { map, rows },
+                deadline.map(|after| since + after),
+                None,
+            )
+            .await;
         (answer, since.elapsed())
     })
 }
 
 fn sizes(store: &Faulty) -> Vec<usize> {
-    store.writes.lock().unwrap().iter().map(|trip| trip.items()).collect()
+    store
+        .writes
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|trip| trip.items())
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -46,11 +72,19 @@ async fn a_lone_call_is_sent_at_once() {
     let coalescer = over(&store, ONE);
     let map = fresh();
     for n in 0..3 {
-        let (answer, took) = begin(&coalescer, map, vec![printed(n, n)], None).await.unwrap();
+        let (answer, took) = begin(&coalescer, map, vec![printed(n, n)], None)
+            .await
+            .unwrap();
         assert_eq!((answer.unwrap(), took), (Written::Done(vec![None]), ms(10)));
         let since = Instant::now();
-        assert_eq!(rows_of(coalescer.get(1, &[(map, id(n))], None).await.unwrap()), [Some(printed(n, n))]);
-        assert_eq!(rows_of(coalescer.find(1, &[(map, print(n))], None).await.unwrap()), [Some(printed(n, n))]);
+        assert_eq!(
+            rows_of(coalescer.get(1, &[(map, id(n))], None).await.unwrap()),
+            [Some(printed(n, n))]
+        );
+        assert_eq!(
+            rows_of(coalescer.find(1, &[(map, print(n))], None).await.unwrap()),
+            [Some(printed(n, n))]
+        );
         assert_eq!(since.elapsed(), ms(20));
     }
     assert!(coalescer.get(1, &[], None).await.unwrap().is_empty());
@@ -58,7 +92,10 @@ async fn a_lone_call_is_sent_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_goes_together_within_bounds() {
-    let rows = |n: u128, bytes: usize| Row { sealed: vec![0; bytes].into(), ..row(n) };
+    let rows = |n: u128, bytes: usize| Row {
+        sealed: vec![0; bytes].into(),
+        ..row(n)
+    };
     // Number of groups, rows per group, bytes per row, and the rows of each resulting write batch.
     let cases: [(usize, usize, usize, &[usize]); 5] = [
         (300, 1, 0, &[300]),
@@ -76,13 +113,23 @@ async fn what_waits_goes_together_within_bounds() {
         sleep(ms(1)).await;
         let numbers = |call: usize| (call * in_group..(call + 1) * in_group).map(|n| n as u128);
         let rest: Vec<_> = (0..calls)
-            .map(|call| begin(&coalescer, map, numbers(call).map(|n| rows(n, bytes)).collect(), None))
+            .map(|call| {
+                begin(
+                    &coalescer,
+                    map,
+                    numbers(call).map(|n| rows(n, bytes)).collect(),
+                    None,
+                )
+            })
             .collect();
         sleep(ms(1)).await;
         assert_eq!(coalescer.waiting().rows, calls * in_group);
         assert_eq!(first.await.unwrap().1, ms(10));
         for call in rest {
-            assert_eq!(call.await.unwrap().0.unwrap(), Written::Done(vec![None; in_group]));
+            assert_eq!(
+                call.await.unwrap().0.unwrap(),
+                Written::Done(vec![None; in_group])
+            );
         }
         assert_eq!(sizes(&store)[1..], *writes, "{calls} {in_group} {bytes}");
         assert_eq!(coalescer.waiting(), Waiting::default());
@@ -104,9 +151,15 @@ async fn callers_who_come_back_at_once_are_shared_among_lanes() {
                 callers.spawn(async move {
                     for n in caller * 100..caller * 100 + 20 {
                         if looks {
-                            assert!(coalescer.get(1, &[(map, id(n))], None).await.unwrap()[0].is_some());
+                            assert!(
+                                coalescer.get(1, &[(map, id(n))], None).await.unwrap()[0].is_some()
+                            );
                         } else {
-                            begin(&coalescer, map, vec![row(n)], None).await.unwrap().0.unwrap();
+                            begin(&coalescer, map, vec![row(n)], None)
+                                .await
+                                .unwrap()
+                                .0
+                                .unwrap();
                         }
                     }
                 });
@@ -114,10 +167,18 @@ async fn callers_who_come_back_at_once_are_shared_among_lanes() {
             callers.join_all().await;
         }
         for trips in [&store.writes, &store.looks] {
-            let sizes: Vec<usize> = trips.lock().unwrap().iter().map(RecordedBatch::items).collect();
+            let sizes: Vec<usize> = trips
+                .lock()
+                .unwrap()
+                .iter()
+                .map(RecordedBatch::items)
+                .collect();
             // The first workers leave before all clients are there, and the last workers have less left to send.
             let steady = &sizes[4..sizes.len() - 4];
-            assert!(steady.iter().all(|size| size.abs_diff(part) <= 2), "{lanes:?}: {sizes:?}");
+            assert!(
+                steady.iter().all(|size| size.abs_diff(part) <= 2),
+                "{lanes:?}: {sizes:?}"
+            );
         }
     }
 }
@@ -127,8 +188,16 @@ async fn one_apps_bulk_does_not_hold_up_another() {
     let store = Faulty::slow(ms(10), Duration::ZERO);
     let coalescer = over(&store, ONE);
     let (bulk, single) = (fresh(), fresh());
-    let calls: Vec<_> =
-        (0..100).map(|n| begin(&coalescer, bulk, (0..50).map(|m| row(n * 50 + m)).collect(), None)).collect();
+    let calls: Vec<_> = (0..100)
+        .map(|n| {
+            begin(
+                &coalescer,
+                bulk,
+                (0..50).map(|m| row(n * 50 + m)).collect(),
+                None,
+            )
+        })
+        .collect();
     sleep(ms(1)).await;
     // The request that came last is in the very next batch.
     let (answer, took) = begin(&coalescer, single, vec![row(1)], None).await.unwrap();
@@ -143,16 +212,34 @@ async fn one_apps_bulk_does_not_hold_up_another() {
 #[tokio::test(start_paused = true)]
 async fn large_groups_leave_a_lane_or_a_turn_to_others() {
     // A large group takes a second, any other write 10 ms.
-    for (lanes, longest) in [(TWO, ms(30)), (BatchLimits { writers: 3, readers: 1 }, ms(30)), (ONE, ms(1_050))] {
+    for (lanes, longest) in [
+        (TWO, ms(30)),
+        (
+            BatchLimits {
+                writers: 3,
+                readers: 1,
+            },
+            ms(30),
+        ),
+        (ONE, ms(1_050)),
+    ] {
         let store = Faulty::slow(ms(5), Duration::from_micros(100));
         let coalescer = over(&store, lanes);
         let map = fresh();
-        let large = |call: u128| (0..10_000).map(|n| row(call * 10_000 + n)).collect::<Vec<_>>();
-        let calls: Vec<_> = (0..4).map(|call| begin(&coalescer, map, large(call), None)).collect();
+        let large = |call: u128| {
+            (0..10_000)
+                .map(|n| row(call * 10_000 + n))
+                .collect::<Vec<_>>()
+        };
+        let calls: Vec<_> = (0..4)
+            .map(|call| begin(&coalescer, map, large(call), None))
+            .collect();
         sleep(ms(1)).await;
         let mut slowest = Duration::ZERO;
         for n in 0..20 {
-            let (answer, took) = begin(&coalescer, map, vec![row(1_000_000 + n)], None).await.unwrap();
+            let (answer, took) = begin(&coalescer, map, vec![row(1_000_000 + n)], None)
+                .await
+                .unwrap();
             assert_eq!(answer.unwrap(), Written::Done(vec![None]));
             slowest = slowest.max(took);
         }
@@ -185,27 +272,50 @@ async fn a_caller_that_goes_takes_its_group_along_unless_it_is_under_way() {
     let keys: Vec<_> = (0..1_000).map(|n| (map, id(n))).collect();
     let look = coalescer.get(1, &keys, None);
     assert!(tokio::time::timeout(Duration::ZERO, look).await.is_err());
-    assert_eq!(coalescer.waiting(), Waiting { keys: 0, ..Waiting::default() });
+    assert_eq!(
+        coalescer.waiting(),
+        Waiting {
+            keys: 0,
+            ..Waiting::default()
+        }
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_fault_is_told_to_all_of_its_batch_and_to_nobody_else() {
-    for (fault, there) in [(InjectedFault::Before, 0), (InjectedFault::After, 5), (InjectedFault::Panic, 0)] {
+    for (fault, there) in [
+        (InjectedFault::Before, 0),
+        (InjectedFault::After, 5),
+        (InjectedFault::Panic, 0),
+    ] {
         let store = Faulty::slow(ms(10), Duration::ZERO);
         let coalescer = over(&store, ONE);
         let map = fresh();
         let first = begin(&coalescer, map, vec![row(100)], None);
         sleep(ms(1)).await;
-        let calls: Vec<_> = (0..5).map(|n| begin(&coalescer, map, vec![row(n)], None)).collect();
-        store.faults.lock().unwrap().extend([InjectedFault::None, fault]);
+        let calls: Vec<_> = (0..5)
+            .map(|n| begin(&coalescer, map, vec![row(n)], None))
+            .collect();
+        store
+            .faults
+            .lock()
+            .unwrap()
+            .extend([InjectedFault::None, fault]);
         first.await.unwrap().0.unwrap();
         for call in calls {
             let answer = call.await.unwrap().0;
-            assert!(matches!(answer, Err(CallError::Store(StoreError::Unavailable(_)))), "{answer:?}");
+            assert!(
+                matches!(answer, Err(CallError::Store(StoreError::Unavailable(_)))),
+                "{answer:?}"
+            );
         }
         assert_eq!(scanned(&*store, map).await.len(), 1 + there, "{fault:?}");
         let (answer, took) = begin(&coalescer, map, vec![row(200)], None).await.unwrap();
-        assert_eq!((answer.unwrap(), took), (Written::Done(vec![None]), ms(10)), "{fault:?}");
+        assert_eq!(
+            (answer.unwrap(), took),
+            (Written::Done(vec![None]), ms(10)),
+            "{fault:?}"
+        );
     }
     // A missing result is not replaced by that of another request.
     let store = Faulty::slow(ms(10), Duration::ZERO);
@@ -223,7 +333,11 @@ async fn a_fault_is_told_to_all_of_its_batch_and_to_nobody_else() {
 async fn a_look_up_that_fails_fails_for_those_who_asked() {
     let store = Faulty::slow(ms(10), Duration::ZERO);
     let coalescer = over(&store, ONE);
-    store.faults.lock().unwrap().extend([InjectedFault::Before, InjectedFault::Panic]);
+    store
+        .faults
+        .lock()
+        .unwrap()
+        .extend([InjectedFault::Before, InjectedFault::Panic]);
     let map = fresh();
     for _ in 0..2 {
         let mut calls = JoinSet::new();
@@ -232,15 +346,37 @@ async fn a_look_up_that_fails_fails_for_those_who_asked() {
             calls.spawn(async move { coalescer.get(1, &[(map, id(n))], None).await });
         }
         for answer in calls.join_all().await {
-            assert!(matches!(answer, Err(CallError::Store(StoreError::Unavailable(_)))), "{answer:?}");
+            assert!(
+                matches!(answer, Err(CallError::Store(StoreError::Unavailable(_)))),
+                "{answer:?}"
+            );
         }
     }
-    assert_eq!(rows_of(coalescer.get(1, &[(map, id(1))], None).await.unwrap()), [None]);
+    assert_eq!(
+        rows_of(coalescer.get(1, &[(map, id(1))], None).await.unwrap()),
+        [None]
+    );
     assert_eq!(store.looks.lock().unwrap().len(), 3);
     let io = || std::io::Error::new(std::io::ErrorKind::StorageFull, "full");
-    let damaged = StoreError::Damaged { place: "here".to_owned(), what: "bent".to_owned() };
-    for error in [damaged, StoreError::Io { path: "/there".into(), source: io() }, StoreError::ReadOnly] {
-        assert_eq!(error.repeated().to_string().trim_start_matches("the store does not answer: "), error.to_string());
+    let damaged = StoreError::Damaged {
+        place: "here".to_owned(),
+        what: "bent".to_owned(),
+    };
+    for error in [
+        damaged,
+        StoreError::Io {
+            path: "/there".into(),
+            source: io(),
+        },
+        StoreError::ReadOnly,
+    ] {
+        assert_eq!(
+            error
+                .repeated()
+                .to_string()
+                .trim_start_matches("the store does not answer: "),
+            error.to_string()
+        );
     }
 }
 
@@ -264,7 +400,9 @@ async fn what_is_late_is_not_sent() {
     }
     assert!(in_time.await.unwrap().0.is_ok());
     assert_eq!(scanned(&*store, map).await, [row(0), row(3)]);
-    let look = coalescer.get(1, &[(map, id(0))], Some(Instant::now() - ms(1))).await;
+    let look = coalescer
+        .get(1, &[(map, id(0))], Some(Instant::now() - ms(1)))
+        .await;
     assert!(matches!(look, Err(CallError::Late)), "{look:?}");
 }
 
@@ -274,7 +412,9 @@ async fn closing_sends_what_waits_and_takes_nothing_more() {
         let store = Faulty::slow(ms(10), Duration::from_micros(10));
         let coalescer = over(&store, lanes);
         let map = fresh();
-        let calls: Vec<_> = (0..2_000).map(|n| begin(&coalescer, map, vec![row(n)], None)).collect();
+        let calls: Vec<_> = (0..2_000)
+            .map(|n| begin(&coalescer, map, vec![row(n)], None))
+            .collect();
         let large = begin(&coalescer, map, (10_000..20_000).map(row).collect(), None);
         sleep(ms(1)).await;
         // A second call has nothing to wait for.
@@ -286,7 +426,10 @@ async fn closing_sends_what_waits_and_takes_nothing_more() {
         for call in calls.into_iter().chain([large]) {
             assert!(call.await.unwrap().0.is_ok());
         }
-        let write = begin(&coalescer, map, vec![row(99_999)], None).await.unwrap().0;
+        let write = begin(&coalescer, map, vec![row(99_999)], None)
+            .await
+            .unwrap()
+            .0;
         assert!(matches!(write, Err(CallError::Closed)), "{write:?}");
         let look = coalescer.find(1, &[(map, print(1))], None).await;
         assert!(matches!(look, Err(CallError::Closed)), "{look:?}");
@@ -299,17 +442,33 @@ async fn look_ups_are_joined_in_pieces_and_by_turns() {
     let coalescer = over(&store, ONE);
     let (bulk, single) = (fresh(), fresh());
     let rows: Vec<Row> = (0..10_000).map(|n| printed(n, n)).collect();
-    store.inner.put(&rows.iter().map(|row| (bulk, row.clone())).collect::<Vec<_>>()).await.unwrap();
+    store
+        .inner
+        .put(
+            &rows
+                .iter()
+                .map(|row| (bulk, row.clone()))
+                .collect::<Vec<_>>(),
+        )
+        .await
+        .unwrap();
     store.inner.put(&[(single, printed(7, 7))]).await.unwrap();
     let whole = {
-        let (coalescer, keys) = (coalescer.clone(), rows.iter().map(|row| (bulk, row.id)).collect::<Vec<_>>());
+        let (coalescer, keys) = (
+            coalescer.clone(),
+            rows.iter().map(|row| (bulk, row.id)).collect::<Vec<_>>(),
+        );
         tokio::spawn(async move { coalescer.get(1, &keys, None).await })
     };
     sleep(ms(1)).await;
     let mut calls = JoinSet::new();
     for _ in 0..5 {
         let coalescer = coalescer.clone();
-        calls.spawn(async move { coalescer.get(2, &[(single, id(8)), (single, id(7))], None).await });
+        calls.spawn(async move {
+            coalescer
+                .get(2, &[(single, id(8)), (single, id(7))], None)
+                .await
+        });
     }
     let since = Instant::now();
     for answer in calls.join_all().await {
@@ -318,13 +477,35 @@ async fn look_ups_are_joined_in_pieces_and_by_turns() {
     assert_eq!(since.elapsed(), ms(19), "in the very next one");
     // A find waits for at most one lookup of the other sort.
     let since = Instant::now();
-    assert_eq!(rows_of(coalescer.find(1, &[(single, print(7))], None).await.unwrap()), [Some(printed(7, 7))]);
+    assert_eq!(
+        rows_of(
+            coalescer
+                .find(1, &[(single, print(7))], None)
+                .await
+                .unwrap()
+        ),
+        [Some(printed(7, 7))]
+    );
     assert!(since.elapsed() <= ms(20), "{:?}", since.elapsed());
-    assert!(rows_of(whole.await.unwrap().unwrap()).into_iter().eq(rows.into_iter().map(Some)));
+    assert!(
+        rows_of(whole.await.unwrap().unwrap())
+            .into_iter()
+            .eq(rows.into_iter().map(Some))
+    );
     let looks = store.looks.lock().unwrap();
-    assert!(looks.iter().all(|trip| trip.items() <= KEYS_TOGETHER), "{looks:?}");
-    assert_eq!(looks.iter().map(|trip| trip.items()).sum::<usize>(), 10_000 + 10 + 1);
-    assert_eq!((looks[0].now, looks[1].now, looks[1].items()), (1, 2, 760), "the newest clock serves all");
+    assert!(
+        looks.iter().all(|trip| trip.items() <= KEYS_TOGETHER),
+        "{looks:?}"
+    );
+    assert_eq!(
+        looks.iter().map(|trip| trip.items()).sum::<usize>(),
+        10_000 + 10 + 1
+    );
+    assert_eq!(
+        (looks[0].now, looks[1].now, looks[1].items()),
+        (1, 2, 760),
+        "the newest clock serves all"
+    );
     assert!(looks.len() <= 15, "{}", looks.len());
 }
 
@@ -339,10 +520,24 @@ async fn room_is_given_back_when_the_store_has_answered() {
         let (coalescer, throttle) = (coalescer.clone(), throttle.clone());
         tokio::spawn(async move {
             let permit = throttle.reserve(1, row(n).bytes(), None).await.unwrap();
-            coalescer.write(1, Group { map, rows: vec![row(n)] }, None, Some(permit)).await
+            coalescer
+                .write(
+                    1,
+                    Group {
+                        map,
+                        rows: vec![row(n)],
+                    },
+                    None,
+                    Some(permit),
+                )
+                .await
         })
     };
-    store.faults.lock().unwrap().extend([InjectedFault::None, InjectedFault::Before, InjectedFault::Panic]);
+    store.faults.lock().unwrap().extend([
+        InjectedFault::None,
+        InjectedFault::Before,
+        InjectedFault::Panic,
+    ]);
     let under_way = begin(1);
     sleep(ms(1)).await;
     let (waits, gone) = (begin(2), begin(3));
@@ -376,19 +571,29 @@ impl Observer for Log {
 
 #[tokio::test(start_paused = true)]
 async fn every_trip_is_told() {
-    let (store, log) = (Faulty::slow(ms(10), Duration::ZERO), Arc::new(Log::default()));
+    let (store, log) = (
+        Faulty::slow(ms(10), Duration::ZERO),
+        Arc::new(Log::default()),
+    );
     let coalescer = Coalescer::new(Arc::clone(&store) as _, ONE, Arc::clone(&log) as _);
     let map = fresh();
     let first = begin(&coalescer, map, vec![row(0), row(1)], None);
     sleep(ms(1)).await;
     let rest = [2, 3].map(|n| begin(&coalescer, map, vec![row(n)], None));
-    store.faults.lock().unwrap().extend([InjectedFault::None, InjectedFault::Before]);
+    store
+        .faults
+        .lock()
+        .unwrap()
+        .extend([InjectedFault::None, InjectedFault::Before]);
     assert!(first.await.unwrap().0.is_ok());
     for call in rest {
         assert!(call.await.unwrap().0.is_err());
     }
     coalescer.get(1, &[(map, id(0))], None).await.unwrap();
-    coalescer.find(1, &[(map, print(0)), (map, print(1))], None).await.unwrap();
+    coalescer
+        .find(1, &[(map, print(0)), (map, print(1))], None)
+        .await
+        .unwrap();
     let bytes = row(0).bytes();
     let flight = |kind, calls, failed, items, bytes, waited| BatchStats {
         kind,
@@ -410,13 +615,28 @@ async fn every_trip_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn look_ups_of_large_rows_are_small() {
-    for (row_bytes_max, keys_max) in [(1 << 20, 64), (KEYS_BYTES_TOGETHER, 1), (usize::MAX, 1), (0, KEYS_TOGETHER)] {
+    for (row_bytes_max, keys_max) in [
+        (1 << 20, 64),
+        (KEYS_BYTES_TOGETHER, 1),
+        (usize::MAX, 1),
+        (0, KEYS_TOGETHER),
+    ] {
         let store = Faulty::slow(Duration::from_millis(1), Duration::ZERO);
-        let coalescer = Coalescer::for_rows(Arc::clone(&store) as _, ONE, row_bytes_max, Arc::new(()));
-        let map = MapId { app: 1, collection: 1 };
+        let coalescer =
+            Coalescer::for_rows(Arc::clone(&store) as _, ONE, row_bytes_max, Arc::new(()));
+        let map = MapId {
+            app: 1,
+            collection: 1,
+        };
         let keys: Vec<_> = (0..1_200).map(|n| (map, suite::tokens::id(n))).collect();
         assert_eq!(coalescer.get(1, &keys, None).await.unwrap().len(), 1_200);
-        let most = store.looks.lock().unwrap().iter().map(RecordedBatch::items).max();
+        let most = store
+            .looks
+            .lock()
+            .unwrap()
+            .iter()
+            .map(RecordedBatch::items)
+            .max();
         assert_eq!(most, Some(keys_max), "{row_bytes_max}");
     }
 }
@@ -438,7 +658,12 @@ impl TokenStore for CoalescedStore {
             .into_iter()
             .map(|group| {
                 let coalescer = self.0.clone();
-                tokio::spawn(async move { coalescer.write(now, group, None, None).await.map_err(unwrapped) })
+                tokio::spawn(async move {
+                    coalescer
+                        .write(now, group, None, None)
+                        .await
+                        .map_err(unwrapped)
+                })
             })
             .collect();
         let mut answers = Vec::new();
@@ -448,11 +673,19 @@ impl TokenStore for CoalescedStore {
         answers
     }
 
-    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
+    async fn get(
+        &self,
+        now: u64,
+        keys: &[(MapId, TokenId)],
+    ) -> Result<Vec<Option<FoundRow>>, StoreError> {
         self.0.get(now, keys, None).await.map_err(unwrapped)
     }
 
-    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
+    async fn find(
+        &self,
+        now: u64,
+        keys: &[(MapId, Fingerprint)],
+    ) -> Result<Vec<Option<FoundRow>>, StoreError> {
         self.0.find(now, keys, None).await.map_err(unwrapped)
     }
 
@@ -460,7 +693,13 @@ impl TokenStore for CoalescedStore {
         self.0.store().delete(map, ids).await
     }
 
-    async fn expire(&self, now: u64, map: MapId, ids: &[TokenId], to: Option<u64>) -> Result<Vec<bool>, StoreError> {
+    async fn expire(
+        &self,
+        now: u64,
+        map: MapId,
+        ids: &[TokenId],
+        to: Option<u64>,
+    ) -> Result<Vec<bool>, StoreError> {
         self.0.store().expire(now, map, ids, to).await
     }
 
@@ -483,7 +722,10 @@ impl TokenStore for CoalescedStore {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
-        self.0.store().archive(now, map, before, after, limit, dry_run).await
+        self.0
+            .store()
+            .archive(now, map, before, after, limit, dry_run)
+            .await
     }
 
     async fn prune(
@@ -494,7 +736,10 @@ impl TokenStore for CoalescedStore {
         limit: usize,
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
-        self.0.store().prune(map, before, after, limit, dry_run).await
+        self.0
+            .store()
+            .prune(map, before, after, limit, dry_run)
+            .await
     }
 
     async fn sweep(
@@ -524,7 +769,10 @@ impl TokenStore for CoalescedStore {
         after: Option<TokenId>,
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError> {
-        self.0.store().rows_of_other_keys(map, number, after, limit).await
+        self.0
+            .store()
+            .rows_of_other_keys(map, number, after, limit)
+            .await
     }
 
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
@@ -538,7 +786,10 @@ impl TokenStore for CoalescedStore {
         after: Option<(MapId, TokenId)>,
         limit: usize,
     ) -> Result<Vec<(MapId, Row)>, StoreError> {
-        self.0.store().subject_rows(app, subject, after, limit).await
+        self.0
+            .store()
+            .subject_rows(app, subject, after, limit)
+            .await
     }
 
     async fn erase_subject_rows(
@@ -549,14 +800,21 @@ impl TokenStore for CoalescedStore {
         after: Option<(MapId, TokenId)>,
         limit: usize,
     ) -> Result<Page<u64, (MapId, TokenId)>, StoreError> {
-        self.0.store().erase_subject_rows(app, subject, version, after, limit).await
+        self.0
+            .store()
+            .erase_subject_rows(app, subject, version, after, limit)
+            .await
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
         self.0.store().next_map(after).await
     }
 
-    async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
+    async fn scan(
+        &self,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, Row)>, StoreError> {
         self.0.store().scan(after, limit).await
     }
 
@@ -578,7 +836,12 @@ type Caller = (u64, u128, Option<u64>, Option<u64>);
 
 fn caller() -> impl Strategy<Value = Caller> {
     let rows = prop_oneof![8 => 1_u128..4, 1 => 400_u128..600];
-    (0_u64..60, rows, proptest::option::of(1_u64..40), proptest::option::weighted(0.2, 0_u64..40))
+    (
+        0_u64..60,
+        rows,
+        proptest::option::of(1_u64..40),
+        proptest::option::weighted(0.2, 0_u64..40),
+    )
 }
 
 fn fault() -> impl Strategy<Value = InjectedFault> {

@@ -36,8 +36,9 @@ impl<Q, A> Open<Q, A> {
     /// request is left.
     pub(super) fn begin(kind: Kind, batch: Vec<Work<Q, A>>) -> Option<Self> {
         let sent = Instant::now();
-        let (works, late): (Vec<_>, Vec<_>) =
-            batch.into_iter().partition(|work| work.deadline.is_none_or(|deadline| deadline > sent));
+        let (works, late): (Vec<_>, Vec<_>) = batch
+            .into_iter()
+            .partition(|work| work.deadline.is_none_or(|deadline| deadline > sent));
         for work in late {
             // The receiver can be gone.
             let _ = work.answer.send(Err(CallError::Late));
@@ -45,25 +46,55 @@ impl<Q, A> Open<Q, A> {
         // All requests use the latest of their clock readings, which differ only slightly.
         let now = works.iter().map(|work| work.now).max()?;
         let waited = works.iter().map(|work| sent - work.since).max()?;
-        Some(Self { kind, now, works, answers: Vec::new(), items: 0, bytes: 0, waited, sent })
+        Some(Self {
+            kind,
+            now,
+            works,
+            answers: Vec::new(),
+            items: 0,
+            bytes: 0,
+            waited,
+            sent,
+        })
     }
 
     pub(super) fn questions(&mut self) -> Vec<Q> {
         let works = std::mem::take(&mut self.works);
-        let (questions, answers) = works.into_iter().map(|work| (work.question, work.answer)).unzip();
+        let (questions, answers) = works
+            .into_iter()
+            .map(|work| (work.question, work.answer))
+            .unzip();
         self.answers = answers;
         questions
     }
 
     /// Sends the results. If `results` is too short, the remaining requests notice that their senders are dropped.
-    pub(super) fn end(self, results: impl Iterator<Item = Result<A, StoreError>>, failed: usize) -> BatchStats {
+    pub(super) fn end(
+        self,
+        results: impl Iterator<Item = Result<A, StoreError>>,
+        failed: usize,
+    ) -> BatchStats {
         let took = self.sent.elapsed();
         let calls = self.answers.len();
         for (answer, result) in self.answers.into_iter().zip(results) {
             let _ = answer.send(result.map_err(CallError::Store));
         }
-        let Self { kind, items, bytes, waited, .. } = self;
-        BatchStats { kind, calls, failed, items, bytes, waited, took }
+        let Self {
+            kind,
+            items,
+            bytes,
+            waited,
+            ..
+        } = self;
+        BatchStats {
+            kind,
+            calls,
+            failed,
+            items,
+            bytes,
+            waited,
+            took,
+        }
     }
 }
 
@@ -74,7 +105,16 @@ impl<Q, A> Work<Q, A> {
         deadline: Option<Instant>,
     ) -> (Self, oneshot::Receiver<Result<A, CallError>>) {
         let (answer, answered) = oneshot::channel();
-        (Self { now, question, since: Instant::now(), deadline, answer }, answered)
+        (
+            Self {
+                now,
+                question,
+                since: Instant::now(),
+                deadline,
+                answer,
+            },
+            answered,
+        )
     }
 }
 
@@ -107,7 +147,9 @@ impl<Q, A> Waiter<'_, Q, A> {
 impl<Q, A> Waiter<'_, Q, A> {
     /// Removes the request from the queue. Returns false if the request was already sent.
     fn take_out(&mut self) -> bool {
-        self.place.take().is_some_and(|place| self.desk.remove(self.sort, place))
+        self.place
+            .take()
+            .is_some_and(|place| self.desk.remove(self.sort, place))
     }
 }
 

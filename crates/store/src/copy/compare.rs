@@ -40,7 +40,11 @@ impl Differences {
     }
 
     fn none(self) -> Result<(), CopyError> {
-        if self.count == 0 { Ok(()) } else { Err(CopyError::Differs(self)) }
+        if self.count == 0 {
+            Ok(())
+        } else {
+            Err(CopyError::Differs(self))
+        }
     }
 }
 
@@ -56,7 +60,11 @@ impl std::fmt::Display for Differences {
             write!(f, "{} {what} {how}", if index == 0 { ":" } else { "," })?;
         }
         let named = self.first.len() as u64;
-        if self.count > named { write!(f, ", and {} more", self.count - named) } else { Ok(()) }
+        if self.count > named {
+            write!(f, ", and {} more", self.count - named)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -70,12 +78,19 @@ struct Rows<'a, R: CopiedRow> {
 
 impl<'a, R: CopiedRow> Rows<'a, R> {
     fn new(side: Side<'a>, end: End) -> Self {
-        Self { side, end, page: Vec::new().into_iter(), after: None }
+        Self {
+            side,
+            end,
+            page: Vec::new().into_iter(),
+            after: None,
+        }
     }
 
     async fn next(&mut self) -> Result<Option<(MapId, R)>, CopyError> {
         if self.page.len() == 0 {
-            let page = R::scan(self.side, self.after, PAGE_ROWS).await.map_err(at(self.end))?;
+            let page = R::scan(self.side, self.after, PAGE_ROWS)
+                .await
+                .map_err(at(self.end))?;
             self.after = end_of(&page).or(self.after);
             self.page = page.into_iter();
         }
@@ -99,7 +114,10 @@ pub(super) async fn contents(
     let rows = self::rows::<Row>(source, target, &mut differences, 0, progress).await?;
     let sum = self::rows::<ObjectRow>(source, target, &mut differences, rows, progress).await?;
     fences(source, target, &mut differences).await?;
-    differences.none().map(|()| Compared { rows, objects: sum - rows })
+    differences.none().map(|()| Compared {
+        rows,
+        objects: sum - rows,
+    })
 }
 
 /// Compares all rows of a kind. `count` is the number of rows of other kinds that were compared before. Returns the sum.
@@ -110,7 +128,10 @@ async fn rows<R: CopiedRow>(
     mut count: u64,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<u64, CopyError> {
-    let (mut source, mut target) = (Rows::<R>::new(source, End::Source), Rows::<R>::new(target, End::Target));
+    let (mut source, mut target) = (
+        Rows::<R>::new(source, End::Source),
+        Rows::<R>::new(target, End::Target),
+    );
     let (mut one, mut other) = (source.next().await?, target.next().await?);
     loop {
         let position = |row: &Option<(MapId, R)>| row.as_ref().map(|(map, row)| (*map, row.id()));
@@ -143,13 +164,34 @@ async fn rows<R: CopiedRow>(
 fn named<R: CopiedRow>(position: Option<Position<R>>) -> String {
     position.map_or_else(String::new, |(map, id)| {
         let id = u128::from_be_bytes(R::bytes(id));
-        format!("{} {id:032x} of collection {} of app {}", R::NAME, map.collection, map.app)
+        format!(
+            "{} {id:032x} of collection {} of app {}",
+            R::NAME,
+            map.collection,
+            map.app
+        )
     })
 }
 
-async fn fences(source: Side<'_>, target: Side<'_>, differences: &mut Differences) -> Result<(), CopyError> {
-    let source = source.objects.fences().await.map_err(at(End::Source))?.into_iter().collect();
-    let target = target.objects.fences().await.map_err(at(End::Target))?.into_iter().collect();
+async fn fences(
+    source: Side<'_>,
+    target: Side<'_>,
+    differences: &mut Differences,
+) -> Result<(), CopyError> {
+    let source = source
+        .objects
+        .fences()
+        .await
+        .map_err(at(End::Source))?
+        .into_iter()
+        .collect();
+    let target = target
+        .objects
+        .fences()
+        .await
+        .map_err(at(End::Target))?
+        .into_iter()
+        .collect();
     let named = |map: &MapId| format!("fence of collection {} of app {}", map.collection, map.app);
     entries(&source, &target, differences, named);
     Ok(())
@@ -177,6 +219,8 @@ fn entries<K: Ord, V: PartialEq>(
 /// Compares all records.
 pub(super) fn states(source: &Snapshot, target: &Snapshot) -> Result<(), CopyError> {
     let mut differences = Differences::default();
-    entries(&source.records, &target.records, &mut differences, |key| format!("record {key:?}"));
+    entries(&source.records, &target.records, &mut differences, |key| {
+        format!("record {key:?}")
+    });
     differences.none()
 }

@@ -27,7 +27,10 @@ pub(super) trait CopiedRow: PartialEq + Send + Sync + Sized {
     ) -> impl Future<Output = Result<Vec<(MapId, Self)>, StoreError>> + Send;
 
     /// Writes rows as they are. Writes all rows or none.
-    fn put(side: Side<'_>, rows: &[(MapId, Self)]) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn put(
+        side: Side<'_>,
+        rows: &[(MapId, Self)],
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 impl CopiedRow for Row {

@@ -26,11 +26,17 @@ struct MemoryState {
 
 impl Handle {
     fn on(shared: Arc<MemoryState>) -> Self {
-        Self { told: tokio::sync::Mutex::new(shared.moved.subscribe()), shared }
+        Self {
+            told: tokio::sync::Mutex::new(shared.moved.subscribe()),
+            shared,
+        }
     }
 
     fn snapshot(&self) -> MutexGuard<'_, Snapshot> {
-        self.shared.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared
+            .snapshot
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -77,7 +83,10 @@ impl ControlStore for MemoryStore {
     }
 
     async fn replace(&self, base: u64, state: &Snapshot) -> Result<Commit, StoreError> {
-        let commit = self.control.snapshot().become_state("memory", base, state)?;
+        let commit = self
+            .control
+            .snapshot()
+            .become_state("memory", base, state)?;
         if commit != Commit::Moved {
             self.control.shared.moved.send_replace(());
         }

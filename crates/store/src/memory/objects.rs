@@ -9,9 +9,9 @@ use bytes::Bytes;
 
 use super::{LOOK_MAX, MemoryStore, counted, page};
 use crate::{
-    Clause, Filter, FoundRow, MapId, MapView, ObjectChanges, ObjectGroup, ObjectId, ObjectRow, ObjectStore,
-    ObjectsWritten, Page, Reseal, ResealEffect, Row, StoreError, SubjectId, Sweep, Term, apply_group, apply_put,
-    apply_sweep, check_fence, fit_page, fits_scan_bytes,
+    Clause, Filter, FoundRow, MapId, MapView, ObjectChanges, ObjectGroup, ObjectId, ObjectRow,
+    ObjectStore, ObjectsWritten, Page, Reseal, ResealEffect, Row, StoreError, SubjectId, Sweep,
+    Term, apply_group, apply_put, apply_sweep, check_fence, fit_page, fits_scan_bytes,
 };
 
 const FIRST: ObjectId = ObjectId([0; 16]);
@@ -45,7 +45,9 @@ impl Collections {
     fn commit(&mut self, rows: BTreeMap<(MapId, ObjectId), Option<ObjectRow>>) {
         // Removes all old terms first, because a term can move from one object to another.
         for key in rows.keys() {
-            let Some(old) = self.rows.remove(key) else { continue };
+            let Some(old) = self.rows.remove(key) else {
+                continue;
+            };
             for term in old.unique {
                 self.unique.remove(&(key.0, term));
             }
@@ -55,8 +57,10 @@ impl Collections {
         }
         for (key, row) in rows {
             let Some(row) = row else { continue };
-            self.unique.extend(row.unique.iter().map(|term| ((key.0, *term), key.1)));
-            self.terms.extend(row.terms.iter().map(|term| (key.0, *term, key.1)));
+            self.unique
+                .extend(row.unique.iter().map(|term| ((key.0, *term), key.1)));
+            self.terms
+                .extend(row.terms.iter().map(|term| (key.0, *term, key.1)));
             self.rows.insert(key, row);
         }
     }
@@ -70,10 +74,18 @@ impl Collections {
         limit: usize,
     ) -> impl Iterator<Item = ObjectId> + 'a {
         clause.terms.iter().flat_map(move |term| {
-            let from = after.map_or(Bound::Included((map, *term, FIRST)), |id| Bound::Excluded((map, *term, id)));
+            let from = after.map_or(Bound::Included((map, *term, FIRST)), |id| {
+                Bound::Excluded((map, *term, id))
+            });
             let range = (from, Bound::Included((map, *term, LAST)));
-            let shared = clause.shared.then(|| self.terms.range(range).map(|(_, _, id)| *id));
-            let unique = self.unique.get(&(map, *term)).copied().filter(|id| clause.unique && Some(*id) > after);
+            let shared = clause
+                .shared
+                .then(|| self.terms.range(range).map(|(_, _, id)| *id));
+            let unique = self
+                .unique
+                .get(&(map, *term))
+                .copied()
+                .filter(|id| clause.unique && Some(*id) > after);
             shared.into_iter().flatten().take(limit).chain(unique)
         })
     }
@@ -88,9 +100,12 @@ impl Collections {
     /// Returns the sealed key of a row's subject: `Some(None)` if the row names none, and `None` if the stored key was erased or
     /// has another version than the row claims.
     pub(super) fn subject_key(&self, app: u32, row: &Row) -> Option<Option<Bytes>> {
-        let Some(subject) = row.subject else { return Some(None) };
+        let Some(subject) = row.subject else {
+            return Some(None);
+        };
         let key = self.rows.get(&(MapId::of_subjects(app), subject.row()))?;
-        row.has_key(Some(key.version)).then(|| Some(key.sealed.clone()))
+        row.has_key(Some(key.version))
+            .then(|| Some(key.sealed.clone()))
     }
 
     /// Returns a row with its subject's key, or `None` if the row counts as absent.
@@ -106,7 +121,9 @@ impl Collections {
         bounds: (usize, usize),
         wanted: impl Fn(&ObjectRow) -> bool,
     ) -> Page<Vec<ObjectRow>, ObjectId> {
-        let from = after.map_or(Bound::Included((map, FIRST)), |id| Bound::Excluded((map, id)));
+        let from = after.map_or(Bound::Included((map, FIRST)), |id| {
+            Bound::Excluded((map, id))
+        });
         page(&self.rows, map, from, bounds, wanted)
     }
 }
@@ -120,31 +137,48 @@ struct PendingChanges<'a> {
 
 impl<'a> PendingChanges<'a> {
     fn new(stored: &'a Collections) -> Self {
-        Self { stored, rows: BTreeMap::new(), unique: BTreeMap::new() }
+        Self {
+            stored,
+            rows: BTreeMap::new(),
+            unique: BTreeMap::new(),
+        }
     }
 }
 
 impl ObjectChanges for PendingChanges<'_> {
     fn object(&self, map: MapId, id: ObjectId) -> Result<Option<ObjectRow>, StoreError> {
         let key = (map, id);
-        Ok(self.rows.get(&key).cloned().unwrap_or_else(|| self.stored.rows.get(&key).cloned()))
+        Ok(self
+            .rows
+            .get(&key)
+            .cloned()
+            .unwrap_or_else(|| self.stored.rows.get(&key).cloned()))
     }
 
     fn holder(&self, map: MapId, term: Term) -> Result<Option<ObjectRow>, StoreError> {
         let key = (map, term);
-        let id = self.unique.get(&key).copied().unwrap_or_else(|| self.stored.unique.get(&key).copied());
+        let id = self
+            .unique
+            .get(&key)
+            .copied()
+            .unwrap_or_else(|| self.stored.unique.get(&key).copied());
         id.map_or(Ok(None), |id| self.object(map, id))
     }
 
     fn put_object(&mut self, map: MapId, old: Option<&ObjectRow>, new: ObjectRow) {
-        let freed = old.into_iter().flat_map(|old| &old.unique).map(|term| ((map, *term), None));
+        let freed = old
+            .into_iter()
+            .flat_map(|old| &old.unique)
+            .map(|term| ((map, *term), None));
         self.unique.extend(freed);
-        self.unique.extend(new.unique.iter().map(|term| ((map, *term), Some(new.id))));
+        self.unique
+            .extend(new.unique.iter().map(|term| ((map, *term), Some(new.id))));
         self.rows.insert((map, new.id), Some(new));
     }
 
     fn remove_object(&mut self, map: MapId, old: &ObjectRow) {
-        self.unique.extend(old.unique.iter().map(|term| ((map, *term), None)));
+        self.unique
+            .extend(old.unique.iter().map(|term| ((map, *term), None)));
         self.rows.insert((map, old.id), None);
     }
 }
@@ -165,9 +199,16 @@ impl MemoryStore {
 
 #[async_trait]
 impl ObjectStore for MemoryStore {
-    async fn write_objects(&self, now: u64, groups: Vec<ObjectGroup>) -> Vec<Result<ObjectsWritten, StoreError>> {
+    async fn write_objects(
+        &self,
+        now: u64,
+        groups: Vec<ObjectGroup>,
+    ) -> Vec<Result<ObjectsWritten, StoreError>> {
         let mut objects = self.objects();
-        groups.iter().map(|group| objects.write(now, group)).collect()
+        groups
+            .iter()
+            .map(|group| objects.write(now, group))
+            .collect()
     }
 
     async fn get_objects(
@@ -177,14 +218,30 @@ impl ObjectStore for MemoryStore {
         ids: &[ObjectId],
     ) -> Result<Vec<Option<ObjectRow>>, StoreError> {
         let objects = self.objects_for(view)?;
-        let live = |id: &ObjectId| objects.rows.get(&(view.map, *id)).filter(|row| row.is_live(now)).cloned();
+        let live = |id: &ObjectId| {
+            objects
+                .rows
+                .get(&(view.map, *id))
+                .filter(|row| row.is_live(now))
+                .cloned()
+        };
         Ok(ids.iter().map(live).collect())
     }
 
-    async fn count_clauses(&self, view: MapView, clauses: &[Clause], cap: u32) -> Result<Vec<u32>, StoreError> {
+    async fn count_clauses(
+        &self,
+        view: MapView,
+        clauses: &[Clause],
+        cap: u32,
+    ) -> Result<Vec<u32>, StoreError> {
         let objects = self.objects_for(view)?;
         // The iterator is not longer than `cap`, so its count is a `u32`.
-        let count = |clause| objects.holders(view.map, clause, None, cap as usize).take(cap as usize).count() as u32;
+        let count = |clause| {
+            objects
+                .holders(view.map, clause, None, cap as usize)
+                .take(cap as usize)
+                .count() as u32
+        };
         Ok(clauses.iter().map(count).collect())
     }
 
@@ -207,7 +264,14 @@ impl ObjectStore for MemoryStore {
         ids: &[ObjectId],
     ) -> Result<Vec<bool>, StoreError> {
         let objects = self.objects_for(view)?;
-        Ok(ids.iter().map(|id| clauses.iter().all(|clause| objects.is_in(view.map, clause, *id))).collect())
+        Ok(ids
+            .iter()
+            .map(|id| {
+                clauses
+                    .iter()
+                    .all(|clause| objects.is_in(view.map, clause, *id))
+            })
+            .collect())
     }
 
     async fn list_objects(
@@ -231,14 +295,32 @@ impl ObjectStore for MemoryStore {
         limit: usize,
     ) -> Result<Vec<(MapId, ObjectRow)>, StoreError> {
         let objects = self.objects();
-        let (first, last) = ((MapId { app, collection: 0 }, FIRST), (MapId { app, collection: u32::MAX }, LAST));
-        let from = after.map_or(Bound::Included(first), |after| Bound::Excluded(first.max(after)));
-        let of_subject =
-            objects.rows.range((from, Bound::Included(last))).filter(|(_, row)| row.subject == Some(subject));
+        let (first, last) = (
+            (MapId { app, collection: 0 }, FIRST),
+            (
+                MapId {
+                    app,
+                    collection: u32::MAX,
+                },
+                LAST,
+            ),
+        );
+        let from = after.map_or(Bound::Included(first), |after| {
+            Bound::Excluded(first.max(after))
+        });
+        let of_subject = objects
+            .rows
+            .range((from, Bound::Included(last)))
+            .filter(|(_, row)| row.subject == Some(subject));
         let mut fits = fits_scan_bytes();
-        let page = of_subject.take(limit).take_while(|(_, row)| fits(row.bytes()));
+        let page = of_subject
+            .take(limit)
+            .take_while(|(_, row)| fits(row.bytes()));
         let checked = page.map(|((map, _), row)| {
-            objects.check(MapView { map: *map, generation })?;
+            objects.check(MapView {
+                map: *map,
+                generation,
+            })?;
             Ok((*map, row.clone()))
         });
         checked.collect()
@@ -254,14 +336,21 @@ impl ObjectStore for MemoryStore {
         dry_run: bool,
     ) -> Result<Page<u64, ObjectId>, StoreError> {
         let mut objects = self.objects();
-        let Page { found, next } = objects.page(map, after, (limit, limit), |row| row.lifetime().is_due(sweep, now));
+        let Page { found, next } = objects.page(map, after, (limit, limit), |row| {
+            row.lifetime().is_due(sweep, now)
+        });
         if !dry_run {
             let mut pending = PendingChanges::new(&objects);
-            found.iter().for_each(|row| apply_sweep(&mut pending, now, map, sweep, row));
+            found
+                .iter()
+                .for_each(|row| apply_sweep(&mut pending, now, map, sweep, row));
             let rows = pending.rows;
             objects.commit(rows);
         }
-        Ok(Page { found: found.len() as u64, next })
+        Ok(Page {
+            found: found.len() as u64,
+            next,
+        })
     }
 
     async fn count_object_keys(
@@ -271,7 +360,10 @@ impl ObjectStore for MemoryStore {
         limit: usize,
     ) -> Result<Page<BTreeMap<[u8; 5], u64>, ObjectId>, StoreError> {
         let Page { found, next } = self.objects().page(map, after, (limit, limit), |_| true);
-        Ok(Page { found: counted(found.iter().map(|row| row.key)), next })
+        Ok(Page {
+            found: counted(found.iter().map(|row| row.key)),
+            next,
+        })
     }
 
     async fn objects_of_other_keys(
@@ -281,7 +373,9 @@ impl ObjectStore for MemoryStore {
         after: Option<ObjectId>,
         limit: usize,
     ) -> Result<Page<Vec<ObjectRow>, ObjectId>, StoreError> {
-        let page = self.objects_for(view)?.page(view.map, after, (LOOK_MAX, limit), |row| row.key != key);
+        let page = self
+            .objects_for(view)?
+            .page(view.map, after, (LOOK_MAX, limit), |row| row.key != key);
         Ok(fit_page(page, ObjectRow::bytes, |row| row.id))
     }
 
@@ -293,7 +387,9 @@ impl ObjectStore for MemoryStore {
     ) -> Result<Vec<bool>, StoreError> {
         let mut objects = self.objects_for(view)?;
         let mut reseal = |row: &Reseal<ObjectId>| {
-            let Some(stored) = objects.rows.get_mut(&(view.map, row.id)) else { return false };
+            let Some(stored) = objects.rows.get_mut(&(view.map, row.id)) else {
+                return false;
+            };
             let effect = row.effect(&stored.sealed);
             if effect == Some(ResealEffect::Replace) {
                 (stored.key, stored.sealed) = (key, row.new.clone());
@@ -306,7 +402,11 @@ impl ObjectStore for MemoryStore {
     async fn next_object_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
         let from = after.map_or(Bound::Unbounded, |map| Bound::Excluded((map, LAST)));
         let objects = self.objects();
-        Ok(objects.rows.range((from, Bound::Unbounded)).next().map(|((map, _), _)| *map))
+        Ok(objects
+            .rows
+            .range((from, Bound::Unbounded))
+            .next()
+            .map(|((map, _), _)| *map))
     }
 
     async fn scan_objects(
@@ -317,7 +417,11 @@ impl ObjectStore for MemoryStore {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let objects = self.objects();
         let mut fits = fits_scan_bytes();
-        let rows = objects.rows.range((from, Bound::Unbounded)).take(limit).take_while(|(_, row)| fits(row.bytes()));
+        let rows = objects
+            .rows
+            .range((from, Bound::Unbounded))
+            .take(limit)
+            .take_while(|(_, row)| fits(row.bytes()));
         Ok(rows.map(|((map, _), row)| (*map, row.clone())).collect())
     }
 
@@ -338,7 +442,12 @@ impl ObjectStore for MemoryStore {
     }
 
     async fn fences(&self) -> Result<Vec<(MapId, u64)>, StoreError> {
-        Ok(self.objects().fences.iter().map(|(map, generation)| (*map, *generation)).collect())
+        Ok(self
+            .objects()
+            .fences
+            .iter()
+            .map(|(map, generation)| (*map, *generation))
+            .collect())
     }
 }
 

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use super::{LOOK_MAX, MemoryStore, counted, page};
 use crate::tokens::{SECONDS_MAX, check_time, fits_scan};
 use crate::{
-    Filter, Fingerprint, FoundRow, Group, MapId, Page, Reseal, ResealEffect, Row, StoreError, SubjectId, Sweep,
-    TokenId, TokenStore, Written, fit_page,
+    Filter, Fingerprint, FoundRow, Group, MapId, Page, Reseal, ResealEffect, Row, StoreError,
+    SubjectId, Sweep, TokenId, TokenStore, Written, fit_page,
 };
 
 const LAST: TokenId = TokenId([0xff; 16]);
@@ -24,13 +24,22 @@ pub(super) struct Maps {
 
 impl Maps {
     /// Writes a group. `has_key`: the key of a row's subject has the version that the row claims.
-    fn write(&mut self, now: u64, group: Group, has_key: impl Fn(&Row) -> bool) -> Result<Written, StoreError> {
+    fn write(
+        &mut self,
+        now: u64,
+        group: Group,
+        has_key: impl Fn(&Row) -> bool,
+    ) -> Result<Written, StoreError> {
         group.rows.iter().try_for_each(Row::check_times)?;
         let map = group.map;
         if !group.rows.iter().all(has_key) {
             return Ok(Written::SubjectsChanged);
         }
-        let known: Vec<Option<Row>> = group.rows.iter().map(|row| self.find(now, map, row.fingerprint?)).collect();
+        let known: Vec<Option<Row>> = group
+            .rows
+            .iter()
+            .map(|row| self.find(now, map, row.fingerprint?))
+            .collect();
         let rows = || group.rows.iter().zip(&known).enumerate();
         let taken: Vec<usize> = rows()
             .filter(|(_, (row, known))| known.is_none() && self.rows.contains_key(&(map, row.id)))
@@ -41,7 +50,10 @@ impl Maps {
         }
         for (row, known) in group.rows.into_iter().zip(&known) {
             if known.is_none() {
-                if let Some(expired) = row.fingerprint.and_then(|print| self.fingerprints.get(&(map, print)).copied()) {
+                if let Some(expired) = row
+                    .fingerprint
+                    .and_then(|print| self.fingerprints.get(&(map, print)).copied())
+                {
                     self.archive(now, map, expired);
                 }
                 self.set(map, row);
@@ -56,7 +68,10 @@ impl Maps {
     }
 
     fn get(&self, now: u64, map: MapId, id: TokenId) -> Option<Row> {
-        self.rows.get(&(map, id)).filter(|row| row.is_live(now)).cloned()
+        self.rows
+            .get(&(map, id))
+            .filter(|row| row.is_live(now))
+            .cloned()
     }
 
     fn set(&mut self, map: MapId, row: Row) {
@@ -69,7 +84,10 @@ impl Maps {
 
     fn remove(&mut self, map: MapId, id: TokenId) {
         let row = self.rows.remove(&(map, id));
-        if let Some(print) = row.filter(|row| row.archived.is_none()).and_then(|row| row.fingerprint) {
+        if let Some(print) = row
+            .filter(|row| row.archived.is_none())
+            .and_then(|row| row.fingerprint)
+        {
             self.fingerprints.remove(&(map, print));
         }
     }
@@ -91,7 +109,9 @@ impl Maps {
         bounds: (usize, usize),
         wanted: impl Fn(&Row) -> bool,
     ) -> Page<Vec<Row>> {
-        let from = after.map_or(Bound::Included((map, TokenId([0; 16]))), |id| Bound::Excluded((map, id)));
+        let from = after.map_or(Bound::Included((map, TokenId([0; 16]))), |id| {
+            Bound::Excluded((map, id))
+        });
         page(&self.rows, map, from, bounds, wanted)
     }
 
@@ -112,16 +132,28 @@ impl Maps {
         // Checks all index changes first, so that all rows are written or none.
         let mut prints: HashMap<(MapId, Fingerprint), Option<TokenId>> = HashMap::new();
         for (map, row) in rows {
-            if let Some(old) = self.rows.get(&(*map, row.id)).and_then(|row| row.fingerprint) {
+            if let Some(old) = self
+                .rows
+                .get(&(*map, row.id))
+                .and_then(|row| row.fingerprint)
+            {
                 prints.insert((*map, old), None);
             }
         }
         for (map, row) in rows.iter().filter(|(_, row)| row.archived.is_none()) {
-            let Some(print) = row.fingerprint.map(|print| (*map, print)) else { continue };
-            let holder = prints.get(&print).copied().unwrap_or_else(|| self.fingerprints.get(&print).copied());
+            let Some(print) = row.fingerprint.map(|print| (*map, print)) else {
+                continue;
+            };
+            let holder = prints
+                .get(&print)
+                .copied()
+                .unwrap_or_else(|| self.fingerprints.get(&print).copied());
             if holder.is_some() {
                 let what = "two rows of a map have one fingerprint".to_owned();
-                return Err(StoreError::Damaged { place: "rows to put".to_owned(), what });
+                return Err(StoreError::Damaged {
+                    place: "rows to put".to_owned(),
+                    what,
+                });
             }
             prints.insert(print, Some(row.id));
         }
@@ -150,19 +182,36 @@ impl TokenStore for MemoryStore {
         groups.into_iter().map(write).collect()
     }
 
-    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
+    async fn get(
+        &self,
+        now: u64,
+        keys: &[(MapId, TokenId)],
+    ) -> Result<Vec<Option<FoundRow>>, StoreError> {
         let (objects, maps) = (self.objects(), self.maps());
-        Ok(keys.iter().map(|(map, id)| objects.found(*map, maps.get(now, *map, *id)?)).collect())
+        Ok(keys
+            .iter()
+            .map(|(map, id)| objects.found(*map, maps.get(now, *map, *id)?))
+            .collect())
     }
 
-    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
+    async fn find(
+        &self,
+        now: u64,
+        keys: &[(MapId, Fingerprint)],
+    ) -> Result<Vec<Option<FoundRow>>, StoreError> {
         let (objects, maps) = (self.objects(), self.maps());
-        Ok(keys.iter().map(|(map, print)| objects.found(*map, maps.find(now, *map, *print)?)).collect())
+        Ok(keys
+            .iter()
+            .map(|(map, print)| objects.found(*map, maps.find(now, *map, *print)?))
+            .collect())
     }
 
     async fn delete(&self, map: MapId, ids: &[TokenId]) -> Result<Vec<bool>, StoreError> {
         let mut maps = self.maps();
-        let found = ids.iter().map(|id| maps.rows.contains_key(&(map, *id))).collect();
+        let found = ids
+            .iter()
+            .map(|id| maps.rows.contains_key(&(map, *id)))
+            .collect();
         ids.iter().for_each(|id| maps.remove(map, *id));
         Ok(found)
     }
@@ -176,10 +225,18 @@ impl TokenStore for MemoryStore {
     ) -> Result<Vec<bool>, StoreError> {
         expires.map_or(Ok(()), check_time)?;
         let mut maps = self.maps();
-        let found: Vec<bool> =
-            ids.iter().map(|id| maps.rows.get(&(map, *id)).is_some_and(|row| row.is_live(now))).collect();
+        let found: Vec<bool> = ids
+            .iter()
+            .map(|id| {
+                maps.rows
+                    .get(&(map, *id))
+                    .is_some_and(|row| row.is_live(now))
+            })
+            .collect();
         for (id, _) in ids.iter().zip(&found).filter(|(_, found)| **found) {
-            maps.rows.entry((map, *id)).and_modify(|row| row.expires = expires);
+            maps.rows
+                .entry((map, *id))
+                .and_modify(|row| row.expires = expires);
         }
         Ok(found)
     }
@@ -191,7 +248,9 @@ impl TokenStore for MemoryStore {
         after: Option<TokenId>,
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError> {
-        Ok(self.maps().page(map, after, (LOOK_MAX, limit), |row| filter.lets_through(row)))
+        Ok(self.maps().page(map, after, (LOOK_MAX, limit), |row| {
+            filter.lets_through(row)
+        }))
     }
 
     async fn archive(
@@ -204,11 +263,18 @@ impl TokenStore for MemoryStore {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
         let mut maps = self.maps();
-        let page = maps.page(map, after, (limit, limit), |row| row.is_expired(now, expired_before));
+        let page = maps.page(map, after, (limit, limit), |row| {
+            row.is_expired(now, expired_before)
+        });
         if !dry_run {
-            page.found.iter().for_each(|row| maps.archive(now, map, row.id));
+            page.found
+                .iter()
+                .for_each(|row| maps.archive(now, map, row.id));
         }
-        Ok(Page { found: page.found.len() as u64, next: page.next })
+        Ok(Page {
+            found: page.found.len() as u64,
+            next: page.next,
+        })
     }
 
     async fn prune(
@@ -220,11 +286,16 @@ impl TokenStore for MemoryStore {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
         let mut maps = self.maps();
-        let page = maps.page(map, after, (limit, limit), |row| row.is_archived(archived_before));
+        let page = maps.page(map, after, (limit, limit), |row| {
+            row.is_archived(archived_before)
+        });
         if !dry_run {
             page.found.iter().for_each(|row| maps.remove(map, row.id));
         }
-        Ok(Page { found: page.found.len() as u64, next: page.next })
+        Ok(Page {
+            found: page.found.len() as u64,
+            next: page.next,
+        })
     }
 
     async fn sweep(
@@ -243,7 +314,10 @@ impl TokenStore for MemoryStore {
                 Sweep::Prune { .. } | Sweep::Erase => maps.remove(map, row.id),
             }
         }
-        Ok(Page { found: page.found.len() as u64, next: page.next })
+        Ok(Page {
+            found: page.found.len() as u64,
+            next: page.next,
+        })
     }
 
     async fn count_keys(
@@ -253,7 +327,10 @@ impl TokenStore for MemoryStore {
         limit: usize,
     ) -> Result<Page<BTreeMap<u32, u64>>, StoreError> {
         let Page { found, next } = self.maps().page(map, after, (limit, limit), |_| true);
-        Ok(Page { found: counted(found.iter().map(Row::key_number)), next })
+        Ok(Page {
+            found: counted(found.iter().map(Row::key_number)),
+            next,
+        })
     }
 
     async fn rows_of_other_keys(
@@ -263,14 +340,18 @@ impl TokenStore for MemoryStore {
         after: Option<TokenId>,
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError> {
-        let page = self.maps().page(map, after, (LOOK_MAX, limit), |row| row.key_number() != number);
+        let page = self.maps().page(map, after, (LOOK_MAX, limit), |row| {
+            row.key_number() != number
+        });
         Ok(fit_page(page, Row::bytes, |row| row.id))
     }
 
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
         let mut maps = self.maps();
         let mut reseal = |row: &Reseal<TokenId>| {
-            let Some(stored) = maps.rows.get_mut(&(map, row.id)) else { return false };
+            let Some(stored) = maps.rows.get_mut(&(map, row.id)) else {
+                return false;
+            };
             let effect = row.effect(&stored.sealed);
             if effect == Some(ResealEffect::Replace) {
                 stored.sealed = row.new.clone();
@@ -288,7 +369,10 @@ impl TokenStore for MemoryStore {
         limit: usize,
     ) -> Result<Vec<(MapId, Row)>, StoreError> {
         let (maps, mut fits) = (self.maps(), fits_scan());
-        let rows = maps.of_subject(app, subject, after).take(limit).take_while(|(_, row)| fits(row));
+        let rows = maps
+            .of_subject(app, subject, after)
+            .take(limit)
+            .take_while(|(_, row)| fits(row));
         Ok(rows.map(|((map, _), row)| (*map, row.clone())).collect())
     }
 
@@ -301,25 +385,50 @@ impl TokenStore for MemoryStore {
         limit: usize,
     ) -> Result<Page<u64, (MapId, TokenId)>, StoreError> {
         let mut maps = self.maps();
-        let looked: Vec<_> =
-            maps.of_subject(app, subject, after).take(limit).map(|(key, row)| (*key, row.subject_version())).collect();
-        let next = looked.last().filter(|_| looked.len() == limit).map(|(key, _)| *key);
-        let erased: Vec<_> = looked.into_iter().filter(|(_, of)| *of < version).map(|(key, _)| key).collect();
+        let looked: Vec<_> = maps
+            .of_subject(app, subject, after)
+            .take(limit)
+            .map(|(key, row)| (*key, row.subject_version()))
+            .collect();
+        let next = looked
+            .last()
+            .filter(|_| looked.len() == limit)
+            .map(|(key, _)| *key);
+        let erased: Vec<_> = looked
+            .into_iter()
+            .filter(|(_, of)| *of < version)
+            .map(|(key, _)| key)
+            .collect();
         erased.iter().for_each(|(map, id)| maps.remove(*map, *id));
-        Ok(Page { found: erased.len() as u64, next })
+        Ok(Page {
+            found: erased.len() as u64,
+            next,
+        })
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
         let from = after.map_or(Bound::Unbounded, |map| Bound::Excluded((map, LAST)));
         let maps = self.maps();
-        Ok(maps.rows.range((from, Bound::Unbounded)).next().map(|((map, _), _)| *map))
+        Ok(maps
+            .rows
+            .range((from, Bound::Unbounded))
+            .next()
+            .map(|((map, _), _)| *map))
     }
 
-    async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
+    async fn scan(
+        &self,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, Row)>, StoreError> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let maps = self.maps();
         let mut fits = fits_scan();
-        let rows = maps.rows.range((from, Bound::Unbounded)).take(limit).take_while(|(_, row)| fits(row));
+        let rows = maps
+            .rows
+            .range((from, Bound::Unbounded))
+            .take(limit)
+            .take_while(|(_, row)| fits(row));
         Ok(rows.map(|((map, _), row)| (*map, row.clone())).collect())
     }
 

@@ -2,7 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::{ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten, SubjectClaim, Term};
+use super::{
+    ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectWrite, ObjectsWritten, SubjectClaim,
+    Term,
+};
 use crate::tokens::{SECONDS_MAX, check_time};
 use crate::{MapId, StoreError, Sweep};
 
@@ -52,15 +55,25 @@ pub fn apply_group(
             conflicts.push((position, conflict));
         }
     }
-    Ok(if conflicts.is_empty() { ObjectsWritten::Done } else { ObjectsWritten::Conflicts(conflicts) })
+    Ok(if conflicts.is_empty() {
+        ObjectsWritten::Done
+    } else {
+        ObjectsWritten::Conflicts(conflicts)
+    })
 }
 
 /// Returns false if the claim does not hold.
-fn apply_claim(changes: &mut impl ObjectChanges, map: MapId, claim: &SubjectClaim) -> Result<bool, StoreError> {
+fn apply_claim(
+    changes: &mut impl ObjectChanges,
+    map: MapId,
+    claim: &SubjectClaim,
+) -> Result<bool, StoreError> {
     let found = changes.object(map, claim.row_id())?;
     let version = found.as_ref().map_or(0, |row| row.version);
     match claim {
-        SubjectClaim::Current { version: claimed, .. } => Ok(version == *claimed && version % 2 == 1),
+        SubjectClaim::Current {
+            version: claimed, ..
+        } => Ok(version == *claimed && version % 2 == 1),
         SubjectClaim::New(row) if version % 2 == 0 && row.version == version + 1 => {
             changes.put_object(map, found.as_ref(), row.clone());
             Ok(true)
@@ -76,14 +89,18 @@ fn apply_claim(changes: &mut impl ObjectChanges, map: MapId, claim: &SubjectClai
 fn check(group: &ObjectGroup) -> Result<(), StoreError> {
     let mut ids = HashSet::with_capacity(group.writes.len());
     if !group.writes.iter().all(|write| ids.insert(write.id())) {
-        return Err(StoreError::Invalid("a request names an object twice".to_owned()));
+        return Err(StoreError::Invalid(
+            "a request names an object twice".to_owned(),
+        ));
     }
     for write in &group.writes {
         match write {
             ObjectWrite::Add(row) | ObjectWrite::Replace(row) => {
                 row.check_times()?;
                 if row.archived.is_some() {
-                    return Err(StoreError::Invalid("an archived object cannot be written".to_owned()));
+                    return Err(StoreError::Invalid(
+                        "an archived object cannot be written".to_owned(),
+                    ));
                 }
             }
             ObjectWrite::Expire { expires, .. } => expires.map_or(Ok(()), check_time)?,
@@ -93,7 +110,9 @@ fn check(group: &ObjectGroup) -> Result<(), StoreError> {
     let mut subjects = HashSet::with_capacity(group.subjects.len());
     for claim in &group.subjects {
         if !subjects.insert(claim.row_id()) {
-            return Err(StoreError::Invalid("a request claims a subject twice".to_owned()));
+            return Err(StoreError::Invalid(
+                "a request claims a subject twice".to_owned(),
+            ));
         }
         claim.row().map_or(Ok(()), ObjectRow::check_times)?;
     }
@@ -119,21 +138,36 @@ fn apply(
         }
         return Ok(None);
     }
-    let Some(old) = found.filter(|row| row.is_live(now)) else { return Ok(Some(ObjectConflict::Absent)) };
+    let Some(old) = found.filter(|row| row.is_live(now)) else {
+        return Ok(Some(ObjectConflict::Absent));
+    };
     let other_version = ObjectConflict::Version { found: old.version };
     match write {
         ObjectWrite::Add(_) | ObjectWrite::Erase { .. } => {}
-        ObjectWrite::Replace(row) if old.version.checked_add(1) != Some(row.version) => return Ok(Some(other_version)),
+        ObjectWrite::Replace(row) if old.version.checked_add(1) != Some(row.version) => {
+            return Ok(Some(other_version));
+        }
         ObjectWrite::Replace(row) if row.created != old.created => {
-            return Err(StoreError::Invalid("an object keeps its creation time".to_owned()));
+            return Err(StoreError::Invalid(
+                "an object keeps its creation time".to_owned(),
+            ));
         }
         ObjectWrite::Replace(row) => return put(changes, now, map, Some(&old), row),
-        ObjectWrite::Delete { version, .. } if version.is_some_and(|version| version != old.version) => {
+        ObjectWrite::Delete { version, .. }
+            if version.is_some_and(|version| version != old.version) =>
+        {
             return Ok(Some(other_version));
         }
         ObjectWrite::Delete { .. } => changes.remove_object(map, &old),
         ObjectWrite::Expire { expires, .. } => {
-            changes.put_object(map, Some(&old), ObjectRow { expires: *expires, ..old.clone() });
+            changes.put_object(
+                map,
+                Some(&old),
+                ObjectRow {
+                    expires: *expires,
+                    ..old.clone()
+                },
+            );
         }
     }
     Ok(None)
@@ -151,9 +185,14 @@ fn put(
     for term in &row.unique {
         match changes.holder(map, *term)? {
             Some(holder) if holder.id == row.id => {}
-            Some(holder) if holder.is_live(now) => return Ok(Some(ObjectConflict::Unique { index: term.index })),
+            Some(holder) if holder.is_live(now) => {
+                return Ok(Some(ObjectConflict::Unique { index: term.index }));
+            }
             // An object can hold several of the terms.
-            Some(holder) if expired.iter().any(|other: &ObjectRow| other.id == holder.id) => {}
+            Some(holder)
+                if expired
+                    .iter()
+                    .any(|other: &ObjectRow| other.id == holder.id) => {}
             Some(holder) => expired.push(holder),
             None => {}
         }
@@ -169,7 +208,12 @@ fn put(
 /// Returns the object as it is once it is archived.
 #[must_use]
 pub fn archived(row: &ObjectRow, now: u64) -> ObjectRow {
-    ObjectRow { archived: Some(now.min(SECONDS_MAX)), unique: Vec::new(), terms: Vec::new(), ..row.clone() }
+    ObjectRow {
+        archived: Some(now.min(SECONDS_MAX)),
+        unique: Vec::new(),
+        terms: Vec::new(),
+        ..row.clone()
+    }
 }
 
 /// Writes rows as [`ObjectStore::put_objects`](super::ObjectStore::put_objects) specifies. Of several rows with one id,
@@ -178,8 +222,14 @@ pub fn archived(row: &ObjectRow, now: u64) -> ObjectRow {
 /// # Errors
 /// Any error of `changes`; [`StoreError::TimeOutOfRange`]; [`StoreError::Damaged`] if two objects of a map hold one
 /// unique term, or if an archived object has terms.
-pub fn apply_put(changes: &mut impl ObjectChanges, rows: &[(MapId, ObjectRow)]) -> Result<(), StoreError> {
-    let damaged = |what: &str| StoreError::Damaged { place: "objects to put".to_owned(), what: what.to_owned() };
+pub fn apply_put(
+    changes: &mut impl ObjectChanges,
+    rows: &[(MapId, ObjectRow)],
+) -> Result<(), StoreError> {
+    let damaged = |what: &str| StoreError::Damaged {
+        place: "objects to put".to_owned(),
+        what: what.to_owned(),
+    };
     for (_, row) in rows {
         row.check_times()?;
         if row.archived.is_some() && !(row.unique.is_empty() && row.terms.is_empty()) {
@@ -194,7 +244,10 @@ pub fn apply_put(changes: &mut impl ObjectChanges, rows: &[(MapId, ObjectRow)]) 
     }
     for (map, row) in rows {
         for term in &row.unique {
-            if changes.holder(*map, *term)?.is_some_and(|holder| holder.id != row.id) {
+            if changes
+                .holder(*map, *term)?
+                .is_some_and(|holder| holder.id != row.id)
+            {
                 return Err(damaged("two objects of a map hold one unique term"));
             }
         }
@@ -205,7 +258,13 @@ pub fn apply_put(changes: &mut impl ObjectChanges, rows: &[(MapId, ObjectRow)]) 
 }
 
 /// Archives or removes an object that is due for `sweep`.
-pub fn apply_sweep(changes: &mut impl ObjectChanges, now: u64, map: MapId, sweep: Sweep, row: &ObjectRow) {
+pub fn apply_sweep(
+    changes: &mut impl ObjectChanges,
+    now: u64,
+    map: MapId,
+    sweep: Sweep,
+    row: &ObjectRow,
+) {
     match sweep {
         Sweep::Archive { .. } => changes.put_object(map, Some(row), archived(row, now)),
         Sweep::Prune { .. } | Sweep::Erase => changes.remove_object(map, row),

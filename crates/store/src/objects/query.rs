@@ -43,11 +43,19 @@ pub async fn matching(
         _ => {
             statements += 1;
             let counts = store.count_clauses(view, clauses, COUNT_CAP).await?;
-            let smallest = counts.iter().enumerate().min_by_key(|(_, count)| **count).map_or(0, |(at, _)| at);
+            let smallest = counts
+                .iter()
+                .enumerate()
+                .min_by_key(|(_, count)| **count)
+                .map_or(0, |(at, _)| at);
             rest.remove(smallest)
         }
     };
-    let batch = if rest.is_empty() { limit } else { COUNT_CAP as usize };
+    let batch = if rest.is_empty() {
+        limit
+    } else {
+        COUNT_CAP as usize
+    };
     let (mut found, mut after) = (Vec::new(), after);
     loop {
         statements += 1;
@@ -63,9 +71,16 @@ pub async fn matching(
         let is_cut = ids.len() > room;
         ids.truncate(room);
         found.extend(ids);
-        let next = if is_cut { found.last().copied() } else { after.filter(|_| !is_last) };
+        let next = if is_cut {
+            found.last().copied()
+        } else {
+            after.filter(|_| !is_last)
+        };
         if next.is_none() || found.len() == limit || statements + 2 > QUERY_STATEMENTS_MAX {
-            return Ok(Matches { page: Page { found, next }, statements });
+            return Ok(Matches {
+                page: Page { found, next },
+                statements,
+            });
         }
     }
 }

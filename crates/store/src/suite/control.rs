@@ -61,7 +61,13 @@ async fn put(store: &Store, key: &str, record: &[u8]) -> u64 {
 pub async fn begins_empty_at_zero(store: Store) {
     assert_eq!(store.generation().await.unwrap(), 0);
     assert_eq!(store.load().await.unwrap(), Snapshot::default());
-    assert!(store.instances(Duration::from_secs(3_600)).await.unwrap().is_empty());
+    assert!(
+        store
+            .instances(Duration::from_secs(3_600))
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 pub async fn a_change_is_there_under_the_next_generation(store: Store) {
@@ -76,7 +82,10 @@ pub async fn a_change_is_there_under_the_next_generation(store: Store) {
     let mut records = BTreeMap::new();
     for (base, (key, record)) in changes.into_iter().enumerate() {
         let generation = base as u64 + 1;
-        let commit = store.commit(base as u64, key, record.map(str::as_bytes)).await.unwrap();
+        let commit = store
+            .commit(base as u64, key, record.map(str::as_bytes))
+            .await
+            .unwrap();
         assert_eq!(commit, Commit::Done(generation));
         assert_eq!(store.generation().await.unwrap(), generation);
         match record {
@@ -84,20 +93,39 @@ pub async fn a_change_is_there_under_the_next_generation(store: Store) {
             None => records.remove(key),
         };
         let records = records.clone();
-        assert_eq!(store.load().await.unwrap(), Snapshot { generation, records });
+        assert_eq!(
+            store.load().await.unwrap(),
+            Snapshot {
+                generation,
+                records
+            }
+        );
     }
 }
 
 pub async fn a_change_from_another_base_is_not_made(store: Store) {
     for base in [1, 2, 1 << 40] {
-        assert_eq!(store.commit(base, "k", Some(b"{}")).await.unwrap(), Commit::Moved, "{base}");
+        assert_eq!(
+            store.commit(base, "k", Some(b"{}")).await.unwrap(),
+            Commit::Moved,
+            "{base}"
+        );
     }
     assert_eq!(store.load().await.unwrap(), Snapshot::default());
     put(&store, "k", b"{}").await;
     put(&store, "k", b"{\"a\":1}").await;
     let before = store.load().await.unwrap();
-    for (base, record) in [(0, Some(&b"{}"[..])), (1, Some(b"{}")), (3, Some(b"{}")), (1, None)] {
-        assert_eq!(store.commit(base, "k", record).await.unwrap(), Commit::Moved, "{base}");
+    for (base, record) in [
+        (0, Some(&b"{}"[..])),
+        (1, Some(b"{}")),
+        (3, Some(b"{}")),
+        (1, None),
+    ] {
+        assert_eq!(
+            store.commit(base, "k", record).await.unwrap(),
+            Commit::Moved,
+            "{base}"
+        );
         assert_eq!(store.load().await.unwrap(), before);
     }
 }
@@ -110,7 +138,12 @@ pub async fn many_records_change_together(store: Store) {
             .collect::<Changes>()
     };
     let rounds = [
-        changes(&[("app/a", Some("1")), ("app/b", Some("{}")), ("principal/a", Some("2")), ("principal/b", Some("3"))]),
+        changes(&[
+            ("app/a", Some("1")),
+            ("app/b", Some("{}")),
+            ("principal/a", Some("2")),
+            ("principal/b", Some("3")),
+        ]),
         changes(&[
             ("app/a", None),
             ("app/b", Some("4")),
@@ -124,10 +157,16 @@ pub async fn many_records_change_together(store: Store) {
     let mut model = Snapshot::default();
     for (base, round) in (0..).zip(rounds) {
         for wrong in [base + 1, base + 100, u64::MAX] {
-            assert_eq!(store.commit_all(wrong, &round).await.unwrap(), Commit::Moved);
+            assert_eq!(
+                store.commit_all(wrong, &round).await.unwrap(),
+                Commit::Moved
+            );
         }
         assert_eq!(everything(&*store).await.unwrap(), model);
-        assert_eq!(store.commit_all(base, &round).await.unwrap(), Commit::Done(base + 1));
+        assert_eq!(
+            store.commit_all(base, &round).await.unwrap(),
+            Commit::Done(base + 1)
+        );
         model.apply("model", base, &round).unwrap();
         assert_eq!(everything(&*store).await.unwrap(), model);
     }
@@ -137,7 +176,9 @@ pub async fn many_records_change_together(store: Store) {
 
 pub async fn keys_and_records_are_kept_to_the_byte(store: Store) {
     let long_key = "k".repeat(512);
-    let big: Vec<u8> = (0..1 << 20).map(|at: u32| (at.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+    let big: Vec<u8> = (0..1 << 20)
+        .map(|at: u32| (at.wrapping_mul(0x9e37_79b9) >> 24) as u8)
+        .collect();
     let big_json = format!("{{\"text\":\"{}\"}}", "é\\u0000\\\"".repeat(100_000));
     let cases: [(&str, &[u8]); 14] = [
         ("", b"{}"),
@@ -167,15 +208,24 @@ pub async fn keys_and_records_are_kept_to_the_byte(store: Store) {
     }
     assert_eq!(found.records.len(), records.len());
     // Removes only one of the records.
-    assert_eq!(store.commit(14, "app/shop", None).await.unwrap(), Commit::Done(15));
+    assert_eq!(
+        store.commit(14, "app/shop", None).await.unwrap(),
+        Commit::Done(15)
+    );
     records.remove("app/shop");
     assert!(store.load().await.unwrap().records == records);
 }
 
 pub async fn a_state_takes_the_place_of_everything(store: Store) {
     let state = |generation: u64, keys: &[&str]| {
-        let records = keys.iter().map(|key| ((*key).to_owned(), generation.to_string().into_bytes())).collect();
-        Snapshot { generation, records }
+        let records = keys
+            .iter()
+            .map(|key| ((*key).to_owned(), generation.to_string().into_bytes()))
+            .collect();
+        Snapshot {
+            generation,
+            records,
+        }
     };
     let mut base = 0;
     // The state to write, and the expected generation.
@@ -189,9 +239,18 @@ pub async fn a_state_takes_the_place_of_everything(store: Store) {
         for wrong in [base + 1, base + (1 << 20)] {
             assert_eq!(store.replace(wrong, &given).await.unwrap(), Commit::Moved);
         }
-        assert_eq!(store.replace(base, &given).await.unwrap(), Commit::Done(after));
+        assert_eq!(
+            store.replace(base, &given).await.unwrap(),
+            Commit::Done(after)
+        );
         assert_eq!(store.generation().await.unwrap(), after);
-        assert_eq!(store.load().await.unwrap(), Snapshot { generation: after, ..given });
+        assert_eq!(
+            store.load().await.unwrap(),
+            Snapshot {
+                generation: after,
+                ..given
+            }
+        );
         base = after;
     }
     assert_eq!(put(&store, "app/d", b"{}").await, (1 << 40) + 1);
@@ -209,7 +268,9 @@ pub async fn of_changes_at_once_one_wins_per_base(store: Store) {
             while won.len() < EACH {
                 let base = store.generation().await.unwrap();
                 let key = format!("{task}/{}", won.len());
-                if let Commit::Done(generation) = store.commit(base, &key, Some(b"{}")).await.unwrap() {
+                if let Commit::Done(generation) =
+                    store.commit(base, &key, Some(b"{}")).await.unwrap()
+                {
                     assert_eq!(generation, base + 1);
                     won.push(generation);
                 }
@@ -220,7 +281,10 @@ pub async fn of_changes_at_once_one_wins_per_base(store: Store) {
     let mut won = tasks.join_all().await.concat();
     won.sort_unstable();
     let all = (TASKS * EACH) as u64;
-    assert!(won.into_iter().eq(1..=all), "each generation has one change");
+    assert!(
+        won.into_iter().eq(1..=all),
+        "each generation has one change"
+    );
     let found = store.load().await.unwrap();
     assert_eq!((found.generation, found.records.len() as u64), (all, all));
 
@@ -228,11 +292,28 @@ pub async fn of_changes_at_once_one_wins_per_base(store: Store) {
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
         let store = Arc::clone(&store);
-        tasks.spawn(async move { store.commit(all, "same", Some(task.to_string().as_bytes())).await.unwrap() });
+        tasks.spawn(async move {
+            store
+                .commit(all, "same", Some(task.to_string().as_bytes()))
+                .await
+                .unwrap()
+        });
     }
     let outcomes = tasks.join_all().await;
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Commit::Done(all + 1)).count(), 1);
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Commit::Moved).count(), TASKS - 1);
+    assert_eq!(
+        outcomes
+            .iter()
+            .filter(|outcome| **outcome == Commit::Done(all + 1))
+            .count(),
+        1
+    );
+    assert_eq!(
+        outcomes
+            .iter()
+            .filter(|outcome| **outcome == Commit::Moved)
+            .count(),
+        TASKS - 1
+    );
 }
 
 pub async fn loads_are_whole_while_changes_go_on(store: Store) {
@@ -241,7 +322,14 @@ pub async fn loads_are_whole_while_changes_go_on(store: Store) {
     let writing = tokio::spawn(async move {
         for base in 0..CHANGES {
             let record = (base + 1).to_string();
-            writer.commit(base, ["a", "b"][(base % 2) as usize], Some(record.as_bytes())).await.unwrap();
+            writer
+                .commit(
+                    base,
+                    ["a", "b"][(base % 2) as usize],
+                    Some(record.as_bytes()),
+                )
+                .await
+                .unwrap();
         }
     });
     let mut last = 0;
@@ -249,20 +337,33 @@ pub async fn loads_are_whole_while_changes_go_on(store: Store) {
         let found = store.load().await.unwrap();
         assert!(found.generation >= last, "it never goes back");
         last = found.generation;
-        let newest = found.records.values().map(|record| String::from_utf8_lossy(record).parse::<u64>().unwrap());
-        assert_eq!(newest.max().unwrap_or(0), last, "records are those of their generation");
+        let newest = found
+            .records
+            .values()
+            .map(|record| String::from_utf8_lossy(record).parse::<u64>().unwrap());
+        assert_eq!(
+            newest.max().unwrap_or(0),
+            last,
+            "records are those of their generation"
+        );
         tokio::task::yield_now().await;
     }
     writing.await.unwrap();
 }
 
 async fn wait(store: &Store, why: &str) {
-    assert!(tokio::time::timeout(SOON, store.changed()).await.is_ok(), "{why}");
+    assert!(
+        tokio::time::timeout(SOON, store.changed()).await.is_ok(),
+        "{why}"
+    );
 }
 
 /// Consumes pending notifications of earlier changes, so that the next wait blocks.
 async fn quiet(store: &Store) {
-    while tokio::time::timeout(Duration::from_millis(50), store.changed()).await.is_ok() {}
+    while tokio::time::timeout(Duration::from_millis(50), store.changed())
+        .await
+        .is_ok()
+    {}
 }
 
 pub async fn a_change_wakes_who_waits(store: Store) {
@@ -290,7 +391,10 @@ pub async fn a_dropped_wait_loses_nothing(store: Store) {
     quiet(&store).await;
     for round in 0..5 {
         let mut waiting = Box::pin(store.changed());
-        assert!(looked_at(&mut waiting).await.is_none(), "nothing has changed");
+        assert!(
+            looked_at(&mut waiting).await.is_none(),
+            "nothing has changed"
+        );
         put(&store, "k", round.to_string().as_bytes()).await;
         drop(waiting);
         wait(&store, "a change went with the wait that was dropped").await;
@@ -309,26 +413,57 @@ async fn looked_at<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 
 fn instance(id: &str, generation: u64) -> Instance {
     let address = format!("127.0.0.1:{}", 7_443 + id.len());
-    Instance { id: id.into(), address, version: "0.1.0".into(), generation, age: Duration::from_secs(7) }
+    Instance {
+        id: id.into(),
+        address,
+        version: "0.1.0".into(),
+        generation,
+        age: Duration::from_secs(7),
+    }
 }
 
 pub async fn instances_say_what_they_serve_until_they_leave(store: Store) {
     const HOUR: Duration = Duration::from_secs(3_600);
-    for beat in [instance("b", 0), instance("a", 3), instance("b", 5), instance("\u{fc}'\"", 1 << 40)] {
+    for beat in [
+        instance("b", 0),
+        instance("a", 3),
+        instance("b", 5),
+        instance("\u{fc}'\"", 1 << 40),
+    ] {
         store.beat(&beat).await.unwrap();
     }
     let found = async || {
         let found = store.instances(HOUR).await.unwrap();
-        assert!(found.iter().all(|it| it.age < HOUR), "the age is the store's");
-        let plain = |it: Instance| Instance { age: Duration::from_secs(7), ..it };
+        assert!(
+            found.iter().all(|it| it.age < HOUR),
+            "the age is the store's"
+        );
+        let plain = |it: Instance| Instance {
+            age: Duration::from_secs(7),
+            ..it
+        };
         found.into_iter().map(plain).collect::<Vec<_>>()
     };
-    assert_eq!(found().await, [instance("a", 3), instance("b", 5), instance("\u{fc}'\"", 1 << 40)]);
+    assert_eq!(
+        found().await,
+        [
+            instance("a", 3),
+            instance("b", 5),
+            instance("\u{fc}'\"", 1 << 40)
+        ]
+    );
     for gone in ["b", "b", "nobody"] {
         store.leave(gone).await.unwrap();
-        assert_eq!(found().await, [instance("a", 3), instance("\u{fc}'\"", 1 << 40)]);
+        assert_eq!(
+            found().await,
+            [instance("a", 3), instance("\u{fc}'\"", 1 << 40)]
+        );
     }
-    assert_eq!(store.load().await.unwrap(), Snapshot::default(), "no instance is a change");
+    assert_eq!(
+        store.load().await.unwrap(),
+        Snapshot::default(),
+        "no instance is a change"
+    );
 }
 
 pub async fn instances_age(store: Store) {
@@ -337,15 +472,22 @@ pub async fn instances_age(store: Store) {
     tokio::time::sleep(pause).await;
     let found = store.instances(Duration::from_secs(3_600)).await.unwrap();
     assert!(found[0].age >= pause, "{:?}", found[0].age);
-    assert!(store.instances(Duration::ZERO).await.unwrap().is_empty(), "it is older than that");
+    assert!(
+        store.instances(Duration::ZERO).await.unwrap().is_empty(),
+        "it is older than that"
+    );
     store.beat(&instance("a", 2)).await.unwrap();
     let again = store.instances(Duration::from_secs(3_600)).await.unwrap();
-    assert_eq!(again.iter().map(|it| it.generation).collect::<Vec<_>>(), [2]);
+    assert_eq!(
+        again.iter().map(|it| it.generation).collect::<Vec<_>>(),
+        [2]
+    );
 }
 
 pub async fn a_lease_has_one_holder(store: Store) {
     const HOUR: Duration = Duration::from_secs(3_600);
-    let take = async |name: &str, holder: &str, time| store.lease(name, holder, time).await.unwrap();
+    let take =
+        async |name: &str, holder: &str, time| store.lease(name, holder, time).await.unwrap();
     assert!(take("sweep", "a", HOUR).await);
     assert!(!take("sweep", "b", HOUR).await, "a has it");
     assert!(take("other", "b", HOUR).await, "another lease");
@@ -359,5 +501,9 @@ pub async fn a_lease_has_one_holder(store: Store) {
     assert!(!take("sweep", "a", HOUR).await);
     store.leave("b").await.unwrap();
     assert!(take("sweep", "a", HOUR).await && take("other", "a", HOUR).await);
-    assert_eq!(store.load().await.unwrap(), Snapshot::default(), "no lease is a change");
+    assert_eq!(
+        store.load().await.unwrap(),
+        Snapshot::default(),
+        "no lease is a change"
+    );
 }

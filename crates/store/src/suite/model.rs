@@ -20,10 +20,20 @@ const CASES: u32 = 48;
 pub(crate) async fn all(store: Arc<dyn TokenStore>) {
     let runtime = tokio::runtime::Handle::current();
     let run = move || {
-        let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
-        TestRunner::new(config).run(&vec(operation(), 1..40), |steps| runtime.block_on(agree(&*store, steps)))
+        let config = Config {
+            cases: CASES,
+            failure_persistence: None,
+            max_shrink_iters: 400,
+            ..Config::default()
+        };
+        TestRunner::new(config).run(&vec(operation(), 1..40), |steps| {
+            runtime.block_on(agree(&*store, steps))
+        })
     };
-    if let Err(error) = tokio::task::spawn_blocking(run).await.expect("does not panic") {
+    if let Err(error) = tokio::task::spawn_blocking(run)
+        .await
+        .expect("does not panic")
+    {
         panic!("{error}");
     }
 }
@@ -49,7 +59,10 @@ fn operation() -> impl Strategy<Value = ModelOperation> {
     let now = || 0_u64..12;
     let map = || 0_usize..2;
     let n = || 0_u128..10;
-    let rows = vec((n(), option::weighted(0.7, 0_u128..5), option::of(1_u64..6)), 0..4);
+    let rows = vec(
+        (n(), option::weighted(0.7, 0_u128..5), option::of(1_u64..6)),
+        0..4,
+    );
     prop_oneof![
         6 => (now(), vec((map(), rows), 1..4)).prop_map(|(now, groups)| Write(now, groups)),
         1 => (now(), vec((map(), n()), 0..6)).prop_map(|(now, keys)| Get(now, keys)),
@@ -75,21 +88,42 @@ enum Answer {
 
 async fn agree(store: &dyn TokenStore, steps: Vec<ModelOperation>) -> Result<(), TestCaseError> {
     let one = fresh();
-    let maps = [one, MapId { collection: 2, ..one }];
+    let maps = [
+        one,
+        MapId {
+            collection: 2,
+            ..one
+        },
+    ];
     let mut created = 0;
     let mut states = vec![Maps::new()];
     for step in steps {
         // Gives every created row a distinct creation time.
         created += 100;
         let answer = ask(store, &maps, &step, created).await;
-        let outcomes: Vec<_> = states.iter().flat_map(|state| expected(state, &maps, &step, created)).collect();
-        states = outcomes.iter().filter(|(_, says)| *says == answer).map(|(state, _)| state.clone()).collect();
+        let outcomes: Vec<_> = states
+            .iter()
+            .flat_map(|state| expected(state, &maps, &step, created))
+            .collect();
+        states = outcomes
+            .iter()
+            .filter(|(_, says)| *says == answer)
+            .map(|(state, _)| state.clone())
+            .collect();
         states.dedup();
         let says: Vec<_> = outcomes.into_iter().map(|(_, says)| says).collect();
-        prop_assert!(!states.is_empty(), "{step:?}: {answer:?}, not one of {says:?}");
+        prop_assert!(
+            !states.is_empty(),
+            "{step:?}: {answer:?}, not one of {says:?}"
+        );
         let mut there = Maps::new();
         for map in maps {
-            there.extend(scanned(store, map).await.into_iter().map(|row| ((map, row.id), row)));
+            there.extend(
+                scanned(store, map)
+                    .await
+                    .into_iter()
+                    .map(|row| ((map, row.id), row)),
+            );
         }
         states.retain(|state| *state == there);
         prop_assert!(!states.is_empty(), "{step:?}: there is {there:?}");
@@ -104,17 +138,32 @@ fn groups(now: u64, maps: &[MapId; 2], groups: &[(usize, Vec<Facts>)], created: 
         let mut rows: Vec<Row> = Vec::new();
         for (n, fingerprint, life) in facts {
             let fingerprint = fingerprint.map(print);
-            if rows.iter().all(|row| row.id != id(*n) && (fingerprint.is_none() || row.fingerprint != fingerprint)) {
+            if rows.iter().all(|row| {
+                row.id != id(*n) && (fingerprint.is_none() || row.fingerprint != fingerprint)
+            }) {
                 let created = created.next().expect("without end");
-                rows.push(Row { fingerprint, expires: life.map(|life| now + life), created, ..row(*n) });
+                rows.push(Row {
+                    fingerprint,
+                    expires: life.map(|life| now + life),
+                    created,
+                    ..row(*n)
+                });
             }
         }
-        made.push(Group { map: maps[*map], rows });
+        made.push(Group {
+            map: maps[*map],
+            rows,
+        });
     }
     made
 }
 
-async fn ask(store: &dyn TokenStore, maps: &[MapId; 2], step: &ModelOperation, created: u64) -> Answer {
+async fn ask(
+    store: &dyn TokenStore,
+    maps: &[MapId; 2],
+    step: &ModelOperation,
+    created: u64,
+) -> Answer {
     match step {
         ModelOperation::Write(now, facts) => {
             let answers = store.write(*now, groups(*now, maps, facts, created)).await;
@@ -125,7 +174,10 @@ async fn ask(store: &dyn TokenStore, maps: &[MapId; 2], step: &ModelOperation, c
             Answer::Rows(rows_of(store.get(*now, &keys).await.unwrap()))
         }
         ModelOperation::Find(now, keys) => {
-            let keys: Vec<_> = keys.iter().map(|(map, n)| (maps[*map], print(*n))).collect();
+            let keys: Vec<_> = keys
+                .iter()
+                .map(|(map, n)| (maps[*map], print(*n)))
+                .collect();
             Answer::Rows(rows_of(store.find(*now, &keys).await.unwrap()))
         }
         ModelOperation::Delete(map, ids) => {
@@ -137,10 +189,17 @@ async fn ask(store: &dyn TokenStore, maps: &[MapId; 2], step: &ModelOperation, c
             Answer::Were(store.expire(*now, maps[*map], &ids, *to).await.unwrap())
         }
         ModelOperation::List(map, before, archived, after, limit) => {
-            let filter = Filter { tag: None, expired_before: *before, archived: *archived };
+            let filter = Filter {
+                tag: None,
+                expired_before: *before,
+                archived: *archived,
+            };
             let (mut after, mut rows) = (after.map(id), Vec::new());
             loop {
-                let Page { found, next } = store.list(maps[*map], &filter, after, *limit).await.unwrap();
+                let Page { found, next } = store
+                    .list(maps[*map], &filter, after, *limit)
+                    .await
+                    .unwrap();
                 assert!(found.len() <= *limit);
                 rows.extend(found.into_iter().map(Some));
                 if next.is_none() {
@@ -149,38 +208,68 @@ async fn ask(store: &dyn TokenStore, maps: &[MapId; 2], step: &ModelOperation, c
                 after = next;
             }
         }
-        ModelOperation::Archive(now, map, before, dry) => {
-            Answer::Count(store.archive(*now, maps[*map], *before, None, 1_000, *dry).await.unwrap().found)
-        }
-        ModelOperation::Prune(map, before, dry) => {
-            Answer::Count(store.prune(maps[*map], *before, None, 1_000, *dry).await.unwrap().found)
-        }
+        ModelOperation::Archive(now, map, before, dry) => Answer::Count(
+            store
+                .archive(*now, maps[*map], *before, None, 1_000, *dry)
+                .await
+                .unwrap()
+                .found,
+        ),
+        ModelOperation::Prune(map, before, dry) => Answer::Count(
+            store
+                .prune(maps[*map], *before, None, 1_000, *dry)
+                .await
+                .unwrap()
+                .found,
+        ),
     }
 }
 
 /// Returns every possible next state with the expected result.
-fn expected(state: &Maps, maps: &[MapId; 2], step: &ModelOperation, created: u64) -> Vec<(Maps, Answer)> {
+fn expected(
+    state: &Maps,
+    maps: &[MapId; 2],
+    step: &ModelOperation,
+    created: u64,
+) -> Vec<(Maps, Answer)> {
     let mut next = state.clone();
     let answer = match step {
         ModelOperation::Write(now, facts) => {
             let groups = groups(*now, maps, facts, created);
-            return orders(groups.len()).iter().map(|order| written(state, *now, &groups, order)).collect();
+            return orders(groups.len())
+                .iter()
+                .map(|order| written(state, *now, &groups, order))
+                .collect();
         }
         ModelOperation::Get(now, keys) => {
-            let row = |(map, n): &(usize, u128)| state.get(&(maps[*map], id(*n))).filter(|row| row.is_live(*now));
+            let row = |(map, n): &(usize, u128)| {
+                state
+                    .get(&(maps[*map], id(*n)))
+                    .filter(|row| row.is_live(*now))
+            };
             Answer::Rows(keys.iter().map(|key| row(key).cloned()).collect())
         }
         ModelOperation::Find(now, keys) => {
-            let row = |(map, n): &(usize, u128)| holder(state, maps[*map], print(*n)).filter(|row| row.is_live(*now));
+            let row = |(map, n): &(usize, u128)| {
+                holder(state, maps[*map], print(*n)).filter(|row| row.is_live(*now))
+            };
             Answer::Rows(keys.iter().map(row).collect())
         }
         ModelOperation::Delete(map, ids) => {
-            let were = ids.iter().map(|n| state.contains_key(&(maps[*map], id(*n)))).collect();
-            ids.iter().for_each(|n| drop(next.remove(&(maps[*map], id(*n)))));
+            let were = ids
+                .iter()
+                .map(|n| state.contains_key(&(maps[*map], id(*n))))
+                .collect();
+            ids.iter()
+                .for_each(|n| drop(next.remove(&(maps[*map], id(*n)))));
             Answer::Were(were)
         }
         ModelOperation::Expire(now, map, ids, to) => {
-            let live = |n: &u128| state.get(&(maps[*map], id(*n))).is_some_and(|row| row.is_live(*now));
+            let live = |n: &u128| {
+                state
+                    .get(&(maps[*map], id(*n)))
+                    .is_some_and(|row| row.is_live(*now))
+            };
             for n in ids.iter().filter(|n| live(n)) {
                 next.get_mut(&(maps[*map], id(*n))).unwrap().expires = *to;
             }
@@ -189,16 +278,26 @@ fn expected(state: &Maps, maps: &[MapId; 2], step: &ModelOperation, created: u64
         ModelOperation::List(map, before, archived, after, _) => {
             let wanted = |row: &&Row| {
                 row.archived.is_some() == *archived
-                    && before.is_none_or(|before| row.expires.is_some_and(|expires| expires < before))
+                    && before
+                        .is_none_or(|before| row.expires.is_some_and(|expires| expires < before))
                     && after.is_none_or(|after| row.id > id(after))
             };
-            let rows = state.iter().filter(|((at, _), _)| *at == maps[*map]).map(|(_, row)| row);
+            let rows = state
+                .iter()
+                .filter(|((at, _), _)| *at == maps[*map])
+                .map(|(_, row)| row);
             Answer::Rows(rows.filter(wanted).cloned().map(Some).collect())
         }
         ModelOperation::Archive(now, map, before, dry) => {
             let mut count = 0;
-            for (_, row) in next.iter_mut().filter(|((at, _), row)| *at == maps[*map] && row.archived.is_none()) {
-                if row.expires.is_some_and(|expires| expires < *before && expires <= *now) {
+            for (_, row) in next
+                .iter_mut()
+                .filter(|((at, _), row)| *at == maps[*map] && row.archived.is_none())
+            {
+                if row
+                    .expires
+                    .is_some_and(|expires| expires < *before && expires <= *now)
+                {
                     (row.archived, row.fingerprint) = (Some(*now), None);
                     count += 1;
                 }
@@ -209,7 +308,9 @@ fn expected(state: &Maps, maps: &[MapId; 2], step: &ModelOperation, created: u64
             Answer::Count(count)
         }
         ModelOperation::Prune(map, before, dry) => {
-            next.retain(|(at, _), row| *at != maps[*map] || row.archived.is_none_or(|archived| archived >= *before));
+            next.retain(|(at, _), row| {
+                *at != maps[*map] || row.archived.is_none_or(|archived| archived >= *before)
+            });
             let count = state.len() - next.len();
             if *dry {
                 next = state.clone();
@@ -221,7 +322,10 @@ fn expected(state: &Maps, maps: &[MapId; 2], step: &ModelOperation, created: u64
 }
 
 fn holder(state: &Maps, map: MapId, print: Fingerprint) -> Option<Row> {
-    state.iter().find(|((at, _), row)| *at == map && row.fingerprint == Some(print)).map(|(_, row)| row.clone())
+    state
+        .iter()
+        .find(|((at, _), row)| *at == map && row.fingerprint == Some(print))
+        .map(|(_, row)| row.clone())
 }
 
 /// Applies groups in the given order and returns the state and the results.
@@ -232,17 +336,29 @@ fn written(state: &Maps, now: u64, groups: &[Group], order: &[usize]) -> (Maps, 
         let Group { map, rows } = &groups[*at];
         let known: Vec<_> = rows
             .iter()
-            .map(|row| row.fingerprint.and_then(|print| holder(&next, *map, print)).filter(|row| row.is_live(now)))
+            .map(|row| {
+                row.fingerprint
+                    .and_then(|print| holder(&next, *map, print))
+                    .filter(|row| row.is_live(now))
+            })
             .collect();
-        let taken: Vec<_> =
-            (0..rows.len()).filter(|n| known[*n].is_none() && next.contains_key(&(*map, rows[*n].id))).collect();
+        let taken: Vec<_> = (0..rows.len())
+            .filter(|n| known[*n].is_none() && next.contains_key(&(*map, rows[*n].id)))
+            .collect();
         if !taken.is_empty() {
             answers[*at] = Written::Taken(taken);
             continue;
         }
         for (row, _) in rows.iter().zip(&known).filter(|(_, known)| known.is_none()) {
             if let Some(old) = row.fingerprint.and_then(|print| holder(&next, *map, print)) {
-                next.insert((*map, old.id), Row { archived: Some(now), fingerprint: None, ..old });
+                next.insert(
+                    (*map, old.id),
+                    Row {
+                        archived: Some(now),
+                        fingerprint: None,
+                        ..old
+                    },
+                );
             }
             next.insert((*map, row.id), row.clone());
         }

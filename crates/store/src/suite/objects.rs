@@ -18,13 +18,17 @@ use bytes::Bytes;
 
 pub use super::tokens::fresh;
 use crate::{
-    Clause, Filter, MapId, MapView, ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectStore, ObjectWrite,
-    ObjectsWritten, Page, SECONDS_MAX, StoreError, SubjectClaim, SubjectId, Sweep, Term,
+    Clause, Filter, MapId, MapView, ObjectConflict, ObjectGroup, ObjectId, ObjectRow, ObjectStore,
+    ObjectWrite, ObjectsWritten, Page, SECONDS_MAX, StoreError, SubjectClaim, SubjectId, Sweep,
+    Term,
 };
 
 /// Returns a view of the map with a generation that no fence of these tests keeps out.
 pub fn view(map: MapId) -> MapView {
-    MapView { map, generation: 1 << 40 }
+    MapView {
+        map,
+        generation: 1 << 40,
+    }
 }
 
 pub fn id(n: u128) -> ObjectId {
@@ -32,7 +36,10 @@ pub fn id(n: u128) -> ObjectId {
 }
 
 pub fn term(index: u32, n: u128) -> Term {
-    Term { index, hash: n.to_be_bytes() }
+    Term {
+        index,
+        hash: n.to_be_bytes(),
+    }
 }
 
 /// Returns an object with this id, without terms, that never expires.
@@ -55,12 +62,18 @@ pub fn object(n: u128) -> ObjectRow {
 
 /// Returns an object with unique terms, each as its index and a number. They must be sorted.
 pub fn unique(n: u128, terms: &[(u32, u128)]) -> ObjectRow {
-    ObjectRow { unique: all_terms(terms), ..object(n) }
+    ObjectRow {
+        unique: all_terms(terms),
+        ..object(n)
+    }
 }
 
 /// Returns an object with other terms, each as its index and a number. They must be sorted.
 pub fn shared(n: u128, terms: &[(u32, u128)]) -> ObjectRow {
-    ObjectRow { terms: all_terms(terms), ..object(n) }
+    ObjectRow {
+        terms: all_terms(terms),
+        ..object(n)
+    }
 }
 
 fn all_terms(terms: &[(u32, u128)]) -> Vec<Term> {
@@ -68,18 +81,31 @@ fn all_terms(terms: &[(u32, u128)]) -> Vec<Term> {
 }
 
 fn expiring(row: ObjectRow, expires: u64) -> ObjectRow {
-    ObjectRow { expires: Some(expires), ..row }
+    ObjectRow {
+        expires: Some(expires),
+        ..row
+    }
 }
 
 /// Returns the row that archiving leaves.
 fn archived(row: ObjectRow, at: u64) -> ObjectRow {
-    ObjectRow { archived: Some(at), unique: Vec::new(), terms: Vec::new(), ..row }
+    ObjectRow {
+        archived: Some(at),
+        unique: Vec::new(),
+        terms: Vec::new(),
+        ..row
+    }
 }
 
 /// Returns the row that replaces `row`, with other content.
 fn next(row: ObjectRow) -> ObjectRow {
     let sealed = [&row.sealed[..], b"+"].concat().into();
-    ObjectRow { version: row.version + 1, updated: row.updated + 1, sealed, ..row }
+    ObjectRow {
+        version: row.version + 1,
+        updated: row.updated + 1,
+        sealed,
+        ..row
+    }
 }
 
 fn add(row: &ObjectRow) -> ObjectWrite {
@@ -99,7 +125,11 @@ fn expire(n: u128, expires: Option<u64>) -> ObjectWrite {
 }
 
 fn group(map: MapId, writes: Vec<ObjectWrite>) -> ObjectGroup {
-    ObjectGroup { view: view(map), writes, subjects: Vec::new() }
+    ObjectGroup {
+        view: view(map),
+        writes,
+        subjects: Vec::new(),
+    }
 }
 
 /// Writes one group.
@@ -115,13 +145,21 @@ async fn try_write(
 }
 
 /// Writes one group, which must not fail.
-pub async fn write(store: &dyn ObjectStore, now: u64, map: MapId, writes: Vec<ObjectWrite>) -> ObjectsWritten {
+pub async fn write(
+    store: &dyn ObjectStore,
+    now: u64,
+    map: MapId,
+    writes: Vec<ObjectWrite>,
+) -> ObjectsWritten {
     try_write(store, now, map, writes).await.unwrap()
 }
 
 /// Adds objects, which must not conflict.
 async fn add_all(store: &dyn ObjectStore, now: u64, map: MapId, rows: &[ObjectRow]) {
-    assert_eq!(write(store, now, map, rows.iter().map(add).collect()).await, ObjectsWritten::Done);
+    assert_eq!(
+        write(store, now, map, rows.iter().map(add).collect()).await,
+        ObjectsWritten::Done
+    );
 }
 
 /// Writes objects as they are.
@@ -130,14 +168,22 @@ async fn put(store: &dyn ObjectStore, map: MapId, rows: &[ObjectRow]) {
     store.put_objects(&rows).await.unwrap();
 }
 
-async fn get(store: &dyn ObjectStore, now: u64, map: MapId, ids: &[u128]) -> Vec<Option<ObjectRow>> {
+async fn get(
+    store: &dyn ObjectStore,
+    now: u64,
+    map: MapId,
+    ids: &[u128],
+) -> Vec<Option<ObjectRow>> {
     let ids: Vec<_> = ids.iter().copied().map(id).collect();
     store.get_objects(now, view(map), &ids).await.unwrap()
 }
 
 /// Returns every object of a map, in any state.
 pub async fn scanned(store: &dyn ObjectStore, map: MapId) -> Vec<ObjectRow> {
-    let before = MapId { app: map.app, collection: map.collection - 1 };
+    let before = MapId {
+        app: map.app,
+        collection: map.collection - 1,
+    };
     let mut after = (before, ObjectId([0xff; 16]));
     let mut rows = Vec::new();
     loop {
@@ -148,7 +194,11 @@ pub async fn scanned(store: &dyn ObjectStore, map: MapId) -> Vec<ObjectRow> {
             after = (*at, row.id);
         }
         let count = page.len();
-        rows.extend(page.into_iter().filter(|(at, _)| *at == map).map(|(_, row)| row));
+        rows.extend(
+            page.into_iter()
+                .filter(|(at, _)| *at == map)
+                .map(|(_, row)| row),
+        );
         if count == 0 || after.0 != map && after.0 != before {
             return rows;
         }
@@ -157,7 +207,11 @@ pub async fn scanned(store: &dyn ObjectStore, map: MapId) -> Vec<ObjectRow> {
 
 /// Returns a clause of terms in both places.
 fn clause(terms: &[(u32, u128)]) -> Clause {
-    Clause { unique: true, shared: true, terms: all_terms(terms) }
+    Clause {
+        unique: true,
+        shared: true,
+        terms: all_terms(terms),
+    }
 }
 
 fn numbers(ids: &[ObjectId]) -> Vec<u128> {
@@ -166,24 +220,45 @@ fn numbers(ids: &[ObjectId]) -> Vec<u128> {
 
 /// Returns the ids of all objects of a clause.
 async fn found(store: &dyn ObjectStore, map: MapId, clause: &Clause) -> Vec<u128> {
-    numbers(&store.clause_ids(view(map), clause, None, 10_000).await.unwrap())
+    numbers(
+        &store
+            .clause_ids(view(map), clause, None, 10_000)
+            .await
+            .unwrap(),
+    )
 }
 
 /// Checks that a map has exactly `rows`, and that each term leads to exactly the objects that hold the term. `terms` are
 /// terms that no object needs to hold.
 async fn check(store: &dyn ObjectStore, map: MapId, rows: &[ObjectRow], terms: &[(u32, u128)]) {
     assert_eq!(scanned(store, map).await, rows);
-    let held = rows.iter().flat_map(|row| row.unique.iter().chain(&row.terms)).copied();
+    let held = rows
+        .iter()
+        .flat_map(|row| row.unique.iter().chain(&row.terms))
+        .copied();
     let mut terms: Vec<Term> = held.chain(all_terms(terms)).collect();
     terms.sort_unstable();
     terms.dedup();
     for term in terms {
         for (unique, shared) in [(true, false), (false, true)] {
-            let holds = |row: &&ObjectRow| unique && row.unique.contains(&term) || shared && row.terms.contains(&term);
-            let mut holders: Vec<_> = rows.iter().filter(holds).map(|row| u128::from_be_bytes(row.id.0)).collect();
+            let holds = |row: &&ObjectRow| {
+                unique && row.unique.contains(&term) || shared && row.terms.contains(&term)
+            };
+            let mut holders: Vec<_> = rows
+                .iter()
+                .filter(holds)
+                .map(|row| u128::from_be_bytes(row.id.0))
+                .collect();
             holders.sort_unstable();
-            assert!(!unique || holders.len() <= 1, "several objects hold {term:?}");
-            let clause = Clause { unique, shared, terms: vec![term] };
+            assert!(
+                !unique || holders.len() <= 1,
+                "several objects hold {term:?}"
+            );
+            let clause = Clause {
+                unique,
+                shared,
+                terms: vec![term],
+            };
             assert_eq!(found(store, map, &clause).await, holders, "{clause:?}");
         }
     }
@@ -193,4 +268,9 @@ fn is_out_of_range<T>(result: &Result<T, StoreError>) -> bool {
     matches!(result, Err(StoreError::TimeOutOfRange { .. }))
 }
 
-const TIMES_TOO_LATE: [u64; 4] = [SECONDS_MAX + 1, i64::MAX as u64, i64::MAX as u64 + 1, u64::MAX];
+const TIMES_TOO_LATE: [u64; 4] = [
+    SECONDS_MAX + 1,
+    i64::MAX as u64,
+    i64::MAX as u64 + 1,
+    u64::MAX,
+];

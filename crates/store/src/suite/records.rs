@@ -53,10 +53,20 @@ fn step() -> impl Strategy<Value = Step> {
 pub async fn what_is_read_one_by_one_agrees_with_a_model(store: Arc<dyn ControlStore>) {
     let runtime = tokio::runtime::Handle::current();
     let run = move || {
-        let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
-        TestRunner::new(config).run(&vec(step(), 1..12), |steps| runtime.block_on(agree(&*store, steps)))
+        let config = Config {
+            cases: CASES,
+            failure_persistence: None,
+            max_shrink_iters: 200,
+            ..Config::default()
+        };
+        TestRunner::new(config).run(&vec(step(), 1..12), |steps| {
+            runtime.block_on(agree(&*store, steps))
+        })
     };
-    if let Err(error) = tokio::task::spawn_blocking(run).await.expect("does not panic") {
+    if let Err(error) = tokio::task::spawn_blocking(run)
+        .await
+        .expect("does not panic")
+    {
         panic!("{error}");
     }
 }
@@ -69,12 +79,21 @@ async fn agree(store: &dyn ControlStore, steps: Vec<Step>) -> Result<(), TestCas
         let (made, base) = match &step {
             Step::Commit(behind, key, record) => {
                 let base = now.saturating_sub(*behind);
-                (store.commit(base, key, record.as_deref()).await.unwrap(), base)
+                (
+                    store.commit(base, key, record.as_deref()).await.unwrap(),
+                    base,
+                )
             }
             Step::Replace(behind, generation, records) => {
                 let base = now.saturating_sub(*behind);
-                let records = records.iter().map(|(key, of)| ((*key).to_owned(), of.clone())).collect();
-                let state = Snapshot { generation: *generation, records };
+                let records = records
+                    .iter()
+                    .map(|(key, of)| ((*key).to_owned(), of.clone()))
+                    .collect();
+                let state = Snapshot {
+                    generation: *generation,
+                    records,
+                };
                 (store.replace(base, &state).await.unwrap(), base)
             }
         };
@@ -89,7 +108,10 @@ async fn agree(store: &dyn ControlStore, steps: Vec<Step>) -> Result<(), TestCas
                     now + 1
                 }
                 Step::Replace(_, generation, records) => {
-                    model.records = records.iter().map(|(key, of)| ((*key).to_owned(), of.clone())).collect();
+                    model.records = records
+                        .iter()
+                        .map(|(key, of)| ((*key).to_owned(), of.clone()))
+                        .collect();
                     (now + 1).max(*generation)
                 }
             };
@@ -102,22 +124,56 @@ async fn agree(store: &dyn ControlStore, steps: Vec<Step>) -> Result<(), TestCas
     Ok(())
 }
 
-async fn compare(store: &dyn ControlStore, model: &Snapshot, step: &Step) -> Result<(), TestCaseError> {
-    let (single, together): (BTreeMap<_, _>, BTreeMap<_, _>) =
-        model.records.clone().into_iter().partition(|(key, _)| key.starts_with(SINGLE));
+async fn compare(
+    store: &dyn ControlStore,
+    model: &Snapshot,
+    step: &Step,
+) -> Result<(), TestCaseError> {
+    let (single, together): (BTreeMap<_, _>, BTreeMap<_, _>) = model
+        .records
+        .clone()
+        .into_iter()
+        .partition(|(key, _)| key.starts_with(SINGLE));
     let generation = model.generation;
-    prop_assert_eq!(store.load().await.unwrap(), Snapshot { generation, records: together }, "{:?}", step);
+    prop_assert_eq!(
+        store.load().await.unwrap(),
+        Snapshot {
+            generation,
+            records: together
+        },
+        "{:?}",
+        step
+    );
     for key in KEYS {
         let one = (generation, model.records.get(key).cloned());
         prop_assert_eq!(store.read(key).await.unwrap(), one, "{:?}: {:?}", step, key);
     }
     // From any start key, and in pages of any size.
-    for after in [None].into_iter().chain(KEYS.map(Some)).chain([Some("principal/zz"), Some("z")]) {
+    for after in [None]
+        .into_iter()
+        .chain(KEYS.map(Some))
+        .chain([Some("principal/zz"), Some("z")])
+    {
         for limit in [0, 1, 3, 100] {
-            let behind = single.iter().filter(|(key, _)| after.is_none_or(|after| key.as_str() > after));
-            let records = behind.take(limit).map(|(key, of)| (key.clone(), of.clone())).collect();
+            let behind = single
+                .iter()
+                .filter(|(key, _)| after.is_none_or(|after| key.as_str() > after));
+            let records = behind
+                .take(limit)
+                .map(|(key, of)| (key.clone(), of.clone()))
+                .collect();
             let page = store.singles(after, limit).await.unwrap();
-            prop_assert_eq!(page, Snapshot { generation, records }, "{:?}: after {:?}, {}", step, after, limit);
+            prop_assert_eq!(
+                page,
+                Snapshot {
+                    generation,
+                    records
+                },
+                "{:?}: after {:?}, {}",
+                step,
+                after,
+                limit
+            );
         }
     }
     prop_assert_eq!(&everything(store).await.unwrap(), model);

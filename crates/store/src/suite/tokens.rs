@@ -12,12 +12,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 
-use crate::{Fingerprint, FoundRow, Group, MapId, Row, SECONDS_MAX, StoreError, TokenId, TokenStore, Written};
+use crate::{
+    Fingerprint, FoundRow, Group, MapId, Row, SECONDS_MAX, StoreError, TokenId, TokenStore, Written,
+};
 
 /// Returns a map that no other test uses.
 pub fn fresh() -> MapId {
     static NEXT: AtomicU32 = AtomicU32::new(1);
-    MapId { app: NEXT.fetch_add(1, Ordering::Relaxed), collection: 1 }
+    MapId {
+        app: NEXT.fetch_add(1, Ordering::Relaxed),
+        collection: 1,
+    }
 }
 
 pub fn id(n: u128) -> TokenId {
@@ -45,19 +50,33 @@ pub fn row(n: u128) -> Row {
 
 /// Returns a row with this id and fingerprint.
 pub fn printed(n: u128, fingerprint: u128) -> Row {
-    Row { fingerprint: Some(print(fingerprint)), ..row(n) }
+    Row {
+        fingerprint: Some(print(fingerprint)),
+        ..row(n)
+    }
 }
 
 /// Writes one group.
 pub async fn write(store: &dyn TokenStore, now: u64, map: MapId, rows: &[Row]) -> Written {
-    let mut answers = store.write(now, vec![Group { map, rows: rows.to_vec() }]).await;
+    let mut answers = store
+        .write(
+            now,
+            vec![Group {
+                map,
+                rows: rows.to_vec(),
+            }],
+        )
+        .await;
     assert_eq!(answers.len(), 1);
     answers.remove(0).unwrap()
 }
 
 /// Returns every row of a map, in any state.
 pub async fn scanned(store: &dyn TokenStore, map: MapId) -> Vec<Row> {
-    let before = MapId { app: map.app, collection: map.collection - 1 };
+    let before = MapId {
+        app: map.app,
+        collection: map.collection - 1,
+    };
     let mut after = (before, TokenId([0xff; 16]));
     let mut rows = Vec::new();
     loop {
@@ -68,7 +87,11 @@ pub async fn scanned(store: &dyn TokenStore, map: MapId) -> Vec<Row> {
             after = (*at, row.id);
         }
         let end = page.len();
-        rows.extend(page.into_iter().filter(|(at, _)| *at == map).map(|(_, row)| row));
+        rows.extend(
+            page.into_iter()
+                .filter(|(at, _)| *at == map)
+                .map(|(_, row)| row),
+        );
         if end == 0 || after.0 != map && after.0 != before {
             return rows;
         }
@@ -84,12 +107,22 @@ pub fn rows_of(found: Vec<Option<FoundRow>>) -> Vec<Option<Row>> {
     found.into_iter().map(|found| Some(found?.row)).collect()
 }
 
-async fn get_all(store: &dyn TokenStore, now: u64, map: MapId, ids: &[TokenId]) -> Vec<Option<Row>> {
+async fn get_all(
+    store: &dyn TokenStore,
+    now: u64,
+    map: MapId,
+    ids: &[TokenId],
+) -> Vec<Option<Row>> {
     let keys: Vec<_> = ids.iter().map(|id| (map, *id)).collect();
     rows_of(store.get(now, &keys).await.unwrap())
 }
 
-async fn find_all(store: &dyn TokenStore, now: u64, map: MapId, prints: &[u128]) -> Vec<Option<Row>> {
+async fn find_all(
+    store: &dyn TokenStore,
+    now: u64,
+    map: MapId,
+    prints: &[u128],
+) -> Vec<Option<Row>> {
     let keys: Vec<_> = prints.iter().map(|n| (map, print(*n))).collect();
     rows_of(store.find(now, &keys).await.unwrap())
 }
@@ -98,4 +131,9 @@ fn is_out_of_range<T>(result: &Result<T, StoreError>) -> bool {
     matches!(result, Err(StoreError::TimeOutOfRange { .. }))
 }
 
-const TIMES_TOO_LATE: [u64; 4] = [SECONDS_MAX + 1, i64::MAX as u64, i64::MAX as u64 + 1, u64::MAX];
+const TIMES_TOO_LATE: [u64; 4] = [
+    SECONDS_MAX + 1,
+    i64::MAX as u64,
+    i64::MAX as u64 + 1,
+    u64::MAX,
+];

@@ -46,7 +46,13 @@ pub(super) struct ThrottleRules {
 
 impl ThrottleRules {
     pub(super) fn new(weight_max: f64, waiters_max: usize) -> Self {
-        Self { weight_max, waiters_max, min_part: 0.6, scale: 1.0, returning: 0.5 }
+        Self {
+            weight_max,
+            waiters_max,
+            min_part: 0.6,
+            scale: 1.0,
+            returning: 0.5,
+        }
     }
 }
 
@@ -157,7 +163,9 @@ impl<T> AdmissionQueue<T> {
             return Err(self.refusal(weight, ThrottleReason::Full, way));
         }
         let predicted = self.predicted(self.dirty + self.held + weight);
-        if let Some(late) = deadline.and_then(|deadline| (self.at + predicted).checked_sub(deadline)) {
+        if let Some(late) =
+            deadline.and_then(|deadline| (self.at + predicted).checked_sub(deadline))
+        {
             return Err(self.refusal(weight, ThrottleReason::Deadline, late));
         }
         let id = Id(self.numbers);
@@ -206,14 +214,21 @@ impl<T> AdmissionQueue<T> {
             Some(rate) if above > 0.0 => rate * below / above,
             _ => f64::INFINITY,
         };
-        (above <= 0.0 || *weight <= below).then_some((*weight, rate)).filter(|(_, rate)| *rate > 0.0)
+        (above <= 0.0 || *weight <= below)
+            .then_some((*weight, rate))
+            .filter(|(_, rate)| *rate > 0.0)
     }
 
     /// Removes a waiting request. Returns false if the request was already admitted.
     pub(super) fn leave(&mut self, now: Duration, id: Id) -> bool {
         self.advance(now);
-        let head = self.waiting.first_key_value().is_some_and(|(first, _)| *first == id);
-        let Some((weight, _)) = self.waiting.remove(&id) else { return false };
+        let head = self
+            .waiting
+            .first_key_value()
+            .is_some_and(|(first, _)| *first == id);
+        let Some((weight, _)) = self.waiting.remove(&id) else {
+            return false;
+        };
         self.held -= weight;
         if head {
             self.credit = 0.0;
@@ -248,24 +263,38 @@ impl<T> AdmissionQueue<T> {
 
     fn measure(&mut self, weight: f64) {
         // A sample exists only while the store always has enough to do.
-        let sample = self.sample.get_or_insert(Sample { since: self.at, weight: -weight });
+        let sample = self.sample.get_or_insert(Sample {
+            since: self.at,
+            weight: -weight,
+        });
         sample.weight += weight;
         let took = self.at - sample.since;
         if took >= SAMPLE_MIN && sample.weight > 0.0 {
             let rate = sample.weight / took.as_secs_f64();
-            self.rate = Some(self.rate.map_or(rate, |old| old + SAMPLE_PART * (rate - old)));
-            *sample = Sample { since: self.at, weight: 0.0 };
+            self.rate = Some(
+                self.rate
+                    .map_or(rate, |old| old + SAMPLE_PART * (rate - old)),
+            );
+            *sample = Sample {
+                since: self.at,
+                weight: 0.0,
+            };
         }
     }
 
     /// Returns how long the store has had pending writes without responding.
     fn stalled(&self) -> Duration {
-        if self.sent > 0 { self.at - self.answered } else { Duration::ZERO }
+        if self.sent > 0 {
+            self.at - self.answered
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Returns the time that the store needs for `weight`.
     fn predicted(&self, weight: f64) -> Duration {
-        self.rate().map_or(Duration::ZERO, |rate| span(weight / rate))
+        self.rate()
+            .map_or(Duration::ZERO, |rate| span(weight / rate))
     }
 
     /// Returns the rejection for a request that waited until its deadline.
@@ -284,11 +313,20 @@ impl<T> AdmissionQueue<T> {
         // Fractional multiples of the golden ratio spread the delays, so that clients do not return together.
         self.numbers += 1;
         let spread = (self.numbers as f64 * 0.618_033_988_749_895).fract();
-        let retry_after = way.clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX).mul_f64(1.0 + spread / 2.0);
-        ThrottleRejection { reason, retry_after }
+        let retry_after = way
+            .clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX)
+            .mul_f64(1.0 + spread / 2.0);
+        ThrottleRejection {
+            reason,
+            retry_after,
+        }
     }
 }
 
 fn span(seconds: f64) -> Duration {
-    if seconds < FOREVER.as_secs_f64() { Duration::from_secs_f64(seconds) } else { FOREVER }
+    if seconds < FOREVER.as_secs_f64() {
+        Duration::from_secs_f64(seconds)
+    } else {
+        FOREVER
+    }
 }

@@ -53,7 +53,10 @@ fn is_soak() -> bool {
 
 /// Returns the default world; the long form simulates three times as much time.
 fn world() -> ThrottleSimulation {
-    ThrottleSimulation { seconds: WORLD.seconds * if is_soak() { 3 } else { 1 }, ..WORLD }
+    ThrottleSimulation {
+        seconds: WORLD.seconds * if is_soak() { 3 } else { 1 },
+        ..WORLD
+    }
 }
 
 /// Admission rules to compare.
@@ -72,7 +75,10 @@ fn rules(weight_max: f64) -> ThrottleRules {
 
 /// Admits requests while there is room, without delay; others wait for room.
 fn no_curve(weight_max: f64) -> ThrottleRules {
-    ThrottleRules { min_part: 1.0, ..rules(weight_max) }
+    ThrottleRules {
+        min_part: 1.0,
+        ..rules(weight_max)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -105,17 +111,22 @@ impl SimulationReport {
     fn modes(&self) -> usize {
         let mut bins = vec![0.0; 50];
         for wait in &self.waits {
-            bins[2 + ((wait.max(1e-4) / 1e-4).log10() * 8.0) as usize] += 1.0 / self.waits.len() as f64;
+            bins[2 + ((wait.max(1e-4) / 1e-4).log10() * 8.0) as usize] +=
+                1.0 / self.waits.len() as f64;
         }
         for _ in 0..2 {
             let at = |n: usize| bins.get(n).copied().unwrap_or(0.0);
-            bins = (0..bins.len()).map(|n| (at(n.wrapping_sub(1)) + 2.0 * at(n) + at(n + 1)) / 4.0).collect();
+            bins = (0..bins.len())
+                .map(|n| (at(n.wrapping_sub(1)) + 2.0 * at(n) + at(n + 1)) / 4.0)
+                .collect();
         }
         let mut peaks: Vec<f64> = Vec::new();
         let mut valley = 0.0_f64;
         for height in bins {
             valley = valley.min(height);
-            let same = peaks.last_mut().filter(|peak| valley >= peak.min(height) / 2.0);
+            let same = peaks
+                .last_mut()
+                .filter(|peak| valley >= peak.min(height) / 2.0);
             if let Some(peak) = same {
                 if height > *peak {
                     (*peak, valley) = (height, height);
@@ -190,9 +201,10 @@ struct Simulation {
 fn run(world: ThrottleSimulation, door: AdmissionRule) -> SimulationReport {
     let pacer = match door {
         AdmissionRule::AdmissionQueue(rules) => AdmissionQueue::new(rules),
-        AdmissionRule::Refuse(weight_max) => {
-            AdmissionQueue::new(ThrottleRules { waiters_max: 0, ..no_curve(weight_max) })
-        }
+        AdmissionRule::Refuse(weight_max) => AdmissionQueue::new(ThrottleRules {
+            waiters_max: 0,
+            ..no_curve(weight_max)
+        }),
         AdmissionRule::Sleep(rules) => AdmissionQueue::new(no_curve(rules.weight_max)),
     };
     let mut simulation = Simulation {
@@ -233,7 +245,10 @@ impl Simulation {
     fn run(&mut self) {
         let end = Duration::from_secs(self.world.seconds);
         loop {
-            let event = self.events.peek().map_or(Duration::MAX, |Reverse((time, ..))| *time);
+            let event = self
+                .events
+                .peek()
+                .map_or(Duration::MAX, |Reverse((time, ..))| *time);
             let now = self.pacer.next().map_or(event, |due| due.min(event));
             if now > end {
                 return;
@@ -261,11 +276,15 @@ impl Simulation {
             self.asked.insert(writer, now);
             self.report.offered += 1;
         }
-        let AdmissionRule::Sleep(rules) = self.door else { return self.offer(now, writer, again) };
+        let AdmissionRule::Sleep(rules) = self.door else {
+            return self.offer(now, writer, again);
+        };
         let (min, max) = (rules.weight_max * rules.min_part, rules.weight_max);
         let above = self.pacer.dirty() - min;
         let delay = match self.pacer.rate() {
-            Some(rate) if above > 0.0 => (above / rate / (max - self.pacer.dirty()).max(1.0)).min(0.1),
+            Some(rate) if above > 0.0 => {
+                (above / rate / (max - self.pacer.dirty()).max(1.0)).min(0.1)
+            }
             _ => 0.0,
         };
         self.slept = self.slept.max(now) + Duration::from_secs_f64(delay);
@@ -281,14 +300,18 @@ impl Simulation {
 
     fn offer(&mut self, now: Duration, writer: usize, again: u32) {
         self.admitted(now);
-        let deadline = self.world.patience.map(|patience| now + Duration::from_secs_f64(patience));
+        let deadline = self
+            .world
+            .patience
+            .map(|patience| now + Duration::from_secs_f64(patience));
         match self.pacer.offer(now, 1.0, deadline, || writer) {
             Ok(None) => self.let_in(now, writer),
             Ok(Some(_)) => {}
             Err(refusal) => {
                 self.report.refused += 1;
                 self.report.refused_again += usize::from(again > 0);
-                let back_off = Duration::from_millis(50 << again.min(4)).min(Duration::from_secs(1));
+                let back_off =
+                    Duration::from_millis(50 << again.min(4)).min(Duration::from_secs(1));
                 let after = match self.door {
                     AdmissionRule::Refuse(_) => back_off.mul_f64(0.5 + self.random.next()),
                     _ => refusal.retry_after,
@@ -324,7 +347,11 @@ impl Simulation {
         self.busy = true;
         self.pacer.sent(now, rows as u64);
         let seconds = now.as_secs_f64();
-        let slower = if seconds > self.world.seconds as f64 / 2.0 { self.world.later } else { 1.0 };
+        let slower = if seconds > self.world.seconds as f64 / 2.0 {
+            self.world.later
+        } else {
+            1.0
+        };
         let mut took = (self.world.commit + self.world.row * rows as f64) * slower;
         let stalled = (seconds + took) % 10.0;
         if stalled < self.world.stall {
@@ -342,8 +369,7 @@ impl Simulation {
     }
 }
 
-const HEAD: &str =
-    "                            |    p50    p99    max | < 1ms | modes |   rows |  D max | refused a row";
+const HEAD: &str = "                            |    p50    p99    max | < 1ms | modes |   rows |  D max | refused a row";
 
 #[test]
 fn the_curve_makes_one_mode_of_two() {
@@ -358,13 +384,18 @@ fn the_curve_makes_one_mode_of_two() {
         }
         assert_eq!(curve.modes(), 1);
         assert!(
-            curve.at_once() < 0.005 && curve.ms(0.99) <= 2.0 * curve.ms(0.5) && curve.ms(1.0) <= 3.0 * curve.ms(0.5)
+            curve.at_once() < 0.005
+                && curve.ms(0.99) <= 2.0 * curve.ms(0.5)
+                && curve.ms(1.0) <= 3.0 * curve.ms(0.5)
         );
         assert!(curve.durable as f64 >= 0.97 * queue.durable as f64);
         assert!(curve.dirty_max <= 4_000.0 && curve.idle == 0);
         // The other rules fail the check, so the check is effective.
         assert!(queue.modes() >= 2 && queue.at_once() > 0.05, "queue");
-        assert!(refuse.modes() >= 2 && refuse.ms(0.99) > 2.0 * refuse.ms(0.5), "refuse");
+        assert!(
+            refuse.modes() >= 2 && refuse.ms(0.99) > 2.0 * refuse.ms(0.5),
+            "refuse"
+        );
     }
 }
 
@@ -372,11 +403,24 @@ fn the_curve_makes_one_mode_of_two() {
 fn the_rate_need_not_be_known_well() {
     println!("R wrong\n{HEAD}");
     for scale in [0.1, 0.5, 2.0, 10.0] {
-        let report = run(world(), AdmissionRule::AdmissionQueue(ThrottleRules { scale, ..rules(4_000.0) }));
+        let report = run(
+            world(),
+            AdmissionRule::AdmissionQueue(ThrottleRules {
+                scale,
+                ..rules(4_000.0)
+            }),
+        );
         report.show(&format!("x {scale}"));
         assert_eq!(report.modes(), 1, "{scale}");
-        assert!(report.ms(0.99) <= 2.5 * report.ms(0.5) && report.dirty_max <= 4_000.0, "{scale}");
-        assert!(report.durable as u64 > 1_600 * world().seconds, "{scale}: {}", report.durable);
+        assert!(
+            report.ms(0.99) <= 2.5 * report.ms(0.5) && report.dirty_max <= 4_000.0,
+            "{scale}"
+        );
+        assert!(
+            report.durable as u64 > 1_600 * world().seconds,
+            "{scale}: {}",
+            report.durable
+        );
     }
 }
 
@@ -394,7 +438,11 @@ fn room_for_two_commits_is_too_coarse() {
 #[test]
 fn a_store_that_stalls_is_not_kept_waiting_afterwards() {
     println!("a second of ten stalled\n{HEAD}");
-    let world = ThrottleSimulation { think: 0.4, stall: 1.0, ..world() };
+    let world = ThrottleSimulation {
+        think: 0.4,
+        stall: 1.0,
+        ..world()
+    };
     let curve = run(world, AdmissionRule::AdmissionQueue(rules(4_000.0)));
     let queue = run(world, AdmissionRule::AdmissionQueue(no_curve(4_000.0)));
     let sleep = run(world, AdmissionRule::Sleep(rules(4_000.0)));
@@ -410,29 +458,50 @@ fn a_store_that_stalls_is_not_kept_waiting_afterwards() {
 #[test]
 fn a_store_that_becomes_slower_is_followed() {
     println!("five times slower in the second half\n{HEAD}");
-    let world = ThrottleSimulation { later: 5.0, ..world() };
+    let world = ThrottleSimulation {
+        later: 5.0,
+        ..world()
+    };
     let curve = run(world, AdmissionRule::AdmissionQueue(rules(4_000.0)));
     let queue = run(world, AdmissionRule::AdmissionQueue(no_curve(4_000.0)));
     for (name, report) in [("curve", &curve), ("queue", &queue)] {
         report.show(name);
     }
     assert!(curve.dirty_max <= 4_000.0 && curve.idle == 0);
-    assert!(curve.durable as f64 >= 0.97 * queue.durable as f64 && curve.ms(1.0) <= 1.5 * queue.ms(1.0));
+    assert!(
+        curve.durable as f64 >= 0.97 * queue.durable as f64 && curve.ms(1.0) <= 1.5 * queue.ms(1.0)
+    );
 }
 
 #[test]
 fn the_refused_are_told_when_to_come_again() {
     println!("6,000 writers that wait for 3 s, which is twice what the store can serve\n{HEAD}");
     let seconds = if is_soak() { 60 } else { 25 };
-    let world = ThrottleSimulation { writers: 6_000, patience: Some(3.0), seconds, ..WORLD };
+    let world = ThrottleSimulation {
+        writers: 6_000,
+        patience: Some(3.0),
+        seconds,
+        ..WORLD
+    };
     let told = run(world, AdmissionRule::AdmissionQueue(rules(4_000.0)));
-    let short = ThrottleSimulation { seconds: 5, ..world };
-    let early = run(short, AdmissionRule::AdmissionQueue(ThrottleRules { returning: 0.0, ..rules(4_000.0) }));
+    let short = ThrottleSimulation {
+        seconds: 5,
+        ..world
+    };
+    let early = run(
+        short,
+        AdmissionRule::AdmissionQueue(ThrottleRules {
+            returning: 0.0,
+            ..rules(4_000.0)
+        }),
+    );
     for (name, report) in [("told", &told), ("told too early", &early)] {
         report.show(name);
     }
     // Each served row was rejected less than twice on average, and every third retry is admitted.
-    assert!(told.refused < 2 * told.durable && (told.refused_again as f64) < 0.67 * told.refused as f64);
+    assert!(
+        told.refused < 2 * told.durable && (told.refused_again as f64) < 0.67 * told.refused as f64
+    );
     assert!(told.idle == 0 && told.dirty_max <= 4_000.0);
     // The suggested delays ignore returning requests.
     assert!(early.refused > 20 * early.durable);

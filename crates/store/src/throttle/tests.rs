@@ -8,7 +8,11 @@ const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-const BOUNDS: ThrottleBounds = ThrottleBounds { rows_max: 1_000, bytes_max: 1_000_000, waiters_max: 50 };
+const BOUNDS: ThrottleBounds = ThrottleBounds {
+    rows_max: 1_000,
+    bytes_max: 1_000_000,
+    waiters_max: 50,
+};
 
 /// Creates a pacer with D at `dirty` and R at 1,000 per second.
 fn pacer(dirty: f64) -> AdmissionQueue<u32> {
@@ -49,7 +53,11 @@ fn who_waits_is_let_in_along_the_curve() {
             continue;
         }
         let next = pacer.next().map(|due| (due - ms(50)).as_micros() as u64);
-        assert!(next.zip(micros).is_none_or(|(next, micros)| next.abs_diff(micros) <= 1), "{dirty} {weight} {next:?}");
+        assert!(
+            next.zip(micros)
+                .is_none_or(|(next, micros)| next.abs_diff(micros) <= 1),
+            "{dirty} {weight} {next:?}"
+        );
         assert_eq!(next.is_some(), micros.is_some(), "{dirty} {weight}");
         if let Some(due) = pacer.next() {
             assert!(pacer.admitted(due - Duration::from_micros(1)).is_empty());
@@ -87,7 +95,10 @@ fn the_rate_is_that_of_a_store_with_enough_to_do() {
     // Until the rate is known, requests wait only for room.
     pacer.offer(ms(300), 600.0, None, || 0).unwrap();
     for n in 0..500 {
-        assert!(pacer.offer(ms(300), 1.0, Some(ms(301)), || n).is_ok() || pacer.waiting() == 50, "{n}");
+        assert!(
+            pacer.offer(ms(300), 1.0, Some(ms(301)), || n).is_ok() || pacer.waiting() == 50,
+            "{n}"
+        );
     }
     assert_eq!((pacer.dirty(), pacer.waiting()), (1_000.0, 50));
 }
@@ -108,7 +119,14 @@ async fn those_who_wait_are_let_in_in_order_and_in_time() {
         });
     }
     sleep(ms(1)).await;
-    assert_eq!(throttle.pressure(), Pressure { dirty: 1_000.0, waiting: 20, rate: 0.0 });
+    assert_eq!(
+        throttle.pressure(),
+        Pressure {
+            dirty: 1_000.0,
+            waiting: 20,
+            rate: 0.0
+        }
+    );
     drop(full);
     let permits = calls.join_all().await;
     assert_eq!(*order.lock().unwrap(), (0..20).collect::<Vec<_>>());
@@ -129,7 +147,12 @@ fn reserve(
 #[tokio::test(start_paused = true)]
 async fn bytes_count_as_rows() {
     let throttle = WriteThrottle::new(BOUNDS);
-    for (rows, bytes, dirty) in [(1, 0, 1.0), (1, 500_000, 500.0), (200, 100_000, 200.0), (0, 0, 0.0)] {
+    for (rows, bytes, dirty) in [
+        (1, 0, 1.0),
+        (1, 500_000, 500.0),
+        (200, 100_000, 200.0),
+        (0, 0, 0.0),
+    ] {
         let permit = throttle.reserve(rows, bytes, None).await.unwrap();
         assert_eq!(throttle.pressure().dirty, dirty, "{rows} {bytes}");
         drop(permit);
@@ -146,7 +169,10 @@ async fn whoever_goes_gives_up_place_and_room() {
     sleep(ms(10)).await;
     assert_eq!(throttle.pressure().waiting, 3);
     waits.abort();
-    assert_eq!(late.await.unwrap().unwrap_err().reason, ThrottleReason::Deadline);
+    assert_eq!(
+        late.await.unwrap().unwrap_err().reason,
+        ThrottleReason::Deadline
+    );
     assert_eq!(throttle.pressure().waiting, 1);
     // The request was admitted, but its task ended before it was notified.
     drop(all);
@@ -159,7 +185,9 @@ async fn whoever_goes_gives_up_place_and_room() {
 async fn too_many_are_refused_at_once() {
     let throttle = WriteThrottle::new(BOUNDS);
     let all = throttle.reserve(1_000, 0, None).await.unwrap();
-    let waiting: Vec<_> = (0..BOUNDS.waiters_max).map(|_| reserve(&throttle, 1, None)).collect();
+    let waiting: Vec<_> = (0..BOUNDS.waiters_max)
+        .map(|_| reserve(&throttle, 1, None))
+        .collect();
     sleep(ms(1)).await;
     let refusal = throttle.reserve(1, 0, None).await.unwrap_err();
     assert_eq!(refusal.reason, ThrottleReason::Full);
@@ -184,7 +212,10 @@ async fn a_silent_store_refuses_until_it_speaks() {
     sleep(ms(1)).await;
     let refusal = throttle.reserve(1, 0, None).await.unwrap_err();
     assert_eq!(refusal.reason, ThrottleReason::Stalled);
-    assert!(refusal.retry_after >= STALL && refusal.retry_after <= STALL.mul_f64(1.5), "{refusal:?}");
+    assert!(
+        refusal.retry_after >= STALL && refusal.retry_after <= STALL.mul_f64(1.5),
+        "{refusal:?}"
+    );
     sent.answered();
     drop(throttle.reserve(1, 0, None).await.unwrap());
     // A failure is no response. A store without pending writes is tried again.

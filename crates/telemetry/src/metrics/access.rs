@@ -56,8 +56,13 @@ impl AccessMetrics {
         register(registry, "sealwire_access_mode", modes.clone());
         let counters = |operation: Operation| {
             std::array::from_fn(|missing| {
-                let missing = Missing::ALL.get(missing).map_or("unknown", |missing| missing.name());
-                denied.get_or_create_owned(&DeniedLabels { operation: operation.name(), missing })
+                let missing = Missing::ALL
+                    .get(missing)
+                    .map_or("unknown", |missing| missing.name());
+                denied.get_or_create_owned(&DeniedLabels {
+                    operation: operation.name(),
+                    missing,
+                })
             })
         };
         Self {
@@ -93,11 +98,21 @@ impl AccessMetrics {
     }
 
     pub(super) fn look(&self) {
-        let Some(stats) = self.cache.get().map(|probe| probe()) else { return };
-        let counts = [stats.hits, stats.misses, stats.stale, stats.loads, stats.failures, stats.purges];
+        let Some(stats) = self.cache.get().map(|probe| probe()) else {
+            return;
+        };
+        let counts = [
+            stats.hits,
+            stats.misses,
+            stats.stale,
+            stats.loads,
+            stats.failures,
+            stats.purges,
+        ];
         for (counter, count) in self.events.iter().zip(counts) {
             counter.inner().store(count, Ordering::Relaxed);
         }
-        self.entries.set(i64::try_from(stats.entries).unwrap_or(i64::MAX));
+        self.entries
+            .set(i64::try_from(stats.entries).unwrap_or(i64::MAX));
     }
 }

@@ -19,15 +19,25 @@ pub struct Family {
 pub fn parse(text: &str) -> BTreeMap<String, Family> {
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
     for line in text.lines() {
-        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
-            families.entry(name.to_owned()).or_default().help = help.trim_end_matches('.').to_owned();
-        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+        if let Some((name, help)) = line
+            .strip_prefix("# HELP ")
+            .and_then(|rest| rest.split_once(' '))
+        {
+            families.entry(name.to_owned()).or_default().help =
+                help.trim_end_matches('.').to_owned();
+        } else if let Some((name, kind)) = line
+            .strip_prefix("# TYPE ")
+            .and_then(|rest| rest.split_once(' '))
+        {
             families.entry(name.to_owned()).or_default().kind = kind.to_owned();
         } else if !line.starts_with('#') {
             read_series(line, &mut families);
         }
     }
-    families.into_iter().map(|(name, family)| (format!("{name}{}", suffix(&family.kind)), family)).collect()
+    families
+        .into_iter()
+        .map(|(name, family)| (format!("{name}{}", suffix(&family.kind)), family))
+        .collect()
 }
 
 /// Suffixes of the names of a metric type.
@@ -42,12 +52,22 @@ fn suffix(kind: &str) -> &'static str {
 fn read_series(line: &str, families: &mut BTreeMap<String, Family>) {
     let series = line.rsplit_once(' ').map_or(line, |(series, _)| series);
     let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
-    let of = families.iter_mut().filter(|(family, _)| name.starts_with(family.as_str()));
-    let Some((_, family)) = of.max_by_key(|(family, _)| family.len()) else { return };
+    let of = families
+        .iter_mut()
+        .filter(|(family, _)| name.starts_with(family.as_str()));
+    let Some((_, family)) = of.max_by_key(|(family, _)| family.len()) else {
+        return;
+    };
     for pair in labels.trim_end_matches('}').split(',') {
-        let Some((label, value)) = pair.split_once('=') else { continue };
+        let Some((label, value)) = pair.split_once('=') else {
+            continue;
+        };
         if label != "le" {
-            family.labels.entry(label.to_owned()).or_default().insert(value.trim_matches('"').to_owned());
+            family
+                .labels
+                .entry(label.to_owned())
+                .or_default()
+                .insert(value.trim_matches('"').to_owned());
         }
     }
 }

@@ -382,18 +382,41 @@ mod tests {
 
     #[test]
     fn classes_and_reasons_are_those_of_the_scheduler() {
-        assert_eq!(ClassLabel::ALL.len(), sealwire_schedule::Class::all().count());
+        assert_eq!(
+            ClassLabel::ALL.len(),
+            sealwire_schedule::Class::all().count()
+        );
         let reasons = sealwire_schedule::Reason::ALL.map(RefusalReason::from);
         assert_eq!(reasons, RefusalReason::ALL[..reasons.len()]);
-        assert_eq!(RefusalReason::ALL.map(RefusalReason::as_str), sealwire_wire::OverloadReason::ALL.map(|r| r.name()));
+        assert_eq!(
+            RefusalReason::ALL.map(RefusalReason::as_str),
+            sealwire_wire::OverloadReason::ALL.map(|r| r.name())
+        );
     }
 
     #[test]
     fn what_is_not_of_the_wire_has_a_name_of_its_own() {
-        for (label, text) in [(MethodLabel::UNKNOWN.as_str(), "unknown"), (CallCode::OK.as_str(), "ok")] {
+        for (label, text) in [
+            (MethodLabel::UNKNOWN.as_str(), "unknown"),
+            (CallCode::OK.as_str(), "ok"),
+        ] {
             assert_eq!(label, text);
         }
-        assert!(MethodLabel::ALL.map(MethodLabel::as_str).iter().filter(|text| **text == "unknown").count() == 1);
-        assert!(CallCode::ALL.map(CallCode::as_str).iter().filter(|text| **text == "ok").count() == 1);
+        assert!(
+            MethodLabel::ALL
+                .map(MethodLabel::as_str)
+                .iter()
+                .filter(|text| **text == "unknown")
+                .count()
+                == 1
+        );
+        assert!(
+            CallCode::ALL
+                .map(CallCode::as_str)
+                .iter()
+                .filter(|text| **text == "ok")
+                .count()
+                == 1
+        );
     }
 }

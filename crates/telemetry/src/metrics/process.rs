@@ -27,7 +27,11 @@ impl Process {
     /// Every series, at zero.
     pub(super) fn register(registry: &mut Registry) -> Self {
         Self {
-            cpu: register(registry, "process_cpu_seconds_total", Counter::<f64, AtomicU64>::default()),
+            cpu: register(
+                registry,
+                "process_cpu_seconds_total",
+                Counter::<f64, AtomicU64>::default(),
+            ),
             start: register(registry, "process_start_time_seconds", Gauge64::default()),
             resident: register(registry, "process_resident_memory_bytes", Gauge::default()),
             virtual_bytes: register(registry, "process_virtual_memory_bytes", Gauge::default()),
@@ -39,24 +43,39 @@ impl Process {
 
     /// Reads what there is now. A file that cannot be read leaves the last values.
     pub(super) fn look(&self) {
-        if let Some(stat) = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(Stat::parse) {
+        if let Some(stat) = fs::read_to_string("/proc/self/stat")
+            .ok()
+            .as_deref()
+            .and_then(Stat::parse)
+        {
             let ticks = rustix::param::clock_ticks_per_second() as f64;
             let cpu = stat.cpu_ticks as f64 / ticks;
             // The system's own count: it never falls, but a scrape beside this one may have set it already.
             self.cpu.inc_by((cpu - self.cpu.get()).max(0.0));
             self.threads.set(stat.threads);
             self.virtual_bytes.set(stat.virtual_bytes);
-            self.resident.set(stat.resident_pages.saturating_mul(rustix::param::page_size() as i64));
-            if let Some(boot) = fs::read_to_string("/proc/stat").ok().as_deref().and_then(boot_seconds) {
+            self.resident.set(
+                stat.resident_pages
+                    .saturating_mul(rustix::param::page_size() as i64),
+            );
+            if let Some(boot) = fs::read_to_string("/proc/stat")
+                .ok()
+                .as_deref()
+                .and_then(boot_seconds)
+            {
                 self.start.set(boot + stat.start_ticks as f64 / ticks);
             }
         }
         if let Ok(open) = fs::read_dir("/proc/self/fd") {
             // Less the one that reads the folder.
-            self.open_fds.set(i64::try_from(open.count()).unwrap_or(i64::MAX) - 1);
+            self.open_fds
+                .set(i64::try_from(open.count()).unwrap_or(i64::MAX) - 1);
         }
         let max = getrlimit(Resource::Nofile).current;
-        self.max_fds.set(max.and_then(|max| i64::try_from(max).ok()).unwrap_or(i64::MAX));
+        self.max_fds.set(
+            max.and_then(|max| i64::try_from(max).ok())
+                .unwrap_or(i64::MAX),
+        );
     }
 }
 
@@ -77,7 +96,10 @@ impl Stat {
         // Numbered from 1 in proc(5); the first behind the name is 3.
         let field = |number: usize| fields.get(number - 3).copied();
         Some(Self {
-            cpu_ticks: field(14)?.parse::<u64>().ok()?.checked_add(field(15)?.parse().ok()?)?,
+            cpu_ticks: field(14)?
+                .parse::<u64>()
+                .ok()?
+                .checked_add(field(15)?.parse().ok()?)?,
             threads: field(20)?.parse().ok()?,
             start_ticks: field(22)?.parse().ok()?,
             virtual_bytes: field(23)?.parse().ok()?,
@@ -88,7 +110,11 @@ impl Stat {
 
 /// When the machine was started, in seconds since 1970, out of `/proc/stat`.
 fn boot_seconds(text: &str) -> Option<f64> {
-    text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+    text.lines()
+        .find_map(|line| line.strip_prefix("btime "))?
+        .trim()
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -97,15 +123,27 @@ mod tests {
 
     #[test]
     fn a_name_with_spaces_and_parentheses_moves_no_field() {
-        let text =
-            "7 (a) b (c) S 1 7 7 0 -1 4194560 900 0 2 0 120 30 0 0 20 0 9 0 5000 104857600 2560 18446744073709551615";
-        let expected =
-            Stat { cpu_ticks: 150, threads: 9, start_ticks: 5_000, virtual_bytes: 104_857_600, resident_pages: 2_560 };
+        let text = "7 (a) b (c) S 1 7 7 0 -1 4194560 900 0 2 0 120 30 0 0 20 0 9 0 5000 104857600 2560 18446744073709551615";
+        let expected = Stat {
+            cpu_ticks: 150,
+            threads: 9,
+            start_ticks: 5_000,
+            virtual_bytes: 104_857_600,
+            resident_pages: 2_560,
+        };
         assert_eq!(Stat::parse(text), Some(expected));
-        for broken in ["", "7 (a", "7 (a) S 1 2", "7 (a) S 1 7 7 0 -1 4194560 900 0 2 0 x 30 0 0 20 0 9 0 5000 1 2"] {
+        for broken in [
+            "",
+            "7 (a",
+            "7 (a) S 1 2",
+            "7 (a) S 1 7 7 0 -1 4194560 900 0 2 0 x 30 0 0 20 0 9 0 5000 1 2",
+        ] {
             assert_eq!(Stat::parse(broken), None, "{broken}");
         }
-        assert_eq!(boot_seconds("cpu 1 2\nbtime 1700000000\nprocesses 5\n"), Some(1_700_000_000.0));
+        assert_eq!(
+            boot_seconds("cpu 1 2\nbtime 1700000000\nprocesses 5\n"),
+            Some(1_700_000_000.0)
+        );
         assert_eq!(boot_seconds("cpu 1 2\n"), None);
     }
 
@@ -116,10 +154,20 @@ mod tests {
         let file = fs::File::open("/proc/self/stat").unwrap();
         process.look();
         let before = process.open_fds.get();
-        assert!(process.resident.get() > 1 << 20 && process.virtual_bytes.get() >= process.resident.get());
+        assert!(
+            process.resident.get() > 1 << 20
+                && process.virtual_bytes.get() >= process.resident.get()
+        );
         assert!(process.threads.get() >= 1 && before >= 4 && process.max_fds.get() >= before);
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
-        assert!(process.start.get() > 1e9 && process.start.get() <= now + 1.0, "{}", process.start.get());
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_secs_f64();
+        assert!(
+            process.start.get() > 1e9 && process.start.get() <= now + 1.0,
+            "{}",
+            process.start.get()
+        );
         let cpu = process.cpu.get();
         process.look();
         assert!(process.cpu.get() >= cpu);

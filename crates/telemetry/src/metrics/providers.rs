@@ -182,14 +182,26 @@ impl ProviderMetrics {
     pub(super) fn new(registry: &mut Registry) -> Self {
         let uses = Family::<UseLabels, Counter>::default();
         let new_histogram: fn() -> Histogram = || Histogram::new(SECONDS);
-        let seconds = Family::<SecondsLabels, Histogram, fn() -> Histogram>::new_with_constructor(new_histogram);
+        let seconds = Family::<SecondsLabels, Histogram, fn() -> Histogram>::new_with_constructor(
+            new_histogram,
+        );
         let slots = Family::<SlotLabels, Gauge>::default();
         let verified = Family::<ProviderLabels, Gauge64>::default();
         register(registry, "sealwire_provider_requests_total", uses.clone());
         register(registry, "sealwire_provider_seconds", seconds.clone());
         register(registry, "sealwire_provider_slots", slots.clone());
-        register(registry, "sealwire_provider_verified_timestamp_seconds", verified.clone());
-        Self { uses, seconds, slots, verified, providers: Mutex::default() }
+        register(
+            registry,
+            "sealwire_provider_verified_timestamp_seconds",
+            verified.clone(),
+        );
+        Self {
+            uses,
+            seconds,
+            slots,
+            verified,
+            providers: Mutex::default(),
+        }
     }
 
     /// Adds the series of a provider, at zero.
@@ -214,38 +226,76 @@ impl ProviderMetrics {
     }
 
     /// Counts a use of a provider that was added.
-    pub fn used(&self, provider: &str, operation: ProviderOperation, outcome: ProviderOutcome, took: Duration) {
-        let Some(kind) = self.lock().get(provider).copied() else { return };
+    pub fn used(
+        &self,
+        provider: &str,
+        operation: ProviderOperation,
+        outcome: ProviderOutcome,
+        took: Duration,
+    ) {
+        let Some(kind) = self.lock().get(provider).copied() else {
+            return;
+        };
         let (provider, operation) = (provider.to_owned(), operation.name());
-        let labels = UseLabels { provider: provider.clone(), kind, operation, outcome: outcome.name() };
+        let labels = UseLabels {
+            provider: provider.clone(),
+            kind,
+            operation,
+            outcome: outcome.name(),
+        };
         self.uses.get_or_create(&labels).inc();
-        self.seconds.get_or_create(&SecondsLabels { provider, kind, operation }).observe(took.as_secs_f64());
+        self.seconds
+            .get_or_create(&SecondsLabels {
+                provider,
+                kind,
+                operation,
+            })
+            .observe(took.as_secs_f64());
     }
 
     /// Sets the gauges to the slots of the active root key.
     pub fn set_slots(&self, slots: &[SlotGauge]) {
         let providers = self.lock().clone();
         for (provider, kind) in &providers {
-            let of_provider: Vec<_> = slots.iter().filter(|slot| slot.provider == *provider).collect();
+            let of_provider: Vec<_> = slots
+                .iter()
+                .filter(|slot| slot.provider == *provider)
+                .collect();
             self.set_slot(provider, kind, &of_provider);
         }
-        let others: Vec<_> = slots.iter().filter(|slot| !providers.contains_key(&slot.provider)).collect();
+        let others: Vec<_> = slots
+            .iter()
+            .filter(|slot| !providers.contains_key(&slot.provider))
+            .collect();
         self.set_slot(UNKNOWN_PROVIDER, UNKNOWN_PROVIDER, &others);
     }
 
     fn set_slot(&self, provider: &str, kind: &'static str, slots: &[&SlotGauge]) {
         for state in SlotState::ALL {
-            let labels = SlotLabels { provider: provider.to_owned(), kind, state: state.name() };
+            let labels = SlotLabels {
+                provider: provider.to_owned(),
+                kind,
+                state: state.name(),
+            };
             let count = slots.iter().filter(|slot| slot.state == state).count();
-            self.slots.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+            self.slots
+                .get_or_create(&labels)
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
         }
         let oldest = slots.iter().map(|slot| slot.verified_unix_s).min();
-        let labels = ProviderLabels { provider: provider.to_owned(), kind };
-        self.verified.get_or_create(&labels).set(oldest.map_or(f64::INFINITY, |oldest| oldest as f64));
+        let labels = ProviderLabels {
+            provider: provider.to_owned(),
+            kind,
+        };
+        self.verified
+            .get_or_create(&labels)
+            .set(oldest.map_or(f64::INFINITY, |oldest| oldest as f64));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, &'static str>> {
-        self.providers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.providers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -264,7 +314,9 @@ mod tests {
     /// Returns the lines of a family, sorted, without those of value 0.
     fn series(metrics: &Metrics, name: &str) -> Vec<String> {
         let text = metrics.encode();
-        let lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")) && !line.ends_with(" 0"));
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with(&format!("{name}{{")) && !line.ends_with(" 0"));
         let mut lines: Vec<_> = lines.map(|line| line[name.len()..].to_owned()).collect();
         lines.sort();
         lines
@@ -276,11 +328,27 @@ mod tests {
         let providers = &metrics.providers;
         providers.add("local", "file");
         providers.add("hsm", "pkcs11");
-        providers.used("hsm", ProviderOperation::Unwrap, ProviderOutcome::Denied, Duration::from_millis(40));
-        providers.used("east", ProviderOperation::Unwrap, ProviderOutcome::Ok, Duration::ZERO);
-        let slot =
-            |provider: &str, state, verified_unix_s| SlotGauge { provider: provider.into(), state, verified_unix_s };
-        providers.set_slots(&[slot("hsm", SlotState::Failing, 7), slot("east", SlotState::Unchecked, 9)]);
+        providers.used(
+            "hsm",
+            ProviderOperation::Unwrap,
+            ProviderOutcome::Denied,
+            Duration::from_millis(40),
+        );
+        providers.used(
+            "east",
+            ProviderOperation::Unwrap,
+            ProviderOutcome::Ok,
+            Duration::ZERO,
+        );
+        let slot = |provider: &str, state, verified_unix_s| SlotGauge {
+            provider: provider.into(),
+            state,
+            verified_unix_s,
+        };
+        providers.set_slots(&[
+            slot("hsm", SlotState::Failing, 7),
+            slot("east", SlotState::Unchecked, 9),
+        ]);
         assert_eq!(
             series(&metrics, "sealwire_provider_requests_total"),
             ["{provider=\"hsm\",kind=\"pkcs11\",operation=\"unwrap\",outcome=\"denied\"} 1"]
@@ -301,8 +369,7 @@ mod tests {
             ]
         );
         let text = metrics.encode();
-        let bucket =
-            "sealwire_provider_seconds_bucket{le=\"0.05\",provider=\"hsm\",kind=\"pkcs11\",operation=\"unwrap\"} 1";
+        let bucket = "sealwire_provider_seconds_bucket{le=\"0.05\",provider=\"hsm\",kind=\"pkcs11\",operation=\"unwrap\"} 1";
         assert!(text.contains(bucket), "{text}");
     }
 }

@@ -26,23 +26,46 @@ pub fn reference() -> String {
     // Which metrics have a label with which values.
     let mut sets: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
     for metric in METRICS {
-        let labels = metric.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
+        let labels = metric
+            .labels
+            .iter()
+            .map(|label| format!("`{label}`"))
+            .collect::<Vec<_>>()
+            .join(", ");
         let unit = unit(metric.name);
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "| `{}` | {} | {unit} | {labels} | {} |", metric.name, metric.kind, metric.help);
-        for (label, values) in families.get(metric.name).into_iter().flat_map(|family| &family.labels) {
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | {unit} | {labels} | {} |",
+            metric.name, metric.kind, metric.help
+        );
+        for (label, values) in families
+            .get(metric.name)
+            .into_iter()
+            .flat_map(|family| &family.labels)
+        {
             let values = match (metric.kind, &**label) {
                 ("info", _) => "of the program that runs".to_owned(),
-                (_, "provider") => "`local` and the names in the file of `kek.providers`".to_owned(),
+                (_, "provider") => {
+                    "`local` and the names in the file of `kek.providers`".to_owned()
+                }
                 (_, "kind") => "kind of the provider".to_owned(),
-                _ => values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", "),
+                _ => values
+                    .iter()
+                    .map(|value| format!("`{value}`"))
+                    .collect::<Vec<_>>()
+                    .join(", "),
             };
             sets.entry((label, values)).or_default().push(metric.name);
         }
     }
     text.push_str("\n## Labels\n\n| label | values | of |\n| --- | --- | --- |\n");
     for ((label, values), metrics) in sets {
-        let metrics = metrics.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let metrics = metrics
+            .iter()
+            .map(|name| format!("`{name}`"))
+            .collect::<Vec<_>>()
+            .join(", ");
         let _ = writeln!(text, "| `{label}` | {values} | {metrics} |");
     }
     text
@@ -50,8 +73,15 @@ pub fn reference() -> String {
 
 /// Returns the unit of a metric, from a word of its name.
 fn unit(name: &str) -> &'static str {
-    let units = [("seconds", "s"), ("bytes", "bytes"), ("ratio", "ratio"), ("rows", "rows")];
-    let said = units.iter().find(|(word, _)| name.split('_').any(|part| part == *word));
+    let units = [
+        ("seconds", "s"),
+        ("bytes", "bytes"),
+        ("ratio", "ratio"),
+        ("rows", "rows"),
+    ];
+    let said = units
+        .iter()
+        .find(|(word, _)| name.split('_').any(|part| part == *word));
     said.map_or("count", |(_, unit)| unit)
 }
 
@@ -61,7 +91,11 @@ mod tests {
 
     #[test]
     fn the_metrics_document_is_what_is_scraped() {
-        sealwire_testkit::check_document("docs/metrics.md", &reference(), "config template --metrics");
+        sealwire_testkit::check_document(
+            "docs/metrics.md",
+            &reference(),
+            "config template --metrics",
+        );
     }
 
     #[test]

@@ -49,7 +49,13 @@ pub enum SweepOutcome {
 
 impl SweepOutcome {
     /// Every outcome.
-    pub const ALL: [Self; 5] = [Self::Done, Self::Elsewhere, Self::Unrecorded, Self::Stopped, Self::Failed];
+    pub const ALL: [Self; 5] = [
+        Self::Done,
+        Self::Elsewhere,
+        Self::Unrecorded,
+        Self::Stopped,
+        Self::Failed,
+    ];
 
     /// Returns the name in metrics.
     pub const fn name(self) -> &'static str {
@@ -86,8 +92,16 @@ impl SweepMetrics {
         register(registry, "sealwire_sweeps_total", sweeps.clone());
         register(registry, "sealwire_swept_rows_total", rows.clone());
         Self {
-            rows: SweepAction::ALL.map(|action| rows.get_or_create_owned(&ActionLabels { action: action.name() })),
-            sweeps: SweepOutcome::ALL.map(|end| sweeps.get_or_create_owned(&OutcomeLabels { outcome: end.name() })),
+            rows: SweepAction::ALL.map(|action| {
+                rows.get_or_create_owned(&ActionLabels {
+                    action: action.name(),
+                })
+            }),
+            sweeps: SweepOutcome::ALL.map(|end| {
+                sweeps.get_or_create_owned(&OutcomeLabels {
+                    outcome: end.name(),
+                })
+            }),
         }
     }
 

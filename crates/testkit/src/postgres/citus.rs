@@ -34,7 +34,10 @@ impl Citus {
         let start = || Postgres::start_from(binaries.clone(), options.clone());
         let coordinator = start()?;
         let workers = (0..workers).map(|_| start()).collect::<Result<_, _>>()?;
-        Ok(Some(Self { coordinator, workers }))
+        Ok(Some(Self {
+            coordinator,
+            workers,
+        }))
     }
 
     /// One cluster with three workers for all tests of a program, as [`Postgres::shared`] is one server. `None` without Citus.
@@ -70,18 +73,30 @@ impl Citus {
         let database = self.coordinator.database()?;
         let name = database.name();
         let add = |worker: &Postgres| {
-            worker.sql("postgres", &format!("CREATE DATABASE {name} OWNER {}", super::OWNER))?;
+            worker.sql(
+                "postgres",
+                &format!("CREATE DATABASE {name} OWNER {}", super::OWNER),
+            )?;
             worker.sql(name, "CREATE EXTENSION citus").map(drop)
         };
         thread::scope(|scope| {
-            let adding: Vec<_> = self.workers.iter().map(|worker| scope.spawn(move || add(worker))).collect();
+            let adding: Vec<_> = self
+                .workers
+                .iter()
+                .map(|worker| scope.spawn(move || add(worker)))
+                .collect();
             database.sql("CREATE EXTENSION citus")?;
-            adding
-                .into_iter()
-                .try_for_each(|added| added.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            adding.into_iter().try_for_each(|added| {
+                added
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
         })?;
         let host = |server: &Postgres| format!("('127.0.0.1', {})", server.port());
-        database.sql(&format!("SELECT citus_set_coordinator_host{}", host(&self.coordinator)))?;
+        database.sql(&format!(
+            "SELECT citus_set_coordinator_host{}",
+            host(&self.coordinator)
+        ))?;
         for worker in &self.workers {
             database.sql(&format!("SELECT citus_add_node{}", host(worker)))?;
         }

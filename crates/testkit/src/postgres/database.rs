@@ -26,7 +26,10 @@ impl<'a> Database<'a> {
     #[must_use]
     pub fn socket_url(&self) -> String {
         let (folder, port) = (self.server.folder.display(), self.server.port);
-        format!("postgres:///{}?user={OWNER}&host={folder}&port={port}", self.name)
+        format!(
+            "postgres:///{}?user={OWNER}&host={folder}&port={port}",
+            self.name
+        )
     }
 
     /// Returns a URL over loopback, as the role `sealwire`, without the password.
@@ -39,7 +42,10 @@ impl<'a> Database<'a> {
     /// this order.
     #[must_use]
     pub fn url(&self, ports: &[u16]) -> String {
-        let hosts: Vec<String> = ports.iter().map(|port| format!("localhost:{port}")).collect();
+        let hosts: Vec<String> = ports
+            .iter()
+            .map(|port| format!("localhost:{port}"))
+            .collect();
         format!("postgres://{OWNER}@{}/{}", hosts.join(","), self.name)
     }
 

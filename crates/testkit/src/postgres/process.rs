@@ -8,10 +8,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Returns a process and its direct children. Every process of a server is a child of its first process.
 pub(super) fn family(parent: u32) -> Vec<u32> {
-    let children = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
-        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-        (state_and_parent(pid)?.1 == parent).then_some(pid)
-    });
+    let children = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            (state_and_parent(pid)?.1 == parent).then_some(pid)
+        });
     std::iter::once(parent).chain(children).collect()
 }
 
@@ -20,7 +24,9 @@ pub(super) fn stopped_family(parent: u32, patience: Duration) -> Vec<u32> {
     signal(&[parent], Signal::STOP);
     let until = Instant::now() + patience;
     // The signal can arrive while the process starts a child.
-    while state_and_parent(parent).is_some_and(|(state, _)| !['T', 'Z'].contains(&state)) && Instant::now() < until {
+    while state_and_parent(parent).is_some_and(|(state, _)| !['T', 'Z'].contains(&state))
+        && Instant::now() < until
+    {
         thread::sleep(Duration::from_millis(2));
     }
     family(parent)
@@ -38,7 +44,10 @@ pub(super) fn signal(pids: &[u32], signal: Signal) {
 /// Waits until all processes have ended or are zombies. Returns false if some still run after `patience`.
 pub(super) fn gone(pids: &[u32], patience: Duration) -> bool {
     let until = Instant::now() + patience;
-    while pids.iter().any(|pid| state_and_parent(*pid).is_some_and(|(state, _)| state != 'Z')) {
+    while pids
+        .iter()
+        .any(|pid| state_and_parent(*pid).is_some_and(|(state, _)| state != 'Z'))
+    {
         if Instant::now() > until {
             return false;
         }

@@ -21,12 +21,18 @@ impl User {
 
     pub(super) fn find() -> Result<Self, Failure> {
         let path = Path::new("/proc/self");
-        if fs::metadata(path).map_err(|source| Failure::io(path, source))?.uid() != 0 {
+        if fs::metadata(path)
+            .map_err(|source| Failure::io(path, source))?
+            .uid()
+            != 0
+        {
             return Ok(Self(None));
         }
         let path = Path::new("/etc/passwd");
         let users = fs::read_to_string(path).map_err(|source| Failure::io(path, source))?;
-        let ids = ["postgres", "nobody"].iter().find_map(|name| ids(&users, name));
+        let ids = ["postgres", "nobody"]
+            .iter()
+            .find_map(|name| ids(&users, name));
         ids.map(|ids| Self(Some(ids))).ok_or(Failure::NoUser)
     }
 
@@ -42,7 +48,8 @@ impl User {
 
     /// Makes this user the owner of a file or folder.
     pub(super) fn own(self, path: &Path) -> io::Result<()> {
-        self.0.map_or(Ok(()), |(uid, gid)| chown(path, Some(uid), Some(gid)))
+        self.0
+            .map_or(Ok(()), |(uid, gid)| chown(path, Some(uid), Some(gid)))
     }
 
     /// Copies a folder with its contents. Only this user can access the copy.
@@ -66,7 +73,9 @@ impl User {
 
 /// Finds a user's uid and gid in the text of `/etc/passwd`.
 fn ids(users: &str, name: &str) -> Option<(u32, u32)> {
-    let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
+    let line = users
+        .lines()
+        .find(|line| line.split(':').next() == Some(name))?;
     let mut fields = line.split(':').skip(2);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
@@ -78,8 +87,12 @@ mod tests {
     #[test]
     fn a_user_is_found_by_its_whole_name() {
         let users = "root:x:0:0:root:/root:/bin/sh\npostgres2:x:7:8::/:/bin/sh\npostgres:x:101:104::/:/bin/sh\nbad:x\n";
-        for (name, expected) in [("postgres", Some((101, 104))), ("root", Some((0, 0))), ("post", None), ("bad", None)]
-        {
+        for (name, expected) in [
+            ("postgres", Some((101, 104))),
+            ("root", Some((0, 0))),
+            ("post", None),
+            ("bad", None),
+        ] {
             assert_eq!(ids(users, name), expected, "{name}");
         }
     }

@@ -42,7 +42,10 @@ impl Watchdog {
     pub(super) fn start(user: User, folder: &Path) -> io::Result<Self> {
         let mut command = user.command(Path::new("/bin/sh"));
         command.args(["-c", SCRIPT, "watchdog"]).arg(folder);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         command.spawn().map(Self)
     }
 

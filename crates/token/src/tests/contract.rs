@@ -7,7 +7,9 @@ use sha2::Sha256;
 use zeroize::{ZeroizeOnDrop, Zeroizing};
 
 use crate::row::subject_version;
-use crate::{NewToken, RowBuffer, SubjectKey, TokenContext, TokenKeyVersion, TokenKeys, TokenSecret};
+use crate::{
+    NewToken, RowBuffer, SubjectKey, TokenContext, TokenKeyVersion, TokenKeys, TokenSecret,
+};
 use sealwire_crypto::{CannotOpen, Datatype, Error, Kek, KeyPair, KeyState, Scalar};
 
 const ACTIVE: KeyState = KeyState::Active;
@@ -21,7 +23,13 @@ fn secret(byte: u8) -> TokenSecret {
 }
 
 fn versions(list: &[Facts]) -> Vec<TokenKeyVersion> {
-    list.iter().map(|&(number, state, byte)| TokenKeyVersion { number, state, secret: secret(byte) }).collect()
+    list.iter()
+        .map(|&(number, state, byte)| TokenKeyVersion {
+            number,
+            state,
+            secret: secret(byte),
+        })
+        .collect()
 }
 
 fn keys(app: u32, list: &[Facts]) -> TokenKeys {
@@ -36,42 +44,82 @@ fn seal(
     token: &str,
     value: Option<(Datatype, &[u8])>,
 ) -> Result<Vec<u8>, Error> {
-    keys.seal(&NewToken { collection: 3, id, context, fingerprint: None, subject: None, token, value })
+    keys.seal(&NewToken {
+        collection: 3,
+        id,
+        context,
+        fingerprint: None,
+        subject: None,
+        token,
+        value,
+    })
 }
 
 type RowFacts = (String, Option<(Datatype, Vec<u8>)>);
 
 /// Opens a row by its place, then its value by the context.
-fn open(keys: &TokenKeys, collection: u32, id: [u8; 16], context: &[u8], row: &[u8]) -> Result<RowFacts, CannotOpen> {
+fn open(
+    keys: &TokenKeys,
+    collection: u32,
+    id: [u8; 16],
+    context: &[u8],
+    row: &[u8],
+) -> Result<RowFacts, CannotOpen> {
     let mut buffer = RowBuffer::default();
     let opened = keys.open(collection, &id, None, row, &mut buffer)?;
     let value = opened.value(&keys.context(context))?;
-    Ok((opened.token().to_owned(), value.map(|(datatype, value)| (datatype, value.to_vec()))))
+    Ok((
+        opened.token().to_owned(),
+        value.map(|(datatype, value)| (datatype, value.to_vec())),
+    ))
 }
 
 #[test]
 fn object_terms_are_of_version_one_whatever_becomes_of_it() {
     // HKDF-SHA256 without salt of 32 times 01, info "sealwire/object/index/1": by Python's hmac.
     const OF_ONES: &str = "23dad8409e5a5afdd1d38afdf9aeec309f034f392e5e27ae610ae96547ec92f6";
-    let hex =
-        |keys: &TokenKeys| keys.object_index_secret().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    for versions in [&[(1, ACTIVE, 1)][..], &[(1, DISABLED, 1)], &[(2, ACTIVE, 9), (1, DISABLED, 1)]] {
+    let hex = |keys: &TokenKeys| {
+        keys.object_index_secret()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>()
+    };
+    for versions in [
+        &[(1, ACTIVE, 1)][..],
+        &[(1, DISABLED, 1)],
+        &[(2, ACTIVE, 9), (1, DISABLED, 1)],
+    ] {
         assert_eq!(hex(&keys(7, versions)), OF_ONES);
     }
     assert_ne!(hex(&keys(7, &[(1, ACTIVE, 2), (2, ACTIVE, 1)])), OF_ONES);
-    assert!(!format!("{:?}", keys(7, &[(1, ACTIVE, 1)])).contains("object"), "it is not printed");
+    assert!(
+        !format!("{:?}", keys(7, &[(1, ACTIVE, 1)])).contains("object"),
+        "it is not printed"
+    );
 }
 
 #[test]
 fn masks_are_of_version_one_whatever_becomes_of_it() {
     // HKDF-SHA256 without salt of 32 times 01, info "sealwire/mask/1": by Python's hmac, as in proto/interop/tokens.py.
     const OF_ONES: &str = "cc2d92c519b446b45b8ea67356a32d38ff44f7d65b274678079e716ce7cee270";
-    let hex = |keys: &TokenKeys| keys.mask_secret().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    for versions in [&[(1, ACTIVE, 1)][..], &[(1, DISABLED, 1)], &[(2, ACTIVE, 9), (1, DISABLED, 1)]] {
+    let hex = |keys: &TokenKeys| {
+        keys.mask_secret()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>()
+    };
+    for versions in [
+        &[(1, ACTIVE, 1)][..],
+        &[(1, DISABLED, 1)],
+        &[(2, ACTIVE, 9), (1, DISABLED, 1)],
+    ] {
         assert_eq!(hex(&keys(7, versions)), OF_ONES);
     }
     assert_ne!(hex(&keys(7, &[(1, ACTIVE, 2), (2, ACTIVE, 1)])), OF_ONES);
-    assert!(!format!("{:?}", keys(7, &[(1, ACTIVE, 1)])).contains("mask"), "it is not printed");
+    assert!(
+        !format!("{:?}", keys(7, &[(1, ACTIVE, 1)])).contains("mask"),
+        "it is not printed"
+    );
 }
 
 #[test]
@@ -92,27 +140,36 @@ fn what_is_sealed_opens() {
         for context in [&b""[..], b"cards.pan", &[0; 4_096]] {
             let (id, context) = (keys.id(3, token), keys.context(context));
             let row = seal(&keys, &id, &context, token, value).unwrap();
-            assert_eq!(row.len(), 52 + token.len() + value.map_or(0, |(_, value)| value.len()));
+            assert_eq!(
+                row.len(),
+                52 + token.len() + value.map_or(0, |(_, value)| value.len())
+            );
             assert_eq!(row.capacity(), row.len(), "made in one piece");
             let opened = keys.open(3, &id, None, &row, &mut buffer).unwrap();
             assert_eq!((opened.token(), opened.value(&context)), (token, Ok(value)));
         }
     }
     let (id, context) = (keys.id(3, &(long.clone() + "t")), keys.context(b""));
-    assert_eq!(seal(&keys, &id, &context, &(long + "t"), None), Err(Error::TokenTooLong));
+    assert_eq!(
+        seal(&keys, &id, &context, &(long + "t"), None),
+        Err(Error::TokenTooLong)
+    );
 }
 
 #[test]
 fn a_row_is_sealed_anew_each_time() {
     let keys = keys(7, &[(1, ACTIVE, 1)]);
     let (id, context) = (keys.id(3, "t"), keys.context(b""));
-    let rows: HashSet<_> = (0..64).map(|_| seal(&keys, &id, &context, "t", None).unwrap()).collect();
+    let rows: HashSet<_> = (0..64)
+        .map(|_| seal(&keys, &id, &context, "t", None).unwrap())
+        .collect();
     assert_eq!(rows.len(), 64);
 }
 
 /// The stored keys of two versions of two subjects, `[1; 16]` and `[2; 16]`.
 fn subjects(keys: &TokenKeys) -> [SubjectKey; 4] {
-    [(1, 1), (1, 3), (2, 1), (2, 3)].map(|(id, version)| SubjectKey::generate(keys, 9, [id; 16], version).unwrap().0)
+    [(1, 1), (1, 3), (2, 1), (2, 3)]
+        .map(|(id, version)| SubjectKey::generate(keys, 9, [id; 16], version).unwrap().0)
 }
 
 #[test]
@@ -121,7 +178,10 @@ fn a_row_of_a_subject_opens_with_its_key_only() {
     let subjects = subjects(&keys);
     let context = keys.context(b"ctx");
     let mut buffer = RowBuffer::default();
-    for (fingerprint, value) in [(None, Some((Datatype::String, &b"4242"[..]))), (Some(&[5; 16]), None)] {
+    for (fingerprint, value) in [
+        (None, Some((Datatype::String, &b"4242"[..]))),
+        (Some(&[5; 16]), None),
+    ] {
         let new = NewToken {
             collection: 3,
             id: &[4; 16],
@@ -135,46 +195,102 @@ fn a_row_of_a_subject_opens_with_its_key_only() {
         assert_eq!(row.capacity(), row.len(), "made in one piece");
         assert_eq!(row[..5], [3 + u8::from(fingerprint.is_some()), 0, 0, 0, 1]);
         assert_eq!(subject_version(&row), Some(1));
-        let opened = keys.open(3, &[4; 16], Some(&subjects[0]), &row, &mut buffer).unwrap();
+        let opened = keys
+            .open(3, &[4; 16], Some(&subjects[0]), &row, &mut buffer)
+            .unwrap();
         assert_eq!((opened.token(), opened.value(&context)), ("tok", Ok(value)));
-        for wrong in [None, Some(&subjects[1]), Some(&subjects[2]), Some(&subjects[3])] {
-            assert!(keys.open(3, &[4; 16], wrong, &row, &mut buffer).is_err(), "{wrong:?}");
+        for wrong in [
+            None,
+            Some(&subjects[1]),
+            Some(&subjects[2]),
+            Some(&subjects[3]),
+        ] {
+            assert!(
+                keys.open(3, &[4; 16], wrong, &row, &mut buffer).is_err(),
+                "{wrong:?}"
+            );
         }
         // A key of the same subject and version that was made anew, as after a loss.
         let (again, _) = SubjectKey::generate(&keys, 9, [1; 16], 1).unwrap();
-        assert!(keys.open(3, &[4; 16], Some(&again), &row, &mut buffer).is_err());
-        let plain = keys.seal(&NewToken { subject: None, ..new }).unwrap();
+        assert!(
+            keys.open(3, &[4; 16], Some(&again), &row, &mut buffer)
+                .is_err()
+        );
+        let plain = keys
+            .seal(&NewToken {
+                subject: None,
+                ..new
+            })
+            .unwrap();
         assert_eq!(subject_version(&plain), None);
-        assert!(keys.open(3, &[4; 16], Some(&subjects[0]), &plain, &mut buffer).is_err());
+        assert!(
+            keys.open(3, &[4; 16], Some(&subjects[0]), &plain, &mut buffer)
+                .is_err()
+        );
         for at in 0..row.len() {
             let mut altered = row.clone();
             altered[at] ^= 1;
-            assert!(keys.open(3, &[4; 16], Some(&subjects[0]), &altered, &mut buffer).is_err(), "byte {at}");
-            assert!(keys.open(3, &[4; 16], Some(&subjects[0]), &row[..at], &mut buffer).is_err(), "{at} bytes");
+            assert!(
+                keys.open(3, &[4; 16], Some(&subjects[0]), &altered, &mut buffer)
+                    .is_err(),
+                "byte {at}"
+            );
+            assert!(
+                keys.open(3, &[4; 16], Some(&subjects[0]), &row[..at], &mut buffer)
+                    .is_err(),
+                "{at} bytes"
+            );
         }
     }
 }
 
 #[test]
 fn a_row_is_resealed_without_the_key_of_its_subject() {
-    let (old, new) = (keys(7, &[(1, ACTIVE, 1)]), keys(7, &[(1, ACTIVE, 1), (2, ACTIVE, 2)]));
+    let (old, new) = (
+        keys(7, &[(1, ACTIVE, 1)]),
+        keys(7, &[(1, ACTIVE, 1), (2, ACTIVE, 2)]),
+    );
     let subjects = subjects(&old);
     let context = old.context(b"");
     let mut buffer = RowBuffer::default();
-    for (subject, other) in [(None, Some(&[1; 16])), (Some(&subjects[0]), None), (Some(&subjects[0]), Some(&[2; 16]))] {
+    for (subject, other) in [
+        (None, Some(&[1; 16])),
+        (Some(&subjects[0]), None),
+        (Some(&subjects[0]), Some(&[2; 16])),
+    ] {
         for fingerprint in [None, Some(&[5; 16])] {
             let value = Some((Datatype::String, &b"4242"[..]));
-            let token =
-                NewToken { collection: 3, id: &[4; 16], context: &context, fingerprint, subject, token: "tok", value };
+            let token = NewToken {
+                collection: 3,
+                id: &[4; 16],
+                context: &context,
+                fingerprint,
+                subject,
+                token: "tok",
+                value,
+            };
             let row = old.seal(&token).unwrap();
             let id = subject.map(SubjectKey::id);
-            let resealed = new.reseal(3, &[4; 16], id, &row, &mut buffer).unwrap().unwrap();
-            assert_eq!((resealed[4], resealed.len(), resealed.capacity()), (2, row.len(), row.len()));
+            let resealed = new
+                .reseal(3, &[4; 16], id, &row, &mut buffer)
+                .unwrap()
+                .unwrap();
+            assert_eq!(
+                (resealed[4], resealed.len(), resealed.capacity()),
+                (2, row.len(), row.len())
+            );
             assert_eq!(subject_version(&resealed), subject.map(SubjectKey::version));
-            let opened = new.open(3, &[4; 16], subject, &resealed, &mut buffer).unwrap();
+            let opened = new
+                .open(3, &[4; 16], subject, &resealed, &mut buffer)
+                .unwrap();
             assert_eq!((opened.token(), opened.value(&context)), ("tok", Ok(value)));
-            for (collection, id, subject) in [(3, [4; 16], other), (2, [4; 16], id), (3, [3; 16], id)] {
-                assert_eq!(new.reseal(collection, &id, subject, &row, &mut buffer), Ok(None));
+            for (collection, id, subject) in
+                [(3, [4; 16], other), (2, [4; 16], id), (3, [3; 16], id)]
+            {
+                assert_eq!(
+                    new.reseal(collection, &id, subject, &row, &mut buffer),
+                    Ok(None)
+                );
             }
         }
     }
@@ -190,7 +306,8 @@ fn values_of_other_subjects_have_other_fingerprints() {
             scopes.push(keys.subject_scope(context, &subject, version));
         }
     }
-    let print = |scope: &TokenContext| keys.fingerprint_of_value(3, scope, Datatype::String, b"4242");
+    let print =
+        |scope: &TokenContext| keys.fingerprint_of_value(3, scope, Datatype::String, b"4242");
     assert_eq!(scopes.iter().map(print).collect::<HashSet<_>>().len(), 8);
 }
 
@@ -212,9 +329,16 @@ fn no_altered_row_opens() {
                     "byte {at} bit {bit}"
                 );
             }
-            assert_eq!(keys.open(3, &id, None, &row[..at], &mut buffer).err(), Some(CannotOpen), "{at} bytes");
+            assert_eq!(
+                keys.open(3, &id, None, &row[..at], &mut buffer).err(),
+                Some(CannotOpen),
+                "{at} bytes"
+            );
         }
-        assert!(keys.open(3, &id, None, &[&row[..], &[0]].concat(), &mut buffer).is_err());
+        assert!(
+            keys.open(3, &id, None, &[&row[..], &[0]].concat(), &mut buffer)
+                .is_err()
+        );
         assert_eq!(
             keys.open(3, &id, None, &row, &mut buffer).unwrap().token(),
             "tok",
@@ -228,22 +352,63 @@ fn a_row_opens_in_its_place_only() {
     let (a, b) = ([(1, ACTIVE, 1)], [(1, ACTIVE, 2)]);
     let home = keys(7, &a);
     let id = home.id(3, "tok");
-    let row = seal(&home, &id, &home.context(b"ctx"), "tok", Some((Datatype::String, b"x"))).unwrap();
+    let row = seal(
+        &home,
+        &id,
+        &home.context(b"ctx"),
+        "tok",
+        Some((Datatype::String, b"x")),
+    )
+    .unwrap();
     let told = ("tok".to_owned(), Some((Datatype::String, b"x".to_vec())));
     assert_eq!(open(&home, 3, id, b"ctx", &row), Ok(told));
     for (why, keys, collection, id, context) in [
-        ("another app of the same secret", keys(8, &a), 3, id, &b"ctx"[..]),
+        (
+            "another app of the same secret",
+            keys(8, &a),
+            3,
+            id,
+            &b"ctx"[..],
+        ),
         ("another app", keys(8, &b), 3, id, b"ctx"),
         ("another secret", keys(7, &b), 3, id, b"ctx"),
         ("another collection", keys(7, &a), 4, id, b"ctx"),
-        ("another token's id", keys(7, &a), 3, home.id(3, "tok2"), b"ctx"),
-        ("another collection's id", keys(7, &a), 3, home.id(4, "tok"), b"ctx"),
+        (
+            "another token's id",
+            keys(7, &a),
+            3,
+            home.id(3, "tok2"),
+            b"ctx",
+        ),
+        (
+            "another collection's id",
+            keys(7, &a),
+            3,
+            home.id(4, "tok"),
+            b"ctx",
+        ),
         ("another context", keys(7, &a), 3, id, b"ctx2"),
         ("no context", keys(7, &a), 3, id, b""),
-        ("the version disabled", keys(7, &[(1, DISABLED, 1)]), 3, id, b"ctx"),
-        ("the version's secret under another number", keys(7, &[(1, ACTIVE, 2), (2, ACTIVE, 1)]), 3, id, b"ctx"),
+        (
+            "the version disabled",
+            keys(7, &[(1, DISABLED, 1)]),
+            3,
+            id,
+            b"ctx",
+        ),
+        (
+            "the version's secret under another number",
+            keys(7, &[(1, ACTIVE, 2), (2, ACTIVE, 1)]),
+            3,
+            id,
+            b"ctx",
+        ),
     ] {
-        assert_eq!(open(&keys, collection, id, context, &row), Err(CannotOpen), "{why}");
+        assert_eq!(
+            open(&keys, collection, id, context, &row),
+            Err(CannotOpen),
+            "{why}"
+        );
     }
 }
 
@@ -258,9 +423,20 @@ fn a_row_belongs_to_the_fingerprint_and_the_value_that_it_was_sealed_for() {
     let (id, context) = (keys.id(3, "tok"), keys.context(b"ctx"));
     let (mut buffer, own, other) = (RowBuffer::default(), [1; 16], [2; 16]);
     let five = (Datatype::Value, &[5_u8][..]);
-    for (fingerprint, value, len) in [(None, Some(five), 56), (Some(&own), Some(five), 72), (Some(&own), None, 71)] {
-        let new =
-            NewToken { collection: 3, id: &id, context: &context, fingerprint, subject: None, token: "tok", value };
+    for (fingerprint, value, len) in [
+        (None, Some(five), 56),
+        (Some(&own), Some(five), 72),
+        (Some(&own), None, 71),
+    ] {
+        let new = NewToken {
+            collection: 3,
+            id: &id,
+            context: &context,
+            fingerprint,
+            subject: None,
+            token: "tok",
+            value,
+        };
         let row = keys.seal(&new).unwrap();
         assert_eq!((row.len(), row.capacity()), (len, len), "made in one piece");
         let opened = keys.open(3, &id, None, &row, &mut buffer).unwrap();
@@ -268,15 +444,27 @@ fn a_row_belongs_to_the_fingerprint_and_the_value_that_it_was_sealed_for() {
         assert!(opened.is_of(&own, None, five.0, five.1, written));
         assert!(opened.is_of(&own, Some(&context), five.0, five.1, written));
         assert!(!opened.is_of(&own, Some(&keys.context(b"other")), five.0, five.1, written));
-        assert!(opened.is_of(&own, None, five.0, &[0xcc, 5], written), "the same in other words");
+        assert!(
+            opened.is_of(&own, None, five.0, &[0xcc, 5], written),
+            "the same in other words"
+        );
         let (bound, held) = (fingerprint.is_some(), value.is_some());
-        assert_eq!(opened.is_of(&other, Some(&context), five.0, five.1, written), !bound);
+        assert_eq!(
+            opened.is_of(&other, Some(&context), five.0, five.1, written),
+            !bound
+        );
         assert_eq!(opened.is_of(&own, None, five.0, &[6], written), !held);
-        assert_eq!(opened.is_of(&own, None, Datatype::Binary, five.1, written), !held);
+        assert_eq!(
+            opened.is_of(&own, None, Datatype::Binary, five.1, written),
+            !held
+        );
         // Neither layout reads as the other.
         let mut relabelled = row.clone();
         relabelled[0] = 3 - relabelled[0];
-        assert_eq!(keys.open(3, &id, None, &relabelled, &mut buffer).err(), Some(CannotOpen));
+        assert_eq!(
+            keys.open(3, &id, None, &relabelled, &mut buffer).err(),
+            Some(CannotOpen)
+        );
     }
 }
 
@@ -311,7 +499,8 @@ fn the_newest_active_version_seals_and_ids_stay() {
         let context = keys.context(b"ctx");
         let of_value = keys.fingerprint_of_value(3, &context, Datatype::String, b"x");
         let client = keys.principal("relay");
-        let of_call = keys.fingerprint_of_call(3, &context, &client, b"k", 0, Datatype::String, b"x");
+        let of_call =
+            keys.fingerprint_of_call(3, &context, &client, b"k", 0, Datatype::String, b"x");
         (context.0, keys.id(3, "tok"), of_value, of_call)
     };
     let id = first.id(3, "tok");
@@ -319,7 +508,11 @@ fn the_newest_active_version_seals_and_ids_stay() {
     for (list, newest) in table {
         let keys = keys(7, list);
         assert_eq!(keys.newest(), newest, "{list:?}");
-        assert_eq!(hashes(&keys), hashes(&first), "of version 1, whatever its state");
+        assert_eq!(
+            hashes(&keys),
+            hashes(&first),
+            "of version 1, whatever its state"
+        );
         let sealed = seal(&keys, &id, &context, "tok", None);
         match newest {
             Some(number) => {
@@ -331,28 +524,57 @@ fn the_newest_active_version_seals_and_ids_stay() {
             None => assert_eq!(sealed, Err(Error::NoTokenKey)),
         }
         let first_is_active = list.contains(&(1, ACTIVE, 1));
-        assert_eq!(open(&keys, 3, id, b"ctx", &row).is_ok(), first_is_active, "{list:?}");
+        assert_eq!(
+            open(&keys, 3, id, b"ctx", &row).is_ok(),
+            first_is_active,
+            "{list:?}"
+        );
     }
 }
 
 #[test]
 fn a_resealed_row_is_under_the_newest_version_and_holds_the_same() {
-    let (old, both) = (keys(7, &[(1, ACTIVE, 1)]), keys(7, &[(1, ACTIVE, 1), (2, ACTIVE, 2)]));
+    let (old, both) = (
+        keys(7, &[(1, ACTIVE, 1)]),
+        keys(7, &[(1, ACTIVE, 1), (2, ACTIVE, 2)]),
+    );
     let newest = keys(7, &[(1, DISABLED, 1), (2, ACTIVE, 2)]);
     let (id, context) = (old.id(3, "tok"), old.context(b"c"));
     let (mut buffer, print) = (RowBuffer::default(), [9; 16]);
     for fingerprint in [None, Some(&print)] {
-        for value in [None, Some((Datatype::String, &b"42"[..])), Some((Datatype::Value, b"\x2a"))] {
-            let new =
-                NewToken { collection: 3, id: &id, context: &context, fingerprint, subject: None, token: "tok", value };
+        for value in [
+            None,
+            Some((Datatype::String, &b"42"[..])),
+            Some((Datatype::Value, b"\x2a")),
+        ] {
+            let new = NewToken {
+                collection: 3,
+                id: &id,
+                context: &context,
+                fingerprint,
+                subject: None,
+                token: "tok",
+                value,
+            };
             let row = old.seal(&new).unwrap();
-            let resealed = both.reseal(3, &id, None, &row, &mut buffer).unwrap().expect("it opens");
-            assert_eq!((resealed[0], &resealed[1..5], resealed.len()), (row[0], &[0, 0, 0, 2][..], row.len()));
+            let resealed = both
+                .reseal(3, &id, None, &row, &mut buffer)
+                .unwrap()
+                .expect("it opens");
+            assert_eq!(
+                (resealed[0], &resealed[1..5], resealed.len()),
+                (row[0], &[0, 0, 0, 2][..], row.len())
+            );
             let value = value.map(|(datatype, value)| (datatype, value.to_vec()));
-            assert_eq!(open(&newest, 3, id, b"c", &resealed), Ok(("tok".to_owned(), value)));
+            assert_eq!(
+                open(&newest, 3, id, b"c", &resealed),
+                Ok(("tok".to_owned(), value))
+            );
             assert_eq!(open(&newest, 3, id, b"d", &resealed), Err(CannotOpen));
             let opened = newest.open(3, &id, None, &resealed, &mut buffer).unwrap();
-            assert!(opened.is_of(&print, None, Datatype::String, b"42", written) || new.value.is_some());
+            assert!(
+                opened.is_of(&print, None, Datatype::String, b"42", written) || new.value.is_some()
+            );
             // In another place, and under a version that does not open, nothing is sealed.
             assert_eq!(both.reseal(4, &id, None, &row, &mut buffer), Ok(None));
             assert_eq!(newest.reseal(3, &id, None, &row, &mut buffer), Ok(None));
@@ -372,15 +594,26 @@ fn versions_are_numbered_from_one() {
         &[(1, ACTIVE, 1), (1, DISABLED, 2)],
         &[(1, ACTIVE, 1), (5, ACTIVE, 2), (5, ACTIVE, 2)],
     ] {
-        assert_eq!(TokenKeys::new(7, versions(list)).err(), Some(Error::InvalidTokenKeys), "{list:?}");
+        assert_eq!(
+            TokenKeys::new(7, versions(list)).err(),
+            Some(Error::InvalidTokenKeys),
+            "{list:?}"
+        );
     }
-    assert_eq!(keys(7, &[(u32::MAX, ACTIVE, 2), (1, ACTIVE, 1)]).newest(), Some(u32::MAX), "numbers may be missing");
+    assert_eq!(
+        keys(7, &[(u32::MAX, ACTIVE, 2), (1, ACTIVE, 1)]).newest(),
+        Some(u32::MAX),
+        "numbers may be missing"
+    );
 }
 
 #[test]
 fn keys_are_the_same_as_those_of_the_same_facts() {
     let base = keys(7, &[(1, ACTIVE, 1), (2, ACTIVE, 2)]);
-    assert!(base.is_same(&keys(7, &[(2, ACTIVE, 2), (1, ACTIVE, 1)])), "in any order");
+    assert!(
+        base.is_same(&keys(7, &[(2, ACTIVE, 2), (1, ACTIVE, 1)])),
+        "in any order"
+    );
     for (app, list) in [
         (8, &[(1, ACTIVE, 1), (2, ACTIVE, 2)][..]),
         (7, &[(1, ACTIVE, 1)]),
@@ -390,7 +623,10 @@ fn keys_are_the_same_as_those_of_the_same_facts() {
         (7, &[(1, ACTIVE, 3), (2, ACTIVE, 2)]),
         (7, &[(1, ACTIVE, 1), (2, ACTIVE, 2), (3, ACTIVE, 3)]),
     ] {
-        assert!(!base.is_same(&keys(app, list)) && !keys(app, list).is_same(&base), "{app} {list:?}");
+        assert!(
+            !base.is_same(&keys(app, list)) && !keys(app, list).is_same(&base),
+            "{app} {list:?}"
+        );
     }
 }
 
@@ -415,9 +651,13 @@ fn no_two_inputs_share_a_hash() {
                 for datatype in [String, Binary, Value] {
                     for value in [&b""[..], b"a", b"ab", b"\0"] {
                         add(keys.fingerprint_of_value(collection, &context, datatype, value));
-                        for (key, index) in [(&b""[..], 0), (b"a", 0), (b"ab", 0), (b"a", 1), (b"b", 256)] {
+                        for (key, index) in
+                            [(&b""[..], 0), (b"a", 0), (b"ab", 0), (b"a", 1), (b"b", 256)]
+                        {
                             for client in &clients {
-                                add(keys.fingerprint_of_call(collection, &context, client, key, index, datatype, value));
+                                add(keys.fingerprint_of_call(
+                                    collection, &context, client, key, index, datatype, value,
+                                ));
                             }
                         }
                     }
@@ -425,7 +665,9 @@ fn no_two_inputs_share_a_hash() {
             }
         }
         for collection in [1, 2, 256] {
-            ["", "a", "ab", "\0"].iter().for_each(|token| add(keys.id(collection, token)));
+            ["", "a", "ab", "\0"]
+                .iter()
+                .for_each(|token| add(keys.id(collection, token)));
         }
     }
     assert_eq!(seen.len(), count);
@@ -439,12 +681,20 @@ fn a_wrapped_secret_opens_under_its_kek_and_record_only() {
     assert_ne!(secret.expose(), TokenSecret::generate().unwrap().expose());
     let wrapped = kek.wrap_secret(secret.expose(), b"shop/1").unwrap();
     assert_eq!(wrapped.len(), 60);
-    assert_eq!(&*kek.unwrap_secret(&wrapped, b"shop/1").unwrap(), secret.expose());
-    let scalar = kek.wrap(&Scalar::new(Zeroizing::new(*secret.expose())), b"shop/1").unwrap();
+    assert_eq!(
+        &*kek.unwrap_secret(&wrapped, b"shop/1").unwrap(),
+        secret.expose()
+    );
+    let scalar = kek
+        .wrap(&Scalar::new(Zeroizing::new(*secret.expose())), b"shop/1")
+        .unwrap();
     for at in 0..wrapped.len() {
         let mut altered = wrapped.clone();
         altered[at] ^= 1;
-        assert_eq!(kek.unwrap_secret(&altered, b"shop/1").err(), Some(Error::Unwrap));
+        assert_eq!(
+            kek.unwrap_secret(&altered, b"shop/1").err(),
+            Some(Error::Unwrap)
+        );
     }
     for (kek, wrapped, bound) in [
         (&kek, &wrapped[..], &b"shop/2"[..]),
@@ -455,9 +705,19 @@ fn a_wrapped_secret_opens_under_its_kek_and_record_only() {
     ] {
         assert_eq!(kek.unwrap_secret(wrapped, bound).err(), Some(Error::Unwrap));
     }
-    assert_eq!(kek.unwrap(&wrapped, b"shop/1").err(), Some(Error::Unwrap), "a secret is no scalar");
-    let pair = KeyPair::generate(sealwire_crypto::Curve::P256).unwrap().scalar().unwrap();
-    assert!(kek.unwrap(&kek.wrap(&pair, b"shop/1").unwrap(), b"shop/1").is_ok());
+    assert_eq!(
+        kek.unwrap(&wrapped, b"shop/1").err(),
+        Some(Error::Unwrap),
+        "a secret is no scalar"
+    );
+    let pair = KeyPair::generate(sealwire_crypto::Curve::P256)
+        .unwrap()
+        .scalar()
+        .unwrap();
+    assert!(
+        kek.unwrap(&kek.wrap(&pair, b"shop/1").unwrap(), b"shop/1")
+            .is_ok()
+    );
 }
 
 /// Would not compile if a feature that wipes were lost.
@@ -476,7 +736,14 @@ fn no_secret_is_printed() {
     let before = format!("{versions:?}");
     let keys = TokenKeys::new(7, versions).unwrap();
     let (id, context) = (keys.id(3, "canary"), keys.context(b"canary"));
-    let row = seal(&keys, &id, &context, "canary", Some((Datatype::String, b"canary"))).unwrap();
+    let row = seal(
+        &keys,
+        &id,
+        &context,
+        "canary",
+        Some((Datatype::String, b"canary")),
+    )
+    .unwrap();
     let mut buffer = RowBuffer::default();
     let opened = format!("{:?}", keys.open(3, &id, None, &row, &mut buffer).unwrap());
     let printed = format!("{before} {keys:?} {context:?} {opened} {buffer:?}");

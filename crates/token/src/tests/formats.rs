@@ -14,7 +14,9 @@ fn card(first: u8, last: u8) -> Format {
 
 fn token(format: Format, value: &str) -> Result<String, Unfit> {
     let mut out = "what was there".to_owned();
-    format.generate(Datatype::String, value.as_bytes(), &mut out).map(|()| out)
+    format
+        .generate(Datatype::String, value.as_bytes(), &mut out)
+        .map(|()| out)
 }
 
 #[test]
@@ -35,7 +37,12 @@ fn a_value_that_has_no_token_is_refused() {
         (card(6, 4), Text, "4242424242424241", Err(Unfit::NotCard)),
         (card(6, 4), Text, "4242 4242 4242 4242", Err(Unfit::NotCard)),
         (card(6, 4), Text, "00000000000", Err(Unfit::NotCard)),
-        (card(6, 4), Text, "00000000000000000000", Err(Unfit::NotCard)),
+        (
+            card(6, 4),
+            Text,
+            "00000000000000000000",
+            Err(Unfit::NotCard),
+        ),
         (card(6, 4), Text, "", Err(Unfit::NotCard)),
         (card(6, 4), Text, "424242424242424x", Err(Unfit::NotCard)),
         (card(6, 4), Binary, VISA, Err(Unfit::NotCard)),
@@ -47,11 +54,18 @@ fn a_value_that_has_no_token_is_refused() {
         (Format::Email, Text, "x@example.com", Ok(())),
     ] {
         let mut out = String::new();
-        assert_eq!(format.generate(datatype, value.as_bytes(), &mut out), expected, "{format:?} {value:?}");
+        assert_eq!(
+            format.generate(datatype, value.as_bytes(), &mut out),
+            expected,
+            "{format:?} {value:?}"
+        );
         assert_eq!(format.has_shape(&out), expected.is_ok(), "{out}");
     }
     let mut out = String::new();
-    assert_eq!(Format::Digits.generate(Datatype::String, &[0xff], &mut out), Err(Unfit::NotDigits));
+    assert_eq!(
+        Format::Digits.generate(Datatype::String, &[0xff], &mut out),
+        Err(Unfit::NotDigits)
+    );
 }
 
 #[test]
@@ -80,7 +94,10 @@ fn what_is_not_of_the_shape_is_told() {
         (Format::Email, &email.replace("tokens", "token")),
         (Format::Email, &email.replace("tok-", "tok_")),
         (Format::Email, &email[..20]),
-        (Format::Email, "tok-000000000000000000000000A@tokens.invalid"),
+        (
+            Format::Email,
+            "tok-000000000000000000000000A@tokens.invalid",
+        ),
         (Format::Email, "tok-@tokens.invalid"),
         (Format::Digits, ""),
         (Format::Digits, "1 "),
@@ -94,28 +111,43 @@ fn what_is_not_of_the_shape_is_told() {
 
 #[test]
 fn more_than_a_card_may_show_is_refused() {
-    for (first, last, expected) in
-        [(6, 4, None), (0, 0, None), (7, 4, Some(Error::InvalidCardEnds)), (6, 5, Some(Error::InvalidCardEnds))]
-    {
+    for (first, last, expected) in [
+        (6, 4, None),
+        (0, 0, None),
+        (7, 4, Some(Error::InvalidCardEnds)),
+        (6, 5, Some(Error::InvalidCardEnds)),
+    ] {
         assert_eq!(CardEnds::new(first, last).err(), expected, "{first} {last}");
     }
     assert_eq!(Some(CardEnds::default()), CardEnds::new(6, 4).ok());
-    assert_eq!((CardEnds::default().first(), CardEnds::default().last()), (6, 4));
+    assert_eq!(
+        (CardEnds::default().first(), CardEnds::default().last()),
+        (6, 4)
+    );
 }
 
 /// The smallest spaces: every token but the value comes, and the value never.
 #[test]
 fn all_tokens_come_and_the_value_does_not() {
-    let cards: Vec<String> =
-        (0..100).map(|n| format!("424242{n:02}4242")).filter(|card| luhn(card.as_bytes()).is_multiple_of(10)).collect();
+    let cards: Vec<String> = (0..100)
+        .map(|n| format!("424242{n:02}4242"))
+        .filter(|card| luhn(card.as_bytes()).is_multiple_of(10))
+        .collect();
     let digits: Vec<String> = (0..10).map(|n| n.to_string()).collect();
-    for (format, space, value) in [(Format::Digits, &digits, "7"), (card(6, 4), &cards, &cards[3])] {
+    for (format, space, value) in [
+        (Format::Digits, &digits, "7"),
+        (card(6, 4), &cards, &cards[3]),
+    ] {
         assert_eq!(space.len(), 10);
         let mut seen: Vec<String> = (0..1_000).map(|_| token(format, value).unwrap()).collect();
         seen.sort_unstable();
         seen.dedup();
         // Each of nine is missed by a thousand draws with a chance of 10^-51.
-        let others: Vec<String> = space.iter().filter(|token| *token != value).cloned().collect();
+        let others: Vec<String> = space
+            .iter()
+            .filter(|token| *token != value)
+            .cloned()
+            .collect();
         assert_eq!(seen, others, "{format:?}");
     }
 }
@@ -123,7 +155,10 @@ fn all_tokens_come_and_the_value_does_not() {
 /// Pearson's statistic against equal shares.
 fn chi_square(counts: &[u32]) -> f64 {
     let expected = f64::from(counts.iter().sum::<u32>()) / counts.len() as f64;
-    counts.iter().map(|count| (f64::from(*count) - expected).powi(2) / expected).sum()
+    counts
+        .iter()
+        .map(|count| (f64::from(*count) - expected).powi(2) / expected)
+        .sum()
 }
 
 /// Sixteen standard deviations beyond its mean. From 9 degrees of freedom on, an even source exceeds it with a chance
@@ -161,7 +196,11 @@ fn draws_are_even_and_a_biased_source_would_show() {
     for (bound, passed_over) in [(10, 250), (36, 252), (62, 248)] {
         let mut bytes = [passed_over, 255, passed_over - 1].into_iter();
         let drawn = below(bound, &mut || bytes.next().ok_or(()));
-        assert_eq!(drawn, Ok(bound - 1), "beyond the last multiple it is drawn again");
+        assert_eq!(
+            drawn,
+            Ok(bound - 1),
+            "beyond the last multiple it is drawn again"
+        );
     }
 }
 
@@ -181,10 +220,16 @@ fn every_position_of_every_format_is_even() {
         let tokens: Vec<String> = (0..TOKENS).map(|_| token(format, value).unwrap()).collect();
         for at in positions {
             let mut counts = std::collections::HashMap::new();
-            tokens.iter().for_each(|token| *counts.entry(token.as_bytes()[at]).or_insert(0u32) += 1);
+            tokens
+                .iter()
+                .for_each(|token| *counts.entry(token.as_bytes()[at]).or_insert(0u32) += 1);
             assert_eq!(counts.len(), cells, "{format:?} at {at}");
             let counts: Vec<u32> = counts.into_values().collect();
-            assert!(chi_square(&counts) < bound(cells), "{format:?} at {at}: {}", chi_square(&counts));
+            assert!(
+                chi_square(&counts) < bound(cells),
+                "{format:?} at {at}: {}",
+                chi_square(&counts)
+            );
         }
     }
 }
@@ -208,7 +253,11 @@ fn luhn_is_the_published_one() {
         ("4111111111111112", false),
         ("1411111111111111", false),
     ] {
-        assert_eq!(luhn(number.as_bytes()).is_multiple_of(10), valid, "{number}");
+        assert_eq!(
+            luhn(number.as_bytes()).is_multiple_of(10),
+            valid,
+            "{number}"
+        );
     }
 }
 

@@ -8,11 +8,16 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use super::{hex, unhex};
-use crate::{CardEnds, Format, NewToken, RowBuffer, SubjectKey, TokenKeyVersion, TokenKeys, TokenSecret};
+use crate::{
+    CardEnds, Format, NewToken, RowBuffer, SubjectKey, TokenKeyVersion, TokenKeys, TokenSecret,
+};
 use sealwire_crypto::aead::AeadKey;
 use sealwire_crypto::{Datatype, KeyState};
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/vectors/token.jsonl");
+const FILE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../proto/vectors/token.jsonl"
+);
 const PAN: (u8, &[u8]) = (0, b"4242424242424242");
 
 /// One line. Byte strings are lower-case hex, texts are themselves.
@@ -115,20 +120,35 @@ fn secret(name: &str) -> String {
 }
 
 fn key(number: u32, active: bool) -> Key {
-    Key { number, active, secret: secret(&format!("token key {number}")) }
+    Key {
+        number,
+        active,
+        secret: secret(&format!("token key {number}")),
+    }
 }
 
 fn keys(app: u32, keys: &[Key]) -> TokenKeys {
     let version = |key: &Key| TokenKeyVersion {
         number: key.number,
-        state: if key.active { KeyState::Active } else { KeyState::Disabled },
+        state: if key.active {
+            KeyState::Active
+        } else {
+            KeyState::Disabled
+        },
         secret: TokenSecret::new(Zeroizing::new(unhex(&key.secret).try_into().unwrap())),
     };
     TokenKeys::new(app, keys.iter().map(version).collect()).unwrap()
 }
 
 fn computed(hash: &Hash) -> [u8; 16] {
-    let keys = keys(hash.app, &[Key { number: 1, active: true, secret: hash.secret.clone() }]);
+    let keys = keys(
+        hash.app,
+        &[Key {
+            number: 1,
+            active: true,
+            secret: hash.secret.clone(),
+        }],
+    );
     let (context, value) = (keys.context(&unhex(&hash.context)), unhex(&hash.value));
     let datatype = Datatype::from_byte(hash.datatype).unwrap();
     match hash.of.as_str() {
@@ -136,46 +156,98 @@ fn computed(hash: &Hash) -> [u8; 16] {
         "id" => keys.id(hash.collection, &hash.token),
         "value" => keys.fingerprint_of_value(hash.collection, &context, datatype, &value),
         "call" => {
-            let (key, client) = (unhex(&hash.idempotency_key), keys.principal(&hash.principal));
-            keys.fingerprint_of_call(hash.collection, &context, &client, &key, hash.index, datatype, &value)
+            let (key, client) = (
+                unhex(&hash.idempotency_key),
+                keys.principal(&hash.principal),
+            );
+            keys.fingerprint_of_call(
+                hash.collection,
+                &context,
+                &client,
+                &key,
+                hash.index,
+                datatype,
+                &value,
+            )
         }
         other => panic!("{other}"),
     }
 }
 
 fn hashes(all: &mut Vec<TokenVector>) {
-    let base = Hash { app: 7, secret: secret("token key 1"), collection: 3, ..Hash::default() };
+    let base = Hash {
+        app: 7,
+        secret: secret("token key 1"),
+        collection: 3,
+        ..Hash::default()
+    };
     let with = |of: &str, change: &dyn Fn(&mut Hash)| {
-        let mut hash = Hash { of: of.into(), ..base.clone() };
+        let mut hash = Hash {
+            of: of.into(),
+            ..base.clone()
+        };
         change(&mut hash);
         hash
     };
     let id = with("id", &|h| h.token = "tok_0123456789abcdefghijkl".into());
-    let value = with("value", &|h| (h.context, h.value) = (hex(b"cards.pan"), hex(PAN.1)));
+    let value = with("value", &|h| {
+        (h.context, h.value) = (hex(b"cards.pan"), hex(PAN.1))
+    });
     let call = with("call", &|h| {
-        (h.context, h.value, h.idempotency_key, h.index) = (hex(b"cards.pan"), hex(PAN.1), hex(b"order 17"), 2);
+        (h.context, h.value, h.idempotency_key, h.index) =
+            (hex(b"cards.pan"), hex(PAN.1), hex(b"order 17"), 2);
         h.principal = "spiffe://org/relay".into();
     });
     let mut add = |name: &str, hash: &Hash, made: &Hash| {
-        let expect = if hash == made { Expect::Hold } else { Expect::Refuse };
+        let expect = if hash == made {
+            Expect::Hold
+        } else {
+            Expect::Refuse
+        };
         let name = format!("{} hash: {name}", hash.of);
-        let case = Case::Hash(Hash { hash: hex(&computed(made)), expect: Some(expect), ..hash.clone() });
+        let case = Case::Hash(Hash {
+            hash: hex(&computed(made)),
+            expect: Some(expect),
+            ..hash.clone()
+        });
         all.push(TokenVector { name, case });
     };
     for (name, hash) in [
         ("plain", &id),
         ("empty token", &with("id", &|_| ())),
-        ("beyond ASCII", &with("id", &|h| h.token = "\u{e9}\u{1f511}".into())),
-        ("plain", &with("context", &|h| h.context = hex(b"cards.pan"))),
+        (
+            "beyond ASCII",
+            &with("id", &|h| h.token = "\u{e9}\u{1f511}".into()),
+        ),
+        (
+            "plain",
+            &with("context", &|h| h.context = hex(b"cards.pan")),
+        ),
         ("empty context", &with("context", &|_| ())),
         ("plain", &value),
         ("no context", &with("value", &|h| h.value = hex(PAN.1))),
         ("empty value", &with("value", &|_| ())),
-        ("an integer", &with("value", &|h| (h.datatype, h.value) = (2, "2a".into()))),
-        ("1,000 bytes", &with("value", &|h| (h.datatype, h.value) = (1, hex(&[7; 1_000])))),
+        (
+            "an integer",
+            &with("value", &|h| (h.datatype, h.value) = (2, "2a".into())),
+        ),
+        (
+            "1,000 bytes",
+            &with("value", &|h| (h.datatype, h.value) = (1, hex(&[7; 1_000]))),
+        ),
         ("plain", &call),
-        ("empty key", &with("call", &|h| (h.value, h.principal) = (hex(PAN.1), "relay".into()))),
-        ("last index", &with("call", &|h| (h.index, h.value, h.principal) = (u32::MAX, hex(PAN.1), "cn:relay".into()))),
+        (
+            "empty key",
+            &with("call", &|h| {
+                (h.value, h.principal) = (hex(PAN.1), "relay".into())
+            }),
+        ),
+        (
+            "last index",
+            &with("call", &|h| {
+                (h.index, h.value, h.principal) = (u32::MAX, hex(PAN.1), "cn:relay".into())
+            }),
+        ),
     ] {
         add(name, hash, hash);
     }
@@ -186,7 +258,9 @@ fn hashes(all: &mut Vec<TokenVector>) {
         ("of another collection", |h| h.collection = 4),
         ("of another token", |h| h.token.push('m')),
         ("of another context", |h| h.context.push_str("00")),
-        ("of another idempotency key", |h| h.idempotency_key.push_str("00")),
+        ("of another idempotency key", |h| {
+            h.idempotency_key.push_str("00")
+        }),
         ("of another principal", |h| h.principal.push('2')),
         ("of another index", |h| h.index += 1),
         ("of another datatype", |h| h.datatype = 1),
@@ -201,24 +275,65 @@ fn hashes(all: &mut Vec<TokenVector>) {
             }
         }
     }
-    add("of a value in place of a call", &call, &Hash { of: "value".into(), ..call.clone() });
+    add(
+        "of a value in place of a call",
+        &call,
+        &Hash {
+            of: "value".into(),
+            ..call.clone()
+        },
+    );
 }
 
 /// A row of any plaintext, as authentic as one can be.
-fn row(keys: &TokenKeys, name: &str, layout: u8, collection: u32, id: &[u8; 16], plaintext: &[u8]) -> Vec<u8> {
-    let nonce: [u8; 12] = Sha256::digest(format!("nonce {name}"))[..12].try_into().unwrap();
+fn row(
+    keys: &TokenKeys,
+    name: &str,
+    layout: u8,
+    collection: u32,
+    id: &[u8; 16],
+    plaintext: &[u8],
+) -> Vec<u8> {
+    let nonce: [u8; 12] = Sha256::digest(format!("nonce {name}"))[..12]
+        .try_into()
+        .unwrap();
     let (number, key) = keys.sealing().unwrap();
     let mut row = [&[layout][..], &number.to_be_bytes(), &nonce, plaintext].concat();
-    key.seal(nonce, keys.place(layout, collection, id, None).bytes(), &mut row, 17).unwrap();
+    key.seal(
+        nonce,
+        keys.place(layout, collection, id, None).bytes(),
+        &mut row,
+        17,
+    )
+    .unwrap();
     row
 }
 
-fn plaintext(keys: &TokenKeys, context: &[u8], token: &[u8], datatype: u8, value: &[u8]) -> Vec<u8> {
+fn plaintext(
+    keys: &TokenKeys,
+    context: &[u8],
+    token: &[u8],
+    datatype: u8,
+    value: &[u8],
+) -> Vec<u8> {
     let length = u16::try_from(token.len()).unwrap().to_be_bytes();
-    [&keys.context(context).0[..], &length, token, &[datatype], value].concat()
+    [
+        &keys.context(context).0[..],
+        &length,
+        token,
+        &[datatype],
+        value,
+    ]
+    .concat()
 }
 
-fn sealed(name: &str, versions: &[Key], context: &[u8], token: &str, value: Option<(u8, &[u8])>) -> TokenVector {
+fn sealed(
+    name: &str,
+    versions: &[Key],
+    context: &[u8],
+    token: &str,
+    value: Option<(u8, &[u8])>,
+) -> TokenVector {
     sealed_for(name, versions, context, None, token, value)
 }
 
@@ -235,12 +350,27 @@ fn sealed_for(
     let (datatype, bytes) = value.unwrap_or((0x80, b""));
     let mut plain = plaintext(&keys, context, token.as_bytes(), datatype, bytes);
     plain.splice(16..16, fingerprint.into_iter().flatten().copied());
-    let row = row(&keys, name, 1 + u8::from(fingerprint.is_some()), 3, &id, &plain);
+    let row = row(
+        &keys,
+        name,
+        1 + u8::from(fingerprint.is_some()),
+        3,
+        &id,
+        &plain,
+    );
     // The rows that others are shown are those that the crate seals.
     let nonce = row[5..17].try_into().unwrap();
     let value = value.map(|(datatype, bytes)| (Datatype::from_byte(datatype).unwrap(), bytes));
     let bound = keys.context(context);
-    let new = NewToken { collection: 3, id: &id, context: &bound, fingerprint, subject: None, token, value };
+    let new = NewToken {
+        collection: 3,
+        id: &id,
+        context: &bound,
+        fingerprint,
+        subject: None,
+        token,
+        value,
+    };
     assert_eq!(keys.seal_with(nonce, &new).unwrap(), row);
     let opens_to = OpensTo {
         token: token.into(),
@@ -261,7 +391,10 @@ fn sealed_for(
         expect: Expect::Hold,
         opens_to: Some(opens_to),
     };
-    TokenVector { name: format!("row: {name}"), case: Case::Row(case) }
+    TokenVector {
+        name: format!("row: {name}"),
+        case: Case::Row(case),
+    }
 }
 
 /// The collection of subject keys.
@@ -269,38 +402,78 @@ const SUBJECTS: u32 = 0x7fff_ffff;
 
 /// Returns a row of the same content that names a subject, sealed here step by step.
 fn of_subject(base: &TokenVector) -> TokenVector {
-    let Case::Row(mut row) = base.case.clone() else { panic!("not a row") };
-    let (keys, name) = (keys(row.app, &row.keys), format!("{}, of a subject", base.name));
+    let Case::Row(mut row) = base.case.clone() else {
+        panic!("not a row")
+    };
+    let (keys, name) = (
+        keys(row.app, &row.keys),
+        format!("{}, of a subject", base.name),
+    );
     let (subject, version, bytes) = ([0xab; 16], 3, [0x5e; 32]);
     let stored = plaintext(&keys, b"sealwire/object/subject/1", b"3", 1, &bytes);
     let stored = self::row(&keys, "subject", 1, SUBJECTS, &subject, &stored);
     let id = unhex(&row.id).try_into().unwrap();
     let plain = unhex(&row.row);
     let mut buffer = RowBuffer::default();
-    let key = keys.opening(u32::from_be_bytes(plain[1..5].try_into().unwrap())).unwrap();
+    let key = keys
+        .opening(u32::from_be_bytes(plain[1..5].try_into().unwrap()))
+        .unwrap();
     let place = keys.place(plain[0], row.collection, &id, None);
     buffer.0.extend_from_slice(&plain[17..]);
-    let content = key.open(plain[5..17].try_into().unwrap(), place.bytes(), &mut buffer.0).unwrap().to_vec();
+    let content = key
+        .open(
+            plain[5..17].try_into().unwrap(),
+            place.bytes(),
+            &mut buffer.0,
+        )
+        .unwrap()
+        .to_vec();
 
-    let nonce = |of: &str| -> [u8; 12] { Sha256::digest(format!("nonce {of} {name}"))[..12].try_into().unwrap() };
+    let nonce = |of: &str| -> [u8; 12] {
+        Sha256::digest(format!("nonce {of} {name}"))[..12]
+            .try_into()
+            .unwrap()
+    };
     let place = keys.place(plain[0], row.collection, &id, Some((&subject, version)));
     let mut inner = [&nonce("inner")[..], &content].concat();
-    AeadKey::siv(&bytes).unwrap().seal(nonce("inner"), place.bytes(), &mut inner, 12).unwrap();
+    AeadKey::siv(&bytes)
+        .unwrap()
+        .seal(nonce("inner"), place.bytes(), &mut inner, 12)
+        .unwrap();
     let (number, key) = keys.sealing().unwrap();
-    let header = [&[plain[0] + 2][..], &number.to_be_bytes(), &version.to_be_bytes(), &nonce("outer")].concat();
+    let header = [
+        &[plain[0] + 2][..],
+        &number.to_be_bytes(),
+        &version.to_be_bytes(),
+        &nonce("outer"),
+    ]
+    .concat();
     let mut sealed = [&header[..], &inner].concat();
-    key.seal(nonce("outer"), place.bytes(), &mut sealed, header.len()).unwrap();
+    key.seal(nonce("outer"), place.bytes(), &mut sealed, header.len())
+        .unwrap();
     row.row = hex(&sealed);
-    row.subject = Some(VectorSubject { id: hex(&subject), version, key: hex(&stored) });
-    TokenVector { name, case: Case::Row(row) }
+    row.subject = Some(VectorSubject {
+        id: hex(&subject),
+        version,
+        key: hex(&stored),
+    });
+    TokenVector {
+        name,
+        case: Case::Row(row),
+    }
 }
 
 /// Returns a changed row.
 fn spoilt(from: &TokenVector, how: &str, change: impl FnOnce(&mut RowVector)) -> TokenVector {
-    let Case::Row(mut row) = from.case.clone() else { panic!("not a row") };
+    let Case::Row(mut row) = from.case.clone() else {
+        panic!("not a row")
+    };
     (row.expect, row.opens_to) = (Expect::Refuse, None);
     change(&mut row);
-    TokenVector { name: format!("{}, {how}", from.name), case: Case::Row(row) }
+    TokenVector {
+        name: format!("{}, {how}", from.name),
+        case: Case::Row(row),
+    }
 }
 
 fn rewrite(row: &mut RowVector, change: impl FnOnce(&mut Vec<u8>)) {
@@ -316,21 +489,65 @@ fn rows(all: &mut Vec<TokenVector>) {
     let good = [
         sealed("a string", &one, b"", token, Some(PAN)),
         sealed("one-way", &one, b"cards.pan", token, None),
-        sealed("under a context, by the second version", &two, b"cards.pan", token, Some(PAN)),
+        sealed(
+            "under a context, by the second version",
+            &two,
+            b"cards.pan",
+            token,
+            Some(PAN),
+        ),
         sealed("empty string", &one, b"", "7", Some((0, b""))),
         sealed("bytes", &one, b"", "7", Some((1, &[0, 255, 128]))),
-        sealed("a map", &one, b"", "7", Some((2, &[0x81, 0xa1, b'a', 0x93, 1, 0xc3, 0xc0]))),
-        sealed("a token beyond ASCII", &one, b"", "\u{e9}\u{1f511}", Some((0, "\u{1f511}".as_bytes()))),
-        sealed("1,000 bytes", &one, &[0; 4_096], token, Some((1, &[7; 1_000]))),
-        sealed_for("one-way with its fingerprint", &one, b"", Some(&[0xf1; 16]), token, None),
-        sealed_for("of an idempotent call", &two, b"cards.pan", Some(&[0xf2; 16]), token, Some(PAN)),
+        sealed(
+            "a map",
+            &one,
+            b"",
+            "7",
+            Some((2, &[0x81, 0xa1, b'a', 0x93, 1, 0xc3, 0xc0])),
+        ),
+        sealed(
+            "a token beyond ASCII",
+            &one,
+            b"",
+            "\u{e9}\u{1f511}",
+            Some((0, "\u{1f511}".as_bytes())),
+        ),
+        sealed(
+            "1,000 bytes",
+            &one,
+            &[0; 4_096],
+            token,
+            Some((1, &[7; 1_000])),
+        ),
+        sealed_for(
+            "one-way with its fingerprint",
+            &one,
+            b"",
+            Some(&[0xf1; 16]),
+            token,
+            None,
+        ),
+        sealed_for(
+            "of an idempotent call",
+            &two,
+            b"cards.pan",
+            Some(&[0xf2; 16]),
+            token,
+            Some(PAN),
+        ),
     ];
     all.extend(good.iter().cloned());
     for base in &good[8..] {
-        all.push(spoilt(base, "as layout 1", |row| rewrite(row, |bytes| bytes[0] = 1)));
-        all.push(spoilt(base, "fingerprint altered", |row| rewrite(row, |bytes| bytes[33] ^= 4)));
+        all.push(spoilt(base, "as layout 1", |row| {
+            rewrite(row, |bytes| bytes[0] = 1)
+        }));
+        all.push(spoilt(base, "fingerprint altered", |row| {
+            rewrite(row, |bytes| bytes[33] ^= 4)
+        }));
     }
-    all.push(spoilt(&good[0], "as layout 2", |row| rewrite(row, |bytes| bytes[0] = 2)));
+    all.push(spoilt(&good[0], "as layout 2", |row| {
+        rewrite(row, |bytes| bytes[0] = 2)
+    }));
     for base in &good[..3] {
         for (at, what) in [
             (0, "layout version altered"),
@@ -341,19 +558,41 @@ fn rows(all: &mut Vec<TokenVector>) {
             (35, "token altered"),
             (61, "datatype altered"),
         ] {
-            all.push(spoilt(base, what, |row| rewrite(row, |bytes| bytes[at] ^= 4)));
+            all.push(spoilt(base, what, |row| {
+                rewrite(row, |bytes| bytes[at] ^= 4)
+            }));
         }
-        all.push(spoilt(base, "tag altered", |row| rewrite(row, |bytes| *bytes.last_mut().unwrap() ^= 1)));
-        all.push(spoilt(base, "tag cut by a byte", |row| rewrite(row, |bytes| bytes.truncate(bytes.len() - 1))));
-        all.push(spoilt(base, "a byte too many", |row| rewrite(row, |bytes| bytes.push(0))));
-        all.push(spoilt(base, "header alone", |row| rewrite(row, |bytes| bytes.truncate(17))));
+        all.push(spoilt(base, "tag altered", |row| {
+            rewrite(row, |bytes| *bytes.last_mut().unwrap() ^= 1)
+        }));
+        all.push(spoilt(base, "tag cut by a byte", |row| {
+            rewrite(row, |bytes| bytes.truncate(bytes.len() - 1))
+        }));
+        all.push(spoilt(base, "a byte too many", |row| {
+            rewrite(row, |bytes| bytes.push(0))
+        }));
+        all.push(spoilt(base, "header alone", |row| {
+            rewrite(row, |bytes| bytes.truncate(17))
+        }));
         all.push(spoilt(base, "another app", |row| row.app = 8));
         all.push(spoilt(base, "another collection", |row| row.collection = 4));
-        all.push(spoilt(base, "another id", |row| row.id.replace_range(..2, "00")));
-        all.push(spoilt(base, "another secret", |row| row.keys.last_mut().unwrap().secret = secret("somebody else")));
-        all.push(spoilt(base, "version disabled", |row| row.keys.last_mut().unwrap().active = false));
-        let Case::Row(row) = &base.case else { panic!("not a row") };
-        let token = row.opens_to.as_ref().map(|to| OpensTo { datatype: None, value: None, ..to.clone() });
+        all.push(spoilt(base, "another id", |row| {
+            row.id.replace_range(..2, "00")
+        }));
+        all.push(spoilt(base, "another secret", |row| {
+            row.keys.last_mut().unwrap().secret = secret("somebody else")
+        }));
+        all.push(spoilt(base, "version disabled", |row| {
+            row.keys.last_mut().unwrap().active = false
+        }));
+        let Case::Row(row) = &base.case else {
+            panic!("not a row")
+        };
+        let token = row.opens_to.as_ref().map(|to| OpensTo {
+            datatype: None,
+            value: None,
+            ..to.clone()
+        });
         all.push(spoilt(base, "another context", |row| {
             (row.expect, row.opens_to, row.context) = (Expect::Token, token, hex(b"cards.pan.2"));
         }));
@@ -369,16 +608,34 @@ fn rows(all: &mut Vec<TokenVector>) {
             (25, "inner nonce altered"),
             (37, "content altered"),
         ] {
-            all.push(spoilt(base, what, |row| rewrite(row, |bytes| bytes[at] ^= 4)));
+            all.push(spoilt(base, what, |row| {
+                rewrite(row, |bytes| bytes[at] ^= 4)
+            }));
         }
-        all.push(spoilt(base, "as a row of no subject", |row| row.subject = None));
-        all.push(spoilt(base, "as layout 1", |row| rewrite(row, |bytes| bytes[0] -= 2)));
+        all.push(spoilt(base, "as a row of no subject", |row| {
+            row.subject = None
+        }));
+        all.push(spoilt(base, "as layout 1", |row| {
+            rewrite(row, |bytes| bytes[0] -= 2)
+        }));
         let subject = |change: fn(&mut VectorSubject)| {
             move |row: &mut RowVector| change(row.subject.as_mut().expect("it names a subject"))
         };
-        all.push(spoilt(base, "another subject", subject(|subject| subject.id.replace_range(..2, "00"))));
-        all.push(spoilt(base, "another version of the subject's key", subject(|subject| subject.version = 1)));
-        all.push(spoilt(base, "erased subject", subject(|subject| subject.key.clear())));
+        all.push(spoilt(
+            base,
+            "another subject",
+            subject(|subject| subject.id.replace_range(..2, "00")),
+        ));
+        all.push(spoilt(
+            base,
+            "another version of the subject's key",
+            subject(|subject| subject.version = 1),
+        ));
+        all.push(spoilt(
+            base,
+            "erased subject",
+            subject(|subject| subject.key.clear()),
+        ));
     }
     malformed(all, &good[0]);
 }
@@ -386,7 +643,8 @@ fn rows(all: &mut Vec<TokenVector>) {
 /// Authentic rows whose plaintext is none.
 fn malformed(all: &mut Vec<TokenVector>, base: &TokenVector) {
     let keys = keys(7, &[key(1, true)]);
-    let plain = |token: &[u8], datatype, value: &[u8]| plaintext(&keys, b"", token, datatype, value);
+    let plain =
+        |token: &[u8], datatype, value: &[u8]| plaintext(&keys, b"", token, datatype, value);
     let mut longer = plain(b"tok", 0, b"");
     longer[17] = 5;
     let good = plain(b"tok", 0, b"x");
@@ -401,7 +659,9 @@ fn malformed(all: &mut Vec<TokenVector>, base: &TokenVector) {
         ("no token length", good[..17].to_vec()),
         ("empty", Vec::new()),
     ] {
-        let Case::Row(RowVector { collection, id, .. }) = &base.case else { panic!("not a row") };
+        let Case::Row(RowVector { collection, id, .. }) = &base.case else {
+            panic!("not a row")
+        };
         let id = unhex(id).try_into().unwrap();
         let row = row(&keys, name, 1, *collection, &id, &plaintext);
         all.push(spoilt(base, name, |spoilt| spoilt.row = hex(&row)));
@@ -441,13 +701,36 @@ fn shapes(all: &mut Vec<TokenVector>) {
         ("card", "4242424242424241", Refuse),
         ("card", "4242 4242 4242 4242", Refuse),
         ("card", "00000000000", Refuse),
-        ("email", "tok-0123456789abcdefghijklmno@tokens.invalid", Hold),
-        ("email", "tok-0123456789abcdefghijklmnO@tokens.invalid", Refuse),
-        ("email", "tok-0123456789abcdefghijklmn@tokens.invalid", Refuse),
-        ("email", "tok-0123456789abcdefghijklmno@tokens.example", Refuse),
+        (
+            "email",
+            "tok-0123456789abcdefghijklmno@tokens.invalid",
+            Hold,
+        ),
+        (
+            "email",
+            "tok-0123456789abcdefghijklmnO@tokens.invalid",
+            Refuse,
+        ),
+        (
+            "email",
+            "tok-0123456789abcdefghijklmn@tokens.invalid",
+            Refuse,
+        ),
+        (
+            "email",
+            "tok-0123456789abcdefghijklmno@tokens.example",
+            Refuse,
+        ),
     ] {
-        let case = Case::Shape(VectorShape { format: format.into(), text: text.into(), expect });
-        all.push(TokenVector { name: format!("shape: {format} {text:?}"), case });
+        let case = Case::Shape(VectorShape {
+            format: format.into(),
+            text: text.into(),
+            expect,
+        });
+        all.push(TokenVector {
+            name: format!("shape: {format} {text:?}"),
+            case,
+        });
     }
 }
 
@@ -468,19 +751,43 @@ fn verdict(row: &RowVector) -> (Expect, Option<OpensTo>) {
         None => None,
         Some(VectorSubject { id, version, key }) => {
             let id = unhex(id).try_into().unwrap();
-            let Ok(key) = SubjectKey::open(&keys, SUBJECTS, id, *version, &unhex(key)) else { return refused };
+            let Ok(key) = SubjectKey::open(&keys, SUBJECTS, id, *version, &unhex(key)) else {
+                return refused;
+            };
             Some(key)
         }
     };
-    let Ok(opened) = keys.open(row.collection, &id, subject.as_ref(), &unhex(&row.row), &mut buffer) else {
+    let Ok(opened) = keys.open(
+        row.collection,
+        &id,
+        subject.as_ref(),
+        &unhex(&row.row),
+        &mut buffer,
+    ) else {
         return refused;
     };
     let token = opened.token().to_owned();
     match opened.value(&keys.context(&unhex(&row.context))) {
-        Err(_) => (Expect::Token, Some(OpensTo { token, datatype: None, value: None })),
+        Err(_) => (
+            Expect::Token,
+            Some(OpensTo {
+                token,
+                datatype: None,
+                value: None,
+            }),
+        ),
         Ok(value) => {
-            let (datatype, value) = value.map(|(datatype, value)| (datatype as u8, hex(value))).unzip();
-            (Expect::Hold, Some(OpensTo { token, datatype, value }))
+            let (datatype, value) = value
+                .map(|(datatype, value)| (datatype as u8, hex(value)))
+                .unzip();
+            (
+                Expect::Hold,
+                Some(OpensTo {
+                    token,
+                    datatype,
+                    value,
+                }),
+            )
         }
     }
 }
@@ -488,11 +795,17 @@ fn verdict(row: &RowVector) -> (Expect, Option<OpensTo>) {
 #[test]
 fn every_vector_gets_the_verdict_it_names() {
     if std::env::var_os("SEALWIRE_BLESS").is_some() {
-        let lines: String = generate().iter().map(|v| serde_json::to_string(v).unwrap() + "\n").collect();
+        let lines: String = generate()
+            .iter()
+            .map(|v| serde_json::to_string(v).unwrap() + "\n")
+            .collect();
         std::fs::write(FILE, lines).unwrap();
     }
     let text = std::fs::read_to_string(FILE).unwrap();
-    let vectors: Vec<TokenVector> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let vectors: Vec<TokenVector> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     let mut held = 0;
     for TokenVector { name, case } in &vectors {
         let (expect, found) = match case {
@@ -508,5 +821,9 @@ fn every_vector_gets_the_verdict_it_names() {
     }
     // Same nonce in, same bytes out: a round trip alone would miss a changed format.
     assert_eq!(vectors, generate());
-    assert!(held * 2 < vectors.len(), "{held} of {} hold: most must fail", vectors.len());
+    assert!(
+        held * 2 < vectors.len(),
+        "{held} of {} hold: most must fail",
+        vectors.len()
+    );
 }

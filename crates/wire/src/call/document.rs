@@ -4,12 +4,14 @@ use super::reading::{Params, breaks};
 use crate::call_error::CallError;
 use crate::limits::{EXPIRES_S_MAX, IDEMPOTENCY_KEY_BYTES_MAX, TRACEPARENT_BYTES_MAX};
 use crate::params::{
-    DocumentCall, Encapsulation, Encoding, Format, KeyScope, OnError, Outside, Param, Reading, Suite, TokenLookupScope,
-    TokenizeOptions, Unbound, Unmatched, Writing,
+    DocumentCall, Encapsulation, Encoding, Format, KeyScope, OnError, Outside, Param, Reading,
+    Suite, TokenLookupScope, TokenizeOptions, Unbound, Unmatched, Writing,
 };
 
 /// The params of any method on a document. The method's table has refused what is not its own.
-pub(super) fn document<'a, W: OwnParams<'a>>(params: &mut Params<'a>) -> Result<DocumentCall<'a, W>, CallError> {
+pub(super) fn document<'a, W: OwnParams<'a>>(
+    params: &mut Params<'a>,
+) -> Result<DocumentCall<'a, W>, CallError> {
     let mut call = DocumentCall::<W>::new("", &[]);
     while let Some(param) = params.next()? {
         match param.name {
@@ -39,7 +41,8 @@ pub(super) trait OwnParams<'a>: Default {
 impl<'a> OwnParams<'a> for Reading {
     fn read(&mut self, param: &'static Param, params: &mut Params<'a>) -> Result<(), CallError> {
         // Nothing is written, so nothing can be adopted.
-        let of_reading = |name: &str| Outside::from_name(name).filter(|outside| *outside != Outside::Adopt);
+        let of_reading =
+            |name: &str| Outside::from_name(name).filter(|outside| *outside != Outside::Adopt);
         match param.name {
             "outside" => self.outside = params.name(param, of_reading)?,
             other => return Err(params.unknown(other.as_bytes())),
@@ -73,7 +76,11 @@ impl<'a> OwnParams<'a> for TokenizeOptions<'a> {
             "expires_s" => self.expires_s = Some(params.within(param, 1..=EXPIRES_S_MAX)?),
             "idempotency_key" => {
                 let key = params.bytes(param, IDEMPOTENCY_KEY_BYTES_MAX)?;
-                self.idempotency_key = Some(if key.is_empty() { return Err(breaks(param)) } else { key });
+                self.idempotency_key = Some(if key.is_empty() {
+                    return Err(breaks(param));
+                } else {
+                    key
+                });
             }
             "subject" => self.subject = Some(params.subject(param)?),
             other => return Err(params.unknown(other.as_bytes())),

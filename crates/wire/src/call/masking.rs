@@ -6,8 +6,8 @@ use super::document::OwnParams;
 use super::reading::{Params, breaks, cleaned};
 use crate::call_error::CallError;
 use crate::limits::{
-    APP_BYTES_MAX, MASK_BYTES_MAX, MASK_ENTRIES_MAX, MASK_ENTRY_BYTES_MAX, MASK_LISTS_BYTES_MAX, MASK_LISTS_MAX,
-    MASK_RULES_MAX,
+    APP_BYTES_MAX, MASK_BYTES_MAX, MASK_ENTRIES_MAX, MASK_ENTRY_BYTES_MAX, MASK_LISTS_BYTES_MAX,
+    MASK_LISTS_MAX, MASK_RULES_MAX,
 };
 use crate::params::{MaskList, MaskRule, Masking, Param, RuleFields, UnknownFields};
 
@@ -23,7 +23,10 @@ impl<'a> OwnParams<'a> for Masking<'a> {
     }
 }
 
-pub(super) fn rules<'a>(param: &'static Param, params: &mut Params<'a>) -> Result<Vec<MaskRule<'a>>, CallError> {
+pub(super) fn rules<'a>(
+    param: &'static Param,
+    params: &mut Params<'a>,
+) -> Result<Vec<MaskRule<'a>>, CallError> {
     let count = params.array_len(param)? as usize;
     if !(1..=MASK_RULES_MAX).contains(&count) {
         return Err(breaks(param));
@@ -31,7 +34,11 @@ pub(super) fn rules<'a>(param: &'static Param, params: &mut Params<'a>) -> Resul
     (0..count).map(|index| rule(index, param, params)).collect()
 }
 
-fn rule<'a>(index: usize, param: &'static Param, params: &mut Params<'a>) -> Result<MaskRule<'a>, CallError> {
+fn rule<'a>(
+    index: usize,
+    param: &'static Param,
+    params: &mut Params<'a>,
+) -> Result<MaskRule<'a>, CallError> {
     let wrong = |what| CallError::Rule { index, what };
     let (mut fields, mut mask) = (None, None);
     for _ in 0..params.map_len(param)? {
@@ -41,7 +48,9 @@ fn rule<'a>(index: usize, param: &'static Param, params: &mut Params<'a>) -> Res
             "column" => Some(RuleFields::Column),
             "kind" => Some(RuleFields::Kind),
             "mask" => None,
-            _ => return Err(params.unknown_in(format!("rules[{index}].{}", cleaned(key.as_bytes())))),
+            _ => {
+                return Err(params.unknown_in(format!("rules[{index}].{}", cleaned(key.as_bytes()))));
+            }
         };
         let text = params.text(param, MASK_BYTES_MAX)?;
         if text.is_empty() {
@@ -52,7 +61,9 @@ fn rule<'a>(index: usize, param: &'static Param, params: &mut Params<'a>) -> Res
             None => mask.replace(text).is_some(),
         };
         if twice {
-            return Err(wrong("must name one of path, column and kind, once, and one mask"));
+            return Err(wrong(
+                "must name one of path, column and kind, once, and one mask",
+            ));
         }
     }
     Ok(MaskRule {
@@ -61,7 +72,10 @@ fn rule<'a>(index: usize, param: &'static Param, params: &mut Params<'a>) -> Res
     })
 }
 
-pub(super) fn lists<'a>(param: &'static Param, params: &mut Params<'a>) -> Result<Vec<MaskList<'a>>, CallError> {
+pub(super) fn lists<'a>(
+    param: &'static Param,
+    params: &mut Params<'a>,
+) -> Result<Vec<MaskList<'a>>, CallError> {
     let count = params.map_len(param)? as usize;
     if count > MASK_LISTS_MAX {
         return Err(breaks(param));
@@ -71,7 +85,10 @@ pub(super) fn lists<'a>(param: &'static Param, params: &mut Params<'a>) -> Resul
     for _ in 0..count {
         let name = params.text(param, APP_BYTES_MAX)?;
         let of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if name.is_empty() || !name.bytes().all(of_name) || lists.iter().any(|list| list.name == name) {
+        if name.is_empty()
+            || !name.bytes().all(of_name)
+            || lists.iter().any(|list| list.name == name)
+        {
             return Err(breaks(param));
         }
         let entries = params.texts(param, entries_left, MASK_ENTRY_BYTES_MAX)?;

@@ -3,8 +3,8 @@
 use super::reading::Params;
 use crate::call_error::CallError;
 use crate::limits::{
-    CURSOR_BYTES_MAX, EXPIRES_S_MAX, SWEEP_ROWS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, TRACEPARENT_BYTES_MAX,
-    VALUE_BYTES_MAX,
+    CURSOR_BYTES_MAX, EXPIRES_S_MAX, SWEEP_ROWS_MAX, TOKEN_BYTES_MAX, TOKENS_MAX,
+    TRACEPARENT_BYTES_MAX, VALUE_BYTES_MAX,
 };
 use crate::method::Method;
 use crate::params::{Listing, Sweep, TokenMap, TokenSearch, TokensCall, TokensOperation};
@@ -21,24 +21,37 @@ struct TokensParams<'a> {
 }
 
 /// The call, or `None` if the method is not one of these.
-pub(super) fn call<'a>(method: Method, params: &mut Params<'a>) -> Result<Option<TokensCall<'a>>, CallError> {
+pub(super) fn call<'a>(
+    method: Method,
+    params: &mut Params<'a>,
+) -> Result<Option<TokensCall<'a>>, CallError> {
     let ask: fn(TokensParams<'a>) -> TokensOperation<'a> = match method {
         Method::TokensGet => |said| TokensOperation::Get(said.tokens),
         Method::TokensFind => |said| TokensOperation::Find(said.search),
         Method::TokensList => |said| TokensOperation::List(said.listing),
         Method::TokensDelete => |said| TokensOperation::Delete(said.tokens),
-        Method::TokensExpire => |said| TokensOperation::Expire { tokens: said.tokens, expires_s: said.expires_s },
+        Method::TokensExpire => |said| TokensOperation::Expire {
+            tokens: said.tokens,
+            expires_s: said.expires_s,
+        },
         Method::TokensArchive => |said| TokensOperation::Archive(said.sweep),
         Method::TokensPrune => |said| TokensOperation::Prune(said.sweep),
         _ => return Ok(None),
     };
     let said = read(method, params)?;
-    Ok(Some(TokensCall { map: said.map, ask: ask(said) }))
+    Ok(Some(TokensCall {
+        map: said.map,
+        ask: ask(said),
+    }))
 }
 
 /// The params. The method's table has refused what is not its own.
 fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<TokensParams<'a>, CallError> {
-    let limit_max = if method == Method::TokensList { TOKENS_MAX } else { SWEEP_ROWS_MAX };
+    let limit_max = if method == Method::TokensList {
+        TOKENS_MAX
+    } else {
+        SWEEP_ROWS_MAX
+    };
     let mut said = TokensParams::default();
     while let Some(param) = params.next()? {
         match param.name {
@@ -47,12 +60,16 @@ fn read<'a>(method: Method, params: &mut Params<'a>) -> Result<TokensParams<'a>,
             "deadline_ms" => said.map.deadline_ms = Some(params.deadline(param)?),
             "min_generation" => said.map.min_generation = Some(params.integer(param)?),
             "reason" => said.map.reason = Some(params.reason(param)?),
-            "traceparent" => said.map.traceparent = Some(params.text(param, TRACEPARENT_BYTES_MAX)?),
+            "traceparent" => {
+                said.map.traceparent = Some(params.text(param, TRACEPARENT_BYTES_MAX)?)
+            }
             "tokens" => said.tokens = params.texts(param, TOKENS_MAX, TOKEN_BYTES_MAX)?,
             "value" => said.search.value = params.value(param, VALUE_BYTES_MAX)?,
             "context" => said.search.context = params.context(param)?,
             "subject" => said.search.subject = Some(params.subject(param)?),
-            "expires_s" => said.expires_s = params.or_nil(|params| params.within(param, 0..=EXPIRES_S_MAX))?,
+            "expires_s" => {
+                said.expires_s = params.or_nil(|params| params.within(param, 0..=EXPIRES_S_MAX))?
+            }
             "tag" => said.listing.tag = Some(params.tag(param)?),
             "expired_before" => said.listing.expired_before = Some(params.integer(param)?),
             "archived" => said.listing.archived = params.flag(param)?,

@@ -148,7 +148,14 @@ pub struct SubjectTarget<'a> {
 impl<'a> SubjectTarget<'a> {
     /// Names a subject of an app.
     pub fn new(app: &'a str, subject: SubjectName<'a>) -> Self {
-        Self { app, subject, deadline_ms: None, min_generation: None, reason: None, traceparent: None }
+        Self {
+            app,
+            subject,
+            deadline_ms: None,
+            min_generation: None,
+            reason: None,
+            traceparent: None,
+        }
     }
 }
 
@@ -279,16 +286,36 @@ mod tests {
 
     #[test]
     fn debug_output_of_a_subject_shows_no_name() {
-        let call = |subject| SubjectsCall { target: SubjectTarget::new("shop", subject), ask: SubjectsOperation::Find };
+        let call = |subject| SubjectsCall {
+            target: SubjectTarget::new("shop", subject),
+            ask: SubjectsOperation::Find,
+        };
         let shown = format!("{:?}", call(SubjectName::Name("anna@example.com")));
-        assert!(shown.contains("subject: Name") && !shown.contains("anna"), "{shown}");
+        assert!(
+            shown.contains("subject: Name") && !shown.contains("anna"),
+            "{shown}"
+        );
         assert!(format!("{:?}", call(SubjectName::Id("0123"))).contains("Id(\"0123\")"));
-        let add = AddObjects { objects: b"anna", subjects: vec!["anna@example.com"], ..AddObjects::default() };
+        let add = AddObjects {
+            objects: b"anna",
+            subjects: vec!["anna@example.com"],
+            ..AddObjects::default()
+        };
         let expected = "AddObjects { bytes: 4, tags: [], expires_s: None, subjects: 1, .. }";
         assert_eq!(format!("{add:?}"), expected);
-        let options = TokenizeOptions { subject: Some("anna@example.com"), ..TokenizeOptions::default() };
-        let search = TokenSearch { value: b"anna", subject: Some("anna@example.com"), ..TokenSearch::default() };
+        let options = TokenizeOptions {
+            subject: Some("anna@example.com"),
+            ..TokenizeOptions::default()
+        };
+        let search = TokenSearch {
+            value: b"anna",
+            subject: Some("anna@example.com"),
+            ..TokenSearch::default()
+        };
         let shown = format!("{options:?} {search:?} {:?}", TokensOperation::Find(search));
-        assert!(shown.contains("subject: true") && !shown.contains("anna") && !shown.contains("97"), "{shown}");
+        assert!(
+            shown.contains("subject: true") && !shown.contains("anna") && !shown.contains("97"),
+            "{shown}"
+        );
     }
 }

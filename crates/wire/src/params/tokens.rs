@@ -65,7 +65,11 @@ pub struct TokenMap<'a> {
 impl<'a> TokenMap<'a> {
     /// A collection, with the defaults.
     pub fn new(app: &'a str, collection: &'a str) -> Self {
-        Self { app, collection, ..Self::default() }
+        Self {
+            app,
+            collection,
+            ..Self::default()
+        }
     }
 }
 
@@ -122,7 +126,9 @@ pub struct TokenSearch<'a> {
 /// Omits the value, and the name of the subject.
 impl std::fmt::Debug for TokenSearch<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TokenSearch").field("subject", &self.subject.is_some()).finish_non_exhaustive()
+        f.debug_struct("TokenSearch")
+            .field("subject", &self.subject.is_some())
+            .finish_non_exhaustive()
     }
 }
 

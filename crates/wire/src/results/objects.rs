@@ -127,7 +127,9 @@ pub struct SubjectToken {
 
 impl fmt::Debug for SubjectToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SubjectToken").field("token", &self.token).finish_non_exhaustive()
+        f.debug_struct("SubjectToken")
+            .field("token", &self.token)
+            .finish_non_exhaustive()
     }
 }
 
@@ -143,12 +145,16 @@ impl SubjectToken {
         map.number("expires", self.expires);
         map.number("archived", self.archived);
         if !self.tags.is_empty() {
-            map.texts("tags", &self.tags.iter().map(String::as_str).collect::<Vec<_>>());
+            map.texts(
+                "tags",
+                &self.tags.iter().map(String::as_str).collect::<Vec<_>>(),
+            );
         }
     }
 
     fn read(reader: &mut TokenReader<'_>) -> Result<Self, Malformed> {
-        let (mut token, mut value, mut created, mut expires, mut archived) = (None, None, None, None, None);
+        let (mut token, mut value, mut created, mut expires, mut archived) =
+            (None, None, None, None, None);
         let mut tags = Vec::new();
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
@@ -162,7 +168,14 @@ impl SubjectToken {
             }
         }
         let (token, created) = (token.ok_or(MISSING)?, created.ok_or(MISSING)?);
-        Ok(Self { token, value, created, expires, archived, tags })
+        Ok(Self {
+            token,
+            value,
+            created,
+            expires,
+            archived,
+            tags,
+        })
     }
 }
 
@@ -192,14 +205,23 @@ impl SubjectExport {
         map.text("collection", &self.collection);
         map.key("objects");
         write::array_len(map.out, count(self.objects.len()));
-        self.objects.iter().for_each(|object| object.encode(map.out));
+        self.objects
+            .iter()
+            .for_each(|object| object.encode(map.out));
         if !self.tokens.is_empty() {
             map.key("tokens");
             write::array_len(map.out, count(self.tokens.len()));
             self.tokens.iter().for_each(|token| token.encode(map.out));
         }
         if !self.unreadable.is_empty() {
-            map.texts("unreadable", &self.unreadable.iter().map(String::as_str).collect::<Vec<_>>());
+            map.texts(
+                "unreadable",
+                &self
+                    .unreadable
+                    .iter()
+                    .map(String::as_str)
+                    .collect::<Vec<_>>(),
+            );
         }
         map.optional_text("next", self.next.as_deref());
         map.number("generation", Some(self.generation));
@@ -211,7 +233,8 @@ impl SubjectExport {
     /// [`Malformed`] if a key is missing that is always there, or a value has another type.
     pub fn decode(result: &[u8]) -> Result<Self, Malformed> {
         let mut reader = TokenReader::new(result);
-        let (mut collection, mut objects, mut tokens, mut unreadable) = (None, None, Vec::new(), Vec::new());
+        let (mut collection, mut objects, mut tokens, mut unreadable) =
+            (None, None, Vec::new(), Vec::new());
         let (mut next, mut generation) = (None, None);
         for _ in 0..reader.map_len()? {
             match reader.str_utf8()? {
@@ -236,7 +259,14 @@ impl SubjectExport {
         }
         at_end(&reader)?;
         let (collection, objects) = (collection.ok_or(MISSING)?, objects.ok_or(MISSING)?);
-        Ok(Self { collection, objects, tokens, unreadable, next, generation: generation.ok_or(MISSING)? })
+        Ok(Self {
+            collection,
+            objects,
+            tokens,
+            unreadable,
+            next,
+            generation: generation.ok_or(MISSING)?,
+        })
     }
 }
 
@@ -269,7 +299,11 @@ impl Objects {
                     // Not reserved by the announced count: the bytes have to be there for each.
                     let mut found = Vec::new();
                     for _ in 0..reader.array_len()? {
-                        found.push(if reader.take_nil() { None } else { Some(Object::read(&mut reader)?) });
+                        found.push(if reader.take_nil() {
+                            None
+                        } else {
+                            Some(Object::read(&mut reader)?)
+                        });
                     }
                     objects = Some(found);
                 }
@@ -279,7 +313,11 @@ impl Objects {
             }
         }
         at_end(&reader)?;
-        Ok(Self { objects: objects.ok_or(MISSING)?, next, generation: generation.ok_or(MISSING)? })
+        Ok(Self {
+            objects: objects.ok_or(MISSING)?,
+            next,
+            generation: generation.ok_or(MISSING)?,
+        })
     }
 }
 
@@ -325,7 +363,11 @@ impl Object {
                 _ => reader.skip_value()?,
             }
         }
-        if object.id.is_empty() || object.version == 0 { Err(MISSING) } else { Ok(object) }
+        if object.id.is_empty() || object.version == 0 {
+            Err(MISSING)
+        } else {
+            Ok(object)
+        }
     }
 }
 
@@ -342,23 +384,44 @@ mod tests {
             expires: Some(9),
             archived: None,
             tags: vec!["a".to_owned()],
-            properties: vec![("email".to_owned(), b"\xa3a@b".to_vec()), ("age".to_owned(), vec![0xc0])],
+            properties: vec![
+                ("email".to_owned(), b"\xa3a@b".to_vec()),
+                ("age".to_owned(), vec![0xc0]),
+            ],
         }
     }
 
     #[test]
     fn debug_output_of_objects_shows_no_value() {
-        let result = Objects { objects: vec![Some(object())], ..Objects::default() };
+        let result = Objects {
+            objects: vec![Some(object())],
+            ..Objects::default()
+        };
         let shown = format!("{result:?}");
-        assert!(shown.contains("id: \"0193\", version: 3, properties: 2"), "{shown}");
+        assert!(
+            shown.contains("id: \"0193\", version: 3, properties: 2"),
+            "{shown}"
+        );
         assert!(!shown.contains("163, 97, 64, 98"), "{shown}");
     }
 
     #[test]
     fn objects_come_back_as_they_were() {
-        let objects = vec![Some(object()), None, Some(Object { tags: Vec::new(), archived: Some(4), ..object() })];
+        let objects = vec![
+            Some(object()),
+            None,
+            Some(Object {
+                tags: Vec::new(),
+                archived: Some(4),
+                ..object()
+            }),
+        ];
         for next in [None, Some("x".to_owned())] {
-            let result = Objects { objects: objects.clone(), next, generation: 7 };
+            let result = Objects {
+                objects: objects.clone(),
+                next,
+                generation: 7,
+            };
             let mut out = Vec::new();
             result.encode(&mut out);
             assert_eq!(Objects::decode(&out), Ok(result));
@@ -368,11 +431,23 @@ mod tests {
 
     #[test]
     fn objects_of_a_subject_come_back_as_they_were() {
-        for (collection, objects, next) in [("", vec![], None), ("people", vec![object()], Some("x".to_owned()))] {
-            let unreadable = objects.iter().map(|object: &Object| object.id.clone()).collect();
+        for (collection, objects, next) in [
+            ("", vec![], None),
+            ("people", vec![object()], Some("x".to_owned())),
+        ] {
+            let unreadable = objects
+                .iter()
+                .map(|object: &Object| object.id.clone())
+                .collect();
             let collection = collection.to_owned();
-            let result =
-                SubjectExport { collection, objects, unreadable, next, generation: 7, ..SubjectExport::default() };
+            let result = SubjectExport {
+                collection,
+                objects,
+                unreadable,
+                next,
+                generation: 7,
+                ..SubjectExport::default()
+            };
             let mut out = Vec::new();
             result.encode(&mut out);
             assert_eq!(SubjectExport::decode(&out), Ok(result));
@@ -382,7 +457,11 @@ mod tests {
 
     #[test]
     fn what_lacks_a_part_is_rejected() {
-        for wrong in [&b"\x80"[..], b"\x81\xa7objects\x90", b"\x82\xa7objects\x91\x80\xaageneration\x01"] {
+        for wrong in [
+            &b"\x80"[..],
+            b"\x81\xa7objects\x90",
+            b"\x82\xa7objects\x91\x80\xaageneration\x01",
+        ] {
             assert!(Objects::decode(wrong).is_err(), "{wrong:02x?}");
         }
     }

@@ -33,7 +33,9 @@ impl Scanner {
                 let Some(msgid) = self.scalar(rest, header)? else {
                     return Ok(false);
                 };
-                let msgid = integer(msgid).and_then(|msgid| u32::try_from(msgid).ok()).ok_or(ScanError::NotACall)?;
+                let msgid = integer(msgid)
+                    .and_then(|msgid| u32::try_from(msgid).ok())
+                    .ok_or(ScanError::NotACall)?;
                 if request {
                     self.stage = Stage::Method { msgid: Some(msgid) };
                 } else {
@@ -48,7 +50,12 @@ impl Scanner {
         Ok(true)
     }
 
-    fn read_method(&mut self, rest: &[u8], header: Header, msgid: Option<u32>) -> Result<bool, ScanError> {
+    fn read_method(
+        &mut self,
+        rest: &[u8],
+        header: Header,
+        msgid: Option<u32>,
+    ) -> Result<bool, ScanError> {
         let text = matches!(rest.first(), Some(0xa0..=0xbf | 0xd9..=0xdb));
         // A name too long to be known is not waited for.
         let name = if text && header.body <= METHOD_BYTES_MAX as u64 {
@@ -61,13 +68,19 @@ impl Scanner {
         };
         self.head = Some(match msgid {
             Some(msgid) => {
-                let method = Method::from_name(name).filter(|method| self.methods.contains(*method));
+                let method =
+                    Method::from_name(name).filter(|method| self.methods.contains(*method));
                 MessageHeader::Request { msgid, method }
             }
-            None => MessageHeader::Notification { notice: Notification::from_name(name) },
+            None => MessageHeader::Notification {
+                notice: Notification::from_name(name),
+            },
         });
         self.stage = match self.head {
-            Some(MessageHeader::Request { method: Some(method), .. }) if method.takes_document() => Stage::Params,
+            Some(MessageHeader::Request {
+                method: Some(method),
+                ..
+            }) if method.takes_document() => Stage::Params,
             _ => Stage::Body,
         };
         if text {
@@ -78,7 +91,11 @@ impl Scanner {
     }
 
     /// A value that should be a number, once it has arrived; refused at once if it is too long to be one.
-    fn scalar<'a>(&mut self, rest: &'a [u8], header: Header) -> Result<Option<&'a [u8]>, ScanError> {
+    fn scalar<'a>(
+        &mut self,
+        rest: &'a [u8],
+        header: Header,
+    ) -> Result<Option<&'a [u8]>, ScanError> {
         if header.body > size_of::<u64>() as u64 {
             return Err(ScanError::NotACall);
         }
@@ -88,7 +105,9 @@ impl Scanner {
     /// The whole value at the start of `rest`, once it has arrived.
     pub(super) fn whole<'a>(&mut self, rest: &'a [u8], header: Header) -> Option<&'a [u8]> {
         let bytes = header.bytes + header.body;
-        let value = usize::try_from(bytes).ok().and_then(|bytes| rest.get(..bytes));
+        let value = usize::try_from(bytes)
+            .ok()
+            .and_then(|bytes| rest.get(..bytes));
         if value.is_none() {
             self.need = self.position + bytes;
         }

@@ -15,7 +15,10 @@ impl Scanner {
     /// it is a key whose bytes have not all arrived.
     pub(super) fn read_param(&mut self, rest: &[u8], header: Header) -> Result<bool, ScanError> {
         if let Payload::Begun { start, .. } = self.payload {
-            self.payload = Payload::Passed { start, end: self.position };
+            self.payload = Payload::Passed {
+                start,
+                end: self.position,
+            };
         }
         match (&self.open[..], header.shape) {
             ([_], Shape::Array(1)) | ([_, _], Shape::Map(_)) => (),
@@ -25,7 +28,10 @@ impl Scanner {
                     return Ok(self.read_key(rest, header));
                 }
                 if self.payload == Payload::Next {
-                    self.payload = Payload::Begun { start: self.position, leaves_before: self.leaves };
+                    self.payload = Payload::Begun {
+                        start: self.position,
+                        leaves_before: self.leaves,
+                    };
                 }
             }
             _ => self.stage = Stage::Body,
@@ -56,6 +62,9 @@ impl Scanner {
             Payload::Begun { start, .. } => (start, self.position),
             Payload::Passed { start, end } => (start, end),
         };
-        Some(Span { start: usize::try_from(start).ok()?, end: usize::try_from(end).ok()? })
+        Some(Span {
+            start: usize::try_from(start).ok()?,
+            end: usize::try_from(end).ok()?,
+        })
     }
 }

@@ -14,28 +14,49 @@ impl Scanner {
     /// Reads no more than the params before the payload, and of them no more than their rules allow.
     pub fn outlook(&self, buffered: &[u8]) -> Option<Preview> {
         match self.head {
-            Some(MessageHeader::Request { method: Some(method), .. }) if method.takes_document() => {
-                Some(Preview { whole: self.estimate(), ..call::params_so_far(method, buffered) })
-            }
+            Some(MessageHeader::Request {
+                method: Some(method),
+                ..
+            }) if method.takes_document() => Some(Preview {
+                whole: self.estimate(),
+                ..call::params_so_far(method, buffered)
+            }),
             _ => None,
         }
     }
 
     fn estimate(&self) -> Option<Estimate> {
-        let least = Estimate { bytes: self.bytes_at_least(), leaves: self.leaves_at_least() };
+        let least = Estimate {
+            bytes: self.bytes_at_least(),
+            leaves: self.leaves_at_least(),
+        };
         let (start, leaves_before) = match self.payload {
             Payload::Ahead | Payload::Next => return None,
-            Payload::Begun { start, leaves_before } => (start, leaves_before),
+            Payload::Begun {
+                start,
+                leaves_before,
+            } => (start, leaves_before),
             Payload::Passed { .. } => return Some(least),
         };
         let part = self.part_of_payload();
         let scaled = |seen: u64| {
             // Before the first value is done there is nothing to go by. From a float the conversion saturates.
-            if part > 0.0 { (seen as f64 / part).round() as u64 } else { 0 }
+            if part > 0.0 {
+                (seen as f64 / part).round() as u64
+            } else {
+                0
+            }
         };
-        let behind = self.open.get(PARAMS_DEPTH - 1).map_or(0, |params| params.left);
-        let bytes = scaled(self.position - start).saturating_add(start).saturating_add(behind);
-        let leaves = scaled(self.leaves - leaves_before).saturating_add(leaves_before).saturating_add(behind / 2);
+        let behind = self
+            .open
+            .get(PARAMS_DEPTH - 1)
+            .map_or(0, |params| params.left);
+        let bytes = scaled(self.position - start)
+            .saturating_add(start)
+            .saturating_add(behind);
+        let leaves = scaled(self.leaves - leaves_before)
+            .saturating_add(leaves_before)
+            .saturating_add(behind / 2);
         // The announced size is within the limits, or the message would have been rejected.
         Some(Estimate {
             bytes: bytes.min(self.limits.message_bytes_max).max(least.bytes),
@@ -45,7 +66,13 @@ impl Scanner {
 
     /// Fewest leaves the message can have: each value that is no key is one or holds one.
     fn leaves_at_least(&self) -> u64 {
-        let ahead = |open: &Open| if open.map { open.left.div_ceil(2) } else { open.left };
+        let ahead = |open: &Open| {
+            if open.map {
+                open.left.div_ceil(2)
+            } else {
+                open.left
+            }
+        };
         self.leaves + self.open.iter().map(ahead).sum::<u64>()
     }
 

@@ -7,17 +7,29 @@ use crate::error::RpcError;
 use crate::frame::{Disposition, FrameLayout, MessageHeader, Scan, ScanError};
 use crate::method::{Method, Notification};
 
-const SMALL: Limits = Limits { message_bytes_max: 1_000, depth_max: 6, elements_max: 100, discard_bytes_max: 5_000 };
+const SMALL: Limits = Limits {
+    message_bytes_max: 1_000,
+    depth_max: 6,
+    elements_max: 100,
+    discard_bytes_max: 5_000,
+};
 
 /// `[0, 7, "encrypt", [` and then `params`, one value.
 fn call(params: &[u8]) -> Vec<u8> {
     [&[0x94, 0, 7, 0xa7][..], b"encrypt", &[0x91], params].concat()
 }
 
-const ENCRYPT_7: MessageHeader = MessageHeader::Request { msgid: 7, method: Some(Method::Encrypt) };
+const ENCRYPT_7: MessageHeader = MessageHeader::Request {
+    msgid: 7,
+    method: Some(Method::Encrypt),
+};
 
 fn check(bytes: &[u8], expect: Scan) {
-    assert_eq!(Scanner::for_requests(SMALL).scan(bytes), expect, "{bytes:02x?}");
+    assert_eq!(
+        Scanner::for_requests(SMALL).scan(bytes),
+        expect,
+        "{bytes:02x?}"
+    );
 }
 
 fn check_refused(bytes: &[u8], head: Option<MessageHeader>, error: ScanError, fate: Disposition) {
@@ -27,45 +39,112 @@ fn check_refused(bytes: &[u8], head: Option<MessageHeader>, error: ScanError, fa
 #[test]
 fn heads_are_read_and_counted() {
     let message = |bytes: &[u8], head, elements, leaves| {
-        check(bytes, Scan::Message(FrameLayout { bytes: bytes.len(), head, elements, leaves, payload: None }));
+        check(
+            bytes,
+            Scan::Message(FrameLayout {
+                bytes: bytes.len(),
+                head,
+                elements,
+                leaves,
+                payload: None,
+            }),
+        );
     };
     // An empty container is a leaf: selected, it is sealed whole.
     message(&call(&[0x80]), ENCRYPT_7, 6, 4);
     message(&call(&[0x93, 0x90, 0x80, 0x91, 0x90]), ENCRYPT_7, 10, 6);
     // {"a": [1, {"b": nil}], "c": "d"}: keys are elements but not leaves.
-    let document = [0x82, 0xa1, b'a', 0x92, 1, 0x81, 0xa1, b'b', 0xc0, 0xa1, b'c', 0xa1, b'd'];
+    let document = [
+        0x82, 0xa1, b'a', 0x92, 1, 0x81, 0xa1, b'b', 0xc0, 0xa1, b'c', 0xa1, b'd',
+    ];
     message(&call(&document), ENCRYPT_7, 14, 6);
-    message(b"\x93\x02\xa6cancel\x91\x05", MessageHeader::Notification { notice: Some(Notification::Cancel) }, 5, 3);
     message(
-        b"\x93\x02\xa6errors\x91\xa4text",
-        MessageHeader::Notification { notice: Some(Notification::Errors) },
+        b"\x93\x02\xa6cancel\x91\x05",
+        MessageHeader::Notification {
+            notice: Some(Notification::Cancel),
+        },
         5,
         3,
     );
-    message(b"\x93\x02\xa3foo\x90", MessageHeader::Notification { notice: None }, 4, 3);
-    message(b"\x94\x00\x07\xa3foo\x90", MessageHeader::Request { msgid: 7, method: None }, 5, 4);
+    message(
+        b"\x93\x02\xa6errors\x91\xa4text",
+        MessageHeader::Notification {
+            notice: Some(Notification::Errors),
+        },
+        5,
+        3,
+    );
+    message(
+        b"\x93\x02\xa3foo\x90",
+        MessageHeader::Notification { notice: None },
+        4,
+        3,
+    );
+    message(
+        b"\x94\x00\x07\xa3foo\x90",
+        MessageHeader::Request {
+            msgid: 7,
+            method: None,
+        },
+        5,
+        4,
+    );
     let wide = [&b"\xdc\x00\x04\xd3\0\0\0\0\0\0\0\0\xd0\x07\xdb\0\0\0\x06health\x90"[..]].concat();
-    message(&wide, MessageHeader::Request { msgid: 7, method: Some(Method::Health) }, 5, 4);
+    message(
+        &wide,
+        MessageHeader::Request {
+            msgid: 7,
+            method: Some(Method::Health),
+        },
+        5,
+        4,
+    );
     let largest = b"\x94\x00\xce\xff\xff\xff\xff\xa4info\x90";
-    message(largest, MessageHeader::Request { msgid: u32::MAX, method: Some(Method::Info) }, 5, 4);
+    message(
+        largest,
+        MessageHeader::Request {
+            msgid: u32::MAX,
+            method: Some(Method::Info),
+        },
+        5,
+        4,
+    );
 }
 
 #[test]
 fn the_payload_is_found_among_the_params() {
     let found = |params: &[u8], payload: Option<&[u8]>| {
         let message = [b"\x94\x00\x07\xa7encrypt", params].concat();
-        let Scan::Message(boundary) = Scanner::for_requests(SMALL).scan(&message) else { panic!("{params:02x?}") };
-        assert_eq!(boundary.payload.map(|span| &message[span.start..span.end]), payload, "{params:02x?}");
+        let Scan::Message(boundary) = Scanner::for_requests(SMALL).scan(&message) else {
+            panic!("{params:02x?}")
+        };
+        assert_eq!(
+            boundary.payload.map(|span| &message[span.start..span.end]),
+            payload,
+            "{params:02x?}"
+        );
     };
     // Alone, last, first, between, of every shape.
     found(b"\x91\x81\xa7payload\xa2ok", Some(b"\xa2ok"));
-    found(b"\x91\x82\xa3app\xa1a\xa7payload\xc4\x02ok", Some(b"\xc4\x02ok"));
-    found(b"\x91\x82\xa7payload\x92\x01\x90\xa3app\xa1a", Some(b"\x92\x01\x90"));
-    found(b"\x91\x83\x01\x02\xa7payload\x81\x01\x80\xa3app\xa1a", Some(b"\x81\x01\x80"));
+    found(
+        b"\x91\x82\xa3app\xa1a\xa7payload\xc4\x02ok",
+        Some(b"\xc4\x02ok"),
+    );
+    found(
+        b"\x91\x82\xa7payload\x92\x01\x90\xa3app\xa1a",
+        Some(b"\x92\x01\x90"),
+    );
+    found(
+        b"\x91\x83\x01\x02\xa7payload\x81\x01\x80\xa3app\xa1a",
+        Some(b"\x81\x01\x80"),
+    );
     found(b"\x91\x82\xa7payload\x80\xa3app\xa1a", Some(b"\x80"));
     found(b"\x91\x81\xdb\x00\x00\x00\x07payload\xc0", Some(b"\xc0"));
     // Behind another param with the key inside; the first of two.
-    found(b"\x91\x82\xa1a\x81\xa7payload\x05\xa7payload\x06", Some(b"\x06"));
+    found(
+        b"\x91\x82\xa1a\x81\xa7payload\x05\xa7payload\x06",
+        Some(b"\x06"),
+    );
     found(b"\x91\x82\xa7payload\x05\xa7payload\x06", Some(b"\x05"));
     found(b"\x91\x82\xa1a\xa7payload\xa7payload\x06", Some(b"\x06"));
     // No such key.
@@ -81,10 +160,15 @@ fn the_payload_is_found_among_the_params() {
     found(b"\x91\x91\x81\xa7payload\x05", None);
     found(b"\x91\x92\xa7payload\x05", None);
     // Other methods have none.
-    for other in [&b"\x94\x00\x07\xa7inspect\x91\x81\xa7payload\x05"[..], b"\x93\x02\xa7encrypt\x91\x81\xa7payload\x05"]
-    {
+    for other in [
+        &b"\x94\x00\x07\xa7inspect\x91\x81\xa7payload\x05"[..],
+        b"\x93\x02\xa7encrypt\x91\x81\xa7payload\x05",
+    ] {
         let scan = Scanner::for_requests(SMALL).scan(other);
-        assert!(matches!(scan, Scan::Message(FrameLayout { payload: None, .. })), "{scan:?}");
+        assert!(
+            matches!(scan, Scan::Message(FrameLayout { payload: None, .. })),
+            "{scan:?}"
+        );
     }
 }
 
@@ -117,16 +201,30 @@ fn what_cannot_be_addressed_closes() {
     for bytes in [&[0xc1][..], &[0x94, 0xc1], &[0x94, 0, 0xc1]] {
         check_refused(bytes, None, ScanError::Reserved, Disposition::Close);
     }
-    let unreadable = MessageHeader::Request { msgid: 7, method: None };
-    check_refused(&[0x94, 0, 7, 0xc1], Some(unreadable), ScanError::Reserved, Disposition::Close);
-    check_refused(&call(&[0x81, 0xa1, b'a', 0xc1]), Some(ENCRYPT_7), ScanError::Reserved, Disposition::Close);
+    let unreadable = MessageHeader::Request {
+        msgid: 7,
+        method: None,
+    };
+    check_refused(
+        &[0x94, 0, 7, 0xc1],
+        Some(unreadable),
+        ScanError::Reserved,
+        Disposition::Close,
+    );
+    check_refused(
+        &call(&[0x81, 0xa1, b'a', 0xc1]),
+        Some(ENCRYPT_7),
+        ScanError::Reserved,
+        Disposition::Close,
+    );
 }
 
 #[test]
 fn limits_are_refused_on_the_claim() {
     let long = ScanError::TooLong { max: 1_000 };
     let many = ScanError::TooMany { max: 100 };
-    let refused = |params: &[u8], error, fate| check_refused(&call(params), Some(ENCRYPT_7), error, fate);
+    let refused =
+        |params: &[u8], error, fate| check_refused(&call(params), Some(ENCRYPT_7), error, fate);
     refused(&[0xda, 0x03, 0xe8], long, Disposition::Skip); // str of 1,000
     refused(&[0xc5, 0x13, 0x88], long, Disposition::Close); // bin of 5,000: beyond what is dropped
     refused(&[0xdb, 0xff, 0xff, 0xff, 0xff], long, Disposition::Close); // str of 4 GiB
@@ -139,7 +237,10 @@ fn limits_are_refused_on_the_claim() {
     refused(&[0x91; 5], ScanError::TooDeep { max: 6 }, Disposition::Skip); // the fifth is at depth 7
     check_refused(
         b"\x94\x00\x07\xdb\xff\xff\xff\xff",
-        Some(MessageHeader::Request { msgid: 7, method: None }),
+        Some(MessageHeader::Request {
+            msgid: 7,
+            method: None,
+        }),
         long,
         Disposition::Close,
     );
@@ -151,20 +252,36 @@ fn limits_are_refused_on_the_claim() {
         call(&[0x91, 0x91, 0x91, 0x90]),  // depth 6
     ] {
         let scan = Scanner::for_requests(SMALL).scan(&message);
-        assert!(matches!(scan, Scan::Message(b) if b.bytes == message.len()), "{scan:?}");
+        assert!(
+            matches!(scan, Scan::Message(b) if b.bytes == message.len()),
+            "{scan:?}"
+        );
     }
 }
 
 #[test]
 fn the_default_limits_refuse_the_famous_claims() {
     let first = |bytes: Vec<u8>| Scanner::for_requests(Limits::default()).scan(&bytes);
-    let refused = |error, fate| Scan::Refused { head: Some(ENCRYPT_7), error, fate };
+    let refused = |error, fate| Scan::Refused {
+        head: Some(ENCRYPT_7),
+        error,
+        fate,
+    };
     let ten_million = first(call(&[0xdd, 0x00, 0x98, 0x96, 0x80]));
-    assert_eq!(ten_million, refused(ScanError::TooMany { max: 4_000_000 }, Disposition::Skip));
+    assert_eq!(
+        ten_million,
+        refused(ScanError::TooMany { max: 4_000_000 }, Disposition::Skip)
+    );
     let four_gib = first(call(&[0xdb, 0xff, 0xff, 0xff, 0xff]));
-    assert_eq!(four_gib, refused(ScanError::TooLong { max: 64 << 20 }, Disposition::Close));
+    assert_eq!(
+        four_gib,
+        refused(ScanError::TooLong { max: 64 << 20 }, Disposition::Close)
+    );
     let deep = first(call(&[0x91; 10_000]));
-    assert_eq!(deep, refused(ScanError::TooDeep { max: 64 }, Disposition::Skip));
+    assert_eq!(
+        deep,
+        refused(ScanError::TooDeep { max: 64 }, Disposition::Skip)
+    );
 }
 
 /// Feeds `stream` in pieces as a server would and lists what came out, without the bytes discarded.
@@ -223,7 +340,10 @@ fn the_connection_survives_a_refusal_and_keeps_nothing_of_it() {
                             ..
                         },
                         Scan::Discard { ended: true, .. },
-                        Scan::Message(FrameLayout { head: ENCRYPT_7, .. }),
+                        Scan::Message(FrameLayout {
+                            head: ENCRYPT_7,
+                            ..
+                        }),
                     ]
                 ),
                 "{out:?}"
@@ -242,13 +362,20 @@ fn a_skip_ends_where_the_end_is_lost() {
     let close = |tail: &[u8], error| {
         let mut scanner = Scanner::for_requests(SMALL);
         let (out, _) = drive(&mut scanner, &call(&[&deep[..], tail].concat()), 9);
-        let last = Scan::Refused { head: None, error, fate: Disposition::Close };
+        let last = Scan::Refused {
+            head: None,
+            error,
+            fate: Disposition::Close,
+        };
         assert_eq!(out.last(), Some(&last), "{out:?}");
         assert_eq!(scanner.scan(&[]), last, "it stays closed");
     };
     close(&[0xc1], ScanError::Reserved);
     close(&[0xc5, 0x13, 0x88], ScanError::EndTooFar { max: 5_000 });
-    close(&[0xdd, 0xff, 0xff, 0xff, 0xff], ScanError::EndTooFar { max: 5_000 });
+    close(
+        &[0xdd, 0xff, 0xff, 0xff, 0xff],
+        ScanError::EndTooFar { max: 5_000 },
+    );
     close(&[0x91; 6_000], ScanError::EndTooFar { max: 5_000 });
 }
 
@@ -264,12 +391,28 @@ fn a_server_can_give_up_a_message_by_its_head() {
     assert_eq!(scanner.bytes_at_least(), message.len() as u64);
     assert_eq!(scanner.skip_rest(), Disposition::Skip);
     assert_eq!(scanner.head(), None);
-    assert_eq!(scanner.scan(&message[..15]), Scan::Discard { bytes: 15, ended: false });
+    assert_eq!(
+        scanner.scan(&message[..15]),
+        Scan::Discard {
+            bytes: 15,
+            ended: false
+        }
+    );
     assert_eq!(scanner.scan(&[]), Scan::Incomplete);
     let rest = message.len() - 15;
-    assert_eq!(scanner.scan(&message[15..]), Scan::Discard { bytes: rest, ended: true });
+    assert_eq!(
+        scanner.scan(&message[15..]),
+        Scan::Discard {
+            bytes: rest,
+            ended: true
+        }
+    );
     assert!(scanner.is_idle());
-    assert_eq!(scanner.skip_rest(), Disposition::Skip, "between messages there is nothing to give up");
+    assert_eq!(
+        scanner.skip_rest(),
+        Disposition::Skip,
+        "between messages there is nothing to give up"
+    );
     assert!(scanner.is_idle());
 }
 
@@ -278,16 +421,35 @@ fn a_client_reads_responses_and_no_requests() {
     let scan = |bytes: &[u8]| Scanner::for_replies(SMALL).scan(bytes);
     let response = scan(&[0x94, 1, 9, 0xc0, 0x80]);
     let head = MessageHeader::Response { msgid: 9 };
-    assert_eq!(response, Scan::Message(FrameLayout { bytes: 5, head, elements: 5, leaves: 4, payload: None }));
-    let lost = Scan::Refused { head: None, error: ScanError::NotACall, fate: Disposition::Close };
+    assert_eq!(
+        response,
+        Scan::Message(FrameLayout {
+            bytes: 5,
+            head,
+            elements: 5,
+            leaves: 4,
+            payload: None
+        })
+    );
+    let lost = Scan::Refused {
+        head: None,
+        error: ScanError::NotACall,
+        fate: Disposition::Close,
+    };
     assert_eq!(scan(&call(&[0x80])), lost);
-    assert!(matches!(scan(b"\x93\x02\xa5error\x91\x80"), Scan::Message(_)));
+    assert!(matches!(
+        scan(b"\x93\x02\xa5error\x91\x80"),
+        Scan::Message(_)
+    ));
 }
 
 #[test]
 fn a_long_message_in_small_pieces_is_scanned_once() {
     // 64 MiB as one string: a handful of looks in 65,536 pieces.
-    let limits = Limits { message_bytes_max: 65 << 20, ..Limits::default() };
+    let limits = Limits {
+        message_bytes_max: 65 << 20,
+        ..Limits::default()
+    };
     let mut message = call(&[]);
     write::array_len(&mut message, 2);
     write::bin(&mut message, &vec![0; 64 << 20]);
@@ -313,19 +475,40 @@ fn a_long_message_in_small_pieces_is_scanned_once() {
         assert_eq!(scanner.scan(&message[..end]), Scan::Incomplete);
         pieces += 1;
     }
-    let Scan::Message(boundary) = scanner.scan(&message) else { panic!("incomplete") };
-    assert!(scanner.looks <= boundary.elements + pieces + 1, "{} looks", scanner.looks);
+    let Scan::Message(boundary) = scanner.scan(&message) else {
+        panic!("incomplete")
+    };
+    assert!(
+        scanner.looks <= boundary.elements + pieces + 1,
+        "{} looks",
+        scanner.looks
+    );
 }
 
 #[test]
 fn errors_name_their_limit_and_code() {
     let rpc = |error: ScanError| RpcError::from(error).to_string();
-    assert_eq!(rpc(ScanError::TooLong { max: 9 }), "too_large: the message is longer than 9 bytes");
-    assert_eq!(rpc(ScanError::TooDeep { max: 9 }), "too_large: the message nests deeper than 9");
-    assert_eq!(rpc(ScanError::TooMany { max: 9 }), "too_large: the message has more than 9 values");
-    assert_eq!(rpc(ScanError::Reserved), "bad_request: reserved marker 0xc1");
+    assert_eq!(
+        rpc(ScanError::TooLong { max: 9 }),
+        "too_large: the message is longer than 9 bytes"
+    );
+    assert_eq!(
+        rpc(ScanError::TooDeep { max: 9 }),
+        "too_large: the message nests deeper than 9"
+    );
+    assert_eq!(
+        rpc(ScanError::TooMany { max: 9 }),
+        "too_large: the message has more than 9 values"
+    );
+    assert_eq!(
+        rpc(ScanError::Reserved),
+        "bad_request: reserved marker 0xc1"
+    );
     assert_eq!(
         RpcError::from(ScanError::TooLong { max: 9 }).details,
-        [crate::Detail::text("limit", "message_bytes_max"), crate::Detail::number("max", 9)]
+        [
+            crate::Detail::text("limit", "message_bytes_max"),
+            crate::Detail::number("max", 9)
+        ]
     );
 }

@@ -11,15 +11,25 @@ const PAGE: &str = include_str!("../../../../proto/README.md");
 
 /// The first table whose first cell is `head`, below the heading `section`: its rows, cells without backquotes.
 fn table(section: &str, head: &str) -> Vec<Vec<String>> {
-    let mut lines =
-        PAGE.lines().skip_while(|line| line.trim_start_matches('#').trim() != section || !line.starts_with('#'));
-    lines.next().unwrap_or_else(|| panic!("no section {section}"));
+    let mut lines = PAGE.lines().skip_while(|line| {
+        line.trim_start_matches('#').trim() != section || !line.starts_with('#')
+    });
+    lines
+        .next()
+        .unwrap_or_else(|| panic!("no section {section}"));
     let body: Vec<&str> = lines.take_while(|line| !line.starts_with('#')).collect();
-    let start = body.iter().position(|line| line.starts_with(&format!("| {head} |")));
+    let start = body
+        .iter()
+        .position(|line| line.starts_with(&format!("| {head} |")));
     body[start.unwrap_or_else(|| panic!("no table {head} in {section}")) + 2..]
         .iter()
         .take_while(|line| line.starts_with('|'))
-        .map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().replace('`', "")).collect())
+        .map(|line| {
+            line.trim_matches('|')
+                .split('|')
+                .map(|cell| cell.trim().replace('`', ""))
+                .collect()
+        })
         .collect()
 }
 
@@ -31,13 +41,24 @@ fn column(rows: &[Vec<String>], index: usize) -> Vec<&str> {
 fn methods_and_notifications() {
     let names = |methods: Methods| methods.iter().map(Method::name).collect::<Vec<_>>();
     assert_eq!(column(&table("Methods", "method"), 0), names(Methods::DATA));
-    assert_eq!(column(&table("Control", "control method"), 0), names(Methods::CONTROL));
-    assert!(names(Methods::TOKENS).iter().all(|name| name.contains("token")));
+    assert_eq!(
+        column(&table("Control", "control method"), 0),
+        names(Methods::CONTROL)
+    );
+    assert!(
+        names(Methods::TOKENS)
+            .iter()
+            .all(|name| name.contains("token"))
+    );
     let both = [Method::AppsPublicKeys, Method::Info, Method::Health];
     assert!(Method::ALL.into_iter().all(|method| {
-        Methods::DATA.contains(method) != Methods::CONTROL.contains(method) || both.contains(&method)
+        Methods::DATA.contains(method) != Methods::CONTROL.contains(method)
+            || both.contains(&method)
     }));
-    assert_eq!(column(&table("Notifications", "notification"), 0), Notification::ALL.map(Notification::name));
+    assert_eq!(
+        column(&table("Notifications", "notification"), 0),
+        Notification::ALL.map(Notification::name)
+    );
     assert!(PAGE.contains(&format!("protocol version {PROTOCOL},")));
 }
 
@@ -49,12 +70,27 @@ fn params() {
         let mut expect: Vec<[&str; 4]> = method
             .params()
             .iter()
-            .map(|param| [param.name, param.types, param.default.unwrap_or("required"), param.rule])
+            .map(|param| {
+                [
+                    param.name,
+                    param.types,
+                    param.default.unwrap_or("required"),
+                    param.rule,
+                ]
+            })
             .collect();
-        let without = [Method::Inspect, Method::AppsPublicKeys, Method::Info, Method::Health];
+        let without = [
+            Method::Inspect,
+            Method::AppsPublicKeys,
+            Method::Info,
+            Method::Health,
+        ];
         let takes_options = Methods::DATA.contains(method) && !without.contains(&method);
         if takes_options {
-            let own = expect.len().checked_sub(options.len()).unwrap_or_else(|| panic!("{method} takes no options"));
+            let own = expect
+                .len()
+                .checked_sub(options.len())
+                .unwrap_or_else(|| panic!("{method} takes no options"));
             assert_eq!(options, expect.split_off(own), "{method}");
         }
         if expect.is_empty() {
@@ -68,37 +104,94 @@ fn params() {
 #[test]
 fn enumerated_params_list_every_name() {
     fn rule(names: &[&str]) -> String {
-        names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(" or ")
+        names
+            .iter()
+            .map(|name| format!("\"{name}\""))
+            .collect::<Vec<_>>()
+            .join(" or ")
     }
     fn of<T: Copy>(all: &[T], name: fn(T) -> &'static str) -> String {
         rule(&all.iter().map(|value| name(*value)).collect::<Vec<_>>())
     }
     use control::{Kind, RotateKind, Scope, TokenFormat};
     let check = |methods: Methods, key: &str, rule: String| {
-        let of = |method: Method| method.params().iter().filter(|param| param.name == key).map(|param| param.rule);
+        let of = |method: Method| {
+            method
+                .params()
+                .iter()
+                .filter(|param| param.name == key)
+                .map(|param| param.rule)
+        };
         let rules: Vec<&str> = methods.iter().flat_map(of).collect();
-        assert!(!rules.is_empty() && rules.iter().all(|found| *found == rule), "{key}: {rules:?}");
+        assert!(
+            !rules.is_empty() && rules.iter().all(|found| *found == rule),
+            "{key}: {rules:?}"
+        );
     };
     let only = |method| Methods::of(&[method]);
-    check(Methods::ALL.without(only(Method::AppsImport)), "suite", of(Suite::ALL, Suite::name));
-    check(only(Method::AppsImport), "suite", of(&[Suite::P256, Suite::Secp256k1], Suite::name));
+    check(
+        Methods::ALL.without(only(Method::AppsImport)),
+        "suite",
+        of(Suite::ALL, Suite::name),
+    );
+    check(
+        only(Method::AppsImport),
+        "suite",
+        of(&[Suite::P256, Suite::Secp256k1], Suite::name),
+    );
     check(Methods::ALL, "write_suite", of(Suite::ALL, Suite::name));
-    check(Methods::ALL, "read_suites", format!("1 to 6 of {}", of(Suite::ALL, Suite::name)));
+    check(
+        Methods::ALL,
+        "read_suites",
+        format!("1 to 6 of {}", of(Suite::ALL, Suite::name)),
+    );
     check(Methods::ALL, "key_scope", of(KeyScope::ALL, KeyScope::name));
     check(Methods::DATA, "format", of(Format::ALL, Format::name));
     check(Methods::ALL, "encoding", of(Encoding::ALL, Encoding::name));
-    check(Methods::ALL, "encapsulation", of(Encapsulation::ALL, Encapsulation::name));
+    check(
+        Methods::ALL,
+        "encapsulation",
+        of(Encapsulation::ALL, Encapsulation::name),
+    );
     check(Methods::ALL, "unbound", of(Unbound::ALL, Unbound::name));
-    check(only(Method::Decrypt), "outside", of(&[Outside::Accept, Outside::Refuse], Outside::name));
-    check(only(Method::Rewrap), "outside", of(Outside::ALL, Outside::name));
-    check(Methods::ALL, "unmatched", of(Unmatched::ALL, Unmatched::name));
-    check(Methods::ALL, "unknown", of(UnknownFields::ALL, UnknownFields::name));
+    check(
+        only(Method::Decrypt),
+        "outside",
+        of(&[Outside::Accept, Outside::Refuse], Outside::name),
+    );
+    check(
+        only(Method::Rewrap),
+        "outside",
+        of(Outside::ALL, Outside::name),
+    );
+    check(
+        Methods::ALL,
+        "unmatched",
+        of(Unmatched::ALL, Unmatched::name),
+    );
+    check(
+        Methods::ALL,
+        "unknown",
+        of(UnknownFields::ALL, UnknownFields::name),
+    );
     check(Methods::ALL, "on_error", of(OnError::ALL, OnError::name));
-    check(only(Method::AppsRotate), "kind", of(RotateKind::ALL, RotateKind::name));
-    check(only(Method::AppsSet), "format", of(&[Format::Native, Format::Evervault], Format::name));
+    check(
+        only(Method::AppsRotate),
+        "kind",
+        of(RotateKind::ALL, RotateKind::name),
+    );
+    check(
+        only(Method::AppsSet),
+        "format",
+        of(&[Format::Native, Format::Evervault], Format::name),
+    );
     let kinds = format!("{} or \"objects\"", of(Kind::ALL, Kind::name));
     check(only(Method::CollectionsCreate), "kind", kinds);
-    check(only(Method::CollectionsCreate), "format", of(TokenFormat::ALL, TokenFormat::name));
+    check(
+        only(Method::CollectionsCreate),
+        "format",
+        of(TokenFormat::ALL, TokenFormat::name),
+    );
     check(Methods::ALL, "scope", of(Scope::ALL, Scope::name));
 }
 
@@ -108,7 +201,10 @@ fn error_codes_and_whether_to_retry() {
     assert_eq!(column(&rows, 0), ErrorCode::ALL.map(ErrorCode::name));
     for (row, code) in rows.iter().zip(ErrorCode::ALL) {
         assert_eq!(row[2].starts_with("yes"), code.is_retryable(), "{code}");
-        assert!(row[2].starts_with("yes") || row[2].starts_with("no"), "{code}");
+        assert!(
+            row[2].starts_with("yes") || row[2].starts_with("no"),
+            "{code}"
+        );
     }
 }
 
@@ -127,7 +223,10 @@ fn details() {
     let types = table("Errors", "details");
     for reason in OverloadReason::ALL {
         let answer = overloaded(reason);
-        assert_eq!((answer.code, answer.retry_after_ms), (ErrorCode::Overloaded, Some(5)));
+        assert_eq!(
+            (answer.code, answer.retry_after_ms),
+            (ErrorCode::Overloaded, Some(5))
+        );
         for detail in answer.details {
             let row = types.iter().find(|row| row[0] == *detail.key).unwrap();
             let of = match detail.value {
@@ -144,26 +243,51 @@ fn details() {
 
 #[test]
 fn reasons_of_overload() {
-    assert_eq!(column(&table("Overload", "reason"), 0), OverloadReason::ALL.map(OverloadReason::name));
+    assert_eq!(
+        column(&table("Overload", "reason"), 0),
+        OverloadReason::ALL.map(OverloadReason::name)
+    );
 }
 
 #[test]
 fn limits() {
     let pairs = |head: &str| -> Vec<(String, u64)> {
         // Both tables of the section begin with the same cell and differ in the second.
-        let section = PAGE.split("\n## Limits\n").nth(1).unwrap().split("\n## ").next().unwrap();
-        let table = section.split(&format!("| limit | {head} | counts |\n| --- | --- | --- |\n")).nth(1).unwrap();
+        let section = PAGE
+            .split("\n## Limits\n")
+            .nth(1)
+            .unwrap()
+            .split("\n## ")
+            .next()
+            .unwrap();
+        let table = section
+            .split(&format!(
+                "| limit | {head} | counts |\n| --- | --- | --- |\n"
+            ))
+            .nth(1)
+            .unwrap();
         let rows = table.lines().take_while(|line| line.starts_with('|'));
         rows.map(|row| {
-            let cells: Vec<String> = row.split('|').map(|cell| cell.trim().replace('`', "")).collect();
+            let cells: Vec<String> = row
+                .split('|')
+                .map(|cell| cell.trim().replace('`', ""))
+                .collect();
             (cells[1].clone(), cells[2].parse().unwrap())
         })
         .collect()
     };
     let named = |pairs: &[(&str, u64)]| -> Vec<(String, u64)> {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), *value))
+            .collect()
     };
-    let Limits { message_bytes_max, depth_max, elements_max, discard_bytes_max } = Limits::default();
+    let Limits {
+        message_bytes_max,
+        depth_max,
+        elements_max,
+        discard_bytes_max,
+    } = Limits::default();
     assert_eq!(
         pairs("default"),
         named(&[
@@ -195,7 +319,10 @@ fn limits() {
             ("tags_max", TAGS_MAX as u64),
             ("tag_bytes_max", TAG_BYTES_MAX as u64),
             ("expires_s_max", EXPIRES_S_MAX),
-            ("idempotency_key_bytes_max", IDEMPOTENCY_KEY_BYTES_MAX as u64),
+            (
+                "idempotency_key_bytes_max",
+                IDEMPOTENCY_KEY_BYTES_MAX as u64
+            ),
             ("tokens_max", TOKENS_MAX as u64),
             ("token_bytes_max", TOKEN_BYTES_MAX as u64),
             ("value_bytes_max", VALUE_BYTES_MAX as u64),
@@ -224,7 +351,9 @@ fn limits() {
 /// The keys of a map, in order.
 fn keys(map: &[u8]) -> Vec<String> {
     let mut reader = TokenReader::new(map);
-    let Ok(Token::Map(count)) = reader.token() else { panic!("not a map") };
+    let Ok(Token::Map(count)) = reader.token() else {
+        panic!("not a map")
+    };
     let mut keys = Vec::new();
     for _ in 0..count {
         keys.push(reader.str_utf8().unwrap().to_owned());
@@ -258,9 +387,15 @@ fn results() {
     out.clear();
     let document = reply::Document::begin(&mut out, 1);
     out.push(0xc0);
-    let errors = [FieldError { path: "$".to_owned(), code: ErrorCode::CannotOpen }];
+    let errors = [FieldError {
+        path: "$".to_owned(),
+        code: ErrorCode::CannotOpen,
+    }];
     document.finish(&mut out, 1, (&errors, 1), &[0], &["sw1h:".to_owned()]);
-    assert_eq!(column(&table("Document result", "key"), 0), keys(Reply::decode(&out).unwrap().outcome.unwrap()));
+    assert_eq!(
+        column(&table("Document result", "key"), 0),
+        keys(Reply::decode(&out).unwrap().outcome.unwrap())
+    );
 }
 
 /// Every value of the first list in a map, which are maps.
@@ -281,9 +416,21 @@ fn results_of_the_methods_on_tokens() {
         archived: Some(3),
         tags: vec!["t".into()],
     };
-    let tokens = Tokens { tokens: vec![Some(token)], next: Some(String::new()), generation: 1 };
-    let found = Found { token: Some(String::new()), generation: 1 };
-    let counted = Counted { count: 1, missing: vec![0], next: Some(String::new()), generation: 1 };
+    let tokens = Tokens {
+        tokens: vec![Some(token)],
+        next: Some(String::new()),
+        generation: 1,
+    };
+    let found = Found {
+        token: Some(String::new()),
+        generation: 1,
+    };
+    let counted = Counted {
+        count: 1,
+        missing: vec![0],
+        next: Some(String::new()),
+        generation: 1,
+    };
     let encoded = |encode: &dyn Fn(&mut Vec<u8>)| {
         let mut out = Vec::new();
         encode(&mut out);
@@ -291,7 +438,10 @@ fn results_of_the_methods_on_tokens() {
     };
     let bytes = encoded(&|out| tokens.encode(out));
     assert_eq!(column(&table("Tokens result", "key"), 0), keys(&bytes));
-    assert_eq!(column(&table("Tokens result", "of a token"), 0), entry(&bytes));
+    assert_eq!(
+        column(&table("Tokens result", "of a token"), 0),
+        entry(&bytes)
+    );
     assert_eq!(Tokens::decode(&bytes), Ok(tokens));
     let bytes = encoded(&|out| found.encode(out));
     assert_eq!(column(&table("Found result", "key"), 0), keys(&bytes));
@@ -312,24 +462,46 @@ fn results_of_the_methods_on_objects() {
         properties: vec![("age".into(), vec![1])],
         ..Object::default()
     };
-    let objects = Objects { objects: vec![Some(object)], next: Some(String::new()), generation: 1 };
+    let objects = Objects {
+        objects: vec![Some(object)],
+        next: Some(String::new()),
+        generation: 1,
+    };
     let mut bytes = Vec::new();
     objects.encode(&mut bytes);
     assert_eq!(column(&table("Objects result", "key"), 0), keys(&bytes));
-    assert_eq!(column(&table("Objects result", "of an object"), 0), entry(&bytes));
+    assert_eq!(
+        column(&table("Objects result", "of an object"), 0),
+        entry(&bytes)
+    );
     assert_eq!(Objects::decode(&bytes), Ok(objects));
-    let changed = ObjectsChanged { objects: vec![ObjectVersion { id: "0193".into(), version: 1 }], generation: 1 };
+    let changed = ObjectsChanged {
+        objects: vec![ObjectVersion {
+            id: "0193".into(),
+            version: 1,
+        }],
+        generation: 1,
+    };
     let mut bytes = Vec::new();
     changed.encode(&mut bytes);
-    assert_eq!(column(&table("Objects change result", "key"), 0), keys(&bytes));
+    assert_eq!(
+        column(&table("Objects change result", "key"), 0),
+        keys(&bytes)
+    );
     assert_eq!(ObjectsChanged::decode(&bytes), Ok(changed));
-    let found = SubjectFound { erased: Some(1), ..SubjectFound::default() };
+    let found = SubjectFound {
+        erased: Some(1),
+        ..SubjectFound::default()
+    };
     let mut bytes = Vec::new();
     found.encode(&mut bytes);
     assert_eq!(column(&table("Subject result", "key"), 0), keys(&bytes));
     assert_eq!(SubjectFound::decode(&bytes), Ok(found));
-    let objects =
-        SubjectExport { unreadable: vec!["0193".into()], next: Some(String::new()), ..SubjectExport::default() };
+    let objects = SubjectExport {
+        unreadable: vec!["0193".into()],
+        next: Some(String::new()),
+        ..SubjectExport::default()
+    };
     let token = SubjectToken {
         token: "tok".into(),
         value: Some(b"\xa14".to_vec()),
@@ -338,13 +510,30 @@ fn results_of_the_methods_on_objects() {
         archived: Some(3),
         tags: vec!["a".into()],
     };
-    let bare = SubjectToken { value: None, expires: None, archived: None, tags: Vec::new(), ..token.clone() };
-    let objects = SubjectExport { tokens: vec![token, bare], ..objects };
+    let bare = SubjectToken {
+        value: None,
+        expires: None,
+        archived: None,
+        tags: Vec::new(),
+        ..token.clone()
+    };
+    let objects = SubjectExport {
+        tokens: vec![token, bare],
+        ..objects
+    };
     let mut bytes = Vec::new();
     objects.encode(&mut bytes);
-    assert_eq!(column(&table("Subject export result", "key"), 0), keys(&bytes));
+    assert_eq!(
+        column(&table("Subject export result", "key"), 0),
+        keys(&bytes)
+    );
     assert_eq!(SubjectExport::decode(&bytes), Ok(objects));
-    let erased = SubjectErased { id: "0193".into(), objects: 2, tokens: 3, ..SubjectErased::default() };
+    let erased = SubjectErased {
+        id: "0193".into(),
+        objects: 2,
+        tokens: 3,
+        ..SubjectErased::default()
+    };
     let mut bytes = Vec::new();
     erased.encode(&mut bytes);
     assert_eq!(column(&table("Erasure result", "key"), 0), keys(&bytes));
@@ -361,7 +550,10 @@ fn results_of_the_control_methods() {
             result.encode(&mut out);
             assert_eq!(column(&table($section, "key"), 0), keys(&out));
             assert_eq!($type::decode(&out), Ok(result));
-            assert!($type::decode(&[0x80]).is_err() && $type::decode(&[&out[..], &[0xc0]].concat()).is_err());
+            assert!(
+                $type::decode(&[0x80]).is_err()
+                    && $type::decode(&[&out[..], &[0xc0]].concat()).is_err()
+            );
             out
         }};
     }
@@ -376,7 +568,11 @@ fn results_of_the_control_methods() {
         created_unix_s: 1,
         delete_unix_s: Some(2),
     };
-    let token_key = TokenKey { version: 1, state: text(), created_unix_s: 1 };
+    let token_key = TokenKey {
+        version: 1,
+        state: text(),
+        created_unix_s: 1,
+    };
     let app = App {
         app: text(),
         state: text(),
@@ -388,14 +584,38 @@ fn results_of_the_control_methods() {
         keys: vec![key.clone()],
         token_keys: vec![token_key.clone()],
     };
-    let apps = check!("Apps result", Apps { apps: vec![app.clone()], next: some.clone(), generation: 1 }, Apps);
+    let apps = check!(
+        "Apps result",
+        Apps {
+            apps: vec![app.clone()],
+            next: some.clone(),
+            generation: 1
+        },
+        Apps
+    );
     assert_eq!(column(&table("Apps result", "of an app"), 0), entry(&apps));
     let key = rmp_serde::to_vec_named(&key).unwrap();
     assert_eq!(column(&table("Apps result", "of a key"), 0), keys(&key));
     let token_key = rmp_serde::to_vec_named(&token_key).unwrap();
-    assert_eq!(column(&table("Apps result", "of a token key"), 0), keys(&token_key));
-    check!("App change result", AppChanged { app: Some(app), key: some.clone(), generation: 1 }, AppChanged);
-    let signed = PublicKeys { keys: text(), signature: text(), signer: text(), generation: 1 };
+    assert_eq!(
+        column(&table("Apps result", "of a token key"), 0),
+        keys(&token_key)
+    );
+    check!(
+        "App change result",
+        AppChanged {
+            app: Some(app),
+            key: some.clone(),
+            generation: 1
+        },
+        AppChanged
+    );
+    let signed = PublicKeys {
+        keys: text(),
+        signature: text(),
+        signer: text(),
+        generation: 1,
+    };
     check!("Public keys result", signed, PublicKeys);
     let collection = Collection {
         app: text(),
@@ -407,27 +627,88 @@ fn results_of_the_control_methods() {
         scope: "context".into(),
         suite: "xaes".into(),
         records: "all".into(),
-        properties: vec![Property { description: "d".into(), bits: Some(8), prefixes: vec![3], ..Property::default() }],
+        properties: vec![Property {
+            description: "d".into(),
+            bits: Some(8),
+            prefixes: vec![3],
+            ..Property::default()
+        }],
         expires_s: Some(1),
         retention_s: Some(0),
         created_unix_s: 1,
     };
-    let list = Collections { collections: vec![collection.clone()], next: some.clone(), generation: 1 };
+    let list = Collections {
+        collections: vec![collection.clone()],
+        next: some.clone(),
+        generation: 1,
+    };
     let collections = check!("Collections result", list, Collections);
-    assert_eq!(column(&table("Collections result", "of a collection"), 0), entry(&collections));
-    let changed = CollectionChanged { collection: Some(collection), generation: 1 };
+    assert_eq!(
+        column(&table("Collections result", "of a collection"), 0),
+        entry(&collections)
+    );
+    let changed = CollectionChanged {
+        collection: Some(collection),
+        generation: 1,
+    };
     check!("Collection change result", changed, CollectionChanged);
-    let record = Record { key: text(), record: text() };
-    check!("Records result", Records { records: vec![record], next: some.clone(), generation: 1 }, Records);
-    let role = Role { role: text(), grants: vec![text()], built_in: false };
-    let roles = check!("Roles result", Roles { roles: vec![role.clone()], next: some.clone(), generation: 1 }, Roles);
-    assert_eq!(column(&table("Roles result", "of a role"), 0), entry(&roles));
-    check!("Role change result", RoleChanged { role: Some(role), generation: 1 }, RoleChanged);
-    let principal = Principal { principal: text(), roles: vec![text()] };
-    let list = Principals { principals: vec![principal.clone()], next: some.clone(), generation: 1 };
+    let record = Record {
+        key: text(),
+        record: text(),
+    };
+    check!(
+        "Records result",
+        Records {
+            records: vec![record],
+            next: some.clone(),
+            generation: 1
+        },
+        Records
+    );
+    let role = Role {
+        role: text(),
+        grants: vec![text()],
+        built_in: false,
+    };
+    let roles = check!(
+        "Roles result",
+        Roles {
+            roles: vec![role.clone()],
+            next: some.clone(),
+            generation: 1
+        },
+        Roles
+    );
+    assert_eq!(
+        column(&table("Roles result", "of a role"), 0),
+        entry(&roles)
+    );
+    check!(
+        "Role change result",
+        RoleChanged {
+            role: Some(role),
+            generation: 1
+        },
+        RoleChanged
+    );
+    let principal = Principal {
+        principal: text(),
+        roles: vec![text()],
+    };
+    let list = Principals {
+        principals: vec![principal.clone()],
+        next: some.clone(),
+        generation: 1,
+    };
     let principals = check!("Principals result", list, Principals);
-    assert_eq!(column(&table("Principals result", "of a principal"), 0), entry(&principals));
-    let changed = PrincipalChanged { principal: Some(principal), generation: 1 };
+    assert_eq!(
+        column(&table("Principals result", "of a principal"), 0),
+        entry(&principals)
+    );
+    let changed = PrincipalChanged {
+        principal: Some(principal),
+        generation: 1,
+    };
     check!("Principal change result", changed, PrincipalChanged);
     let checked = Checked {
         permitted: true,
@@ -438,13 +719,37 @@ fn results_of_the_control_methods() {
         generation: 1,
     };
     check!("Check result", checked, Checked);
-    let count = CensusCount { kind: text(), collection: "people".into(), number: 1, key: text(), rows: 1 };
-    let key = CensusKey { key: text(), suite: "xaes".into(), version: 1, state: text(), newest: true };
+    let count = CensusCount {
+        kind: text(),
+        collection: "people".into(),
+        number: 1,
+        key: text(),
+        rows: 1,
+    };
+    let key = CensusKey {
+        key: text(),
+        suite: "xaes".into(),
+        version: 1,
+        state: text(),
+        newest: true,
+    };
     let packed = rmp_serde::to_vec_named(&key).unwrap();
-    assert_eq!(column(&table("Census result", "of a key version"), 0), keys(&packed));
-    let census = Census { counts: vec![count], keys: vec![key], proven: true, next: some.clone(), generation: 1 };
+    assert_eq!(
+        column(&table("Census result", "of a key version"), 0),
+        keys(&packed)
+    );
+    let census = Census {
+        counts: vec![count],
+        keys: vec![key],
+        proven: true,
+        next: some.clone(),
+        generation: 1,
+    };
     let census = check!("Census result", census, Census);
-    assert_eq!(column(&table("Census result", "of a count"), 0), entry(&census));
+    assert_eq!(
+        column(&table("Census result", "of a count"), 0),
+        entry(&census)
+    );
     let rewrapped = RewrappedRows {
         rewrapped: 1,
         changed: 2,
@@ -466,9 +771,25 @@ fn results_of_the_control_methods() {
         generation: 1,
     };
     check!("Migrated objects result", migrated, MigratedObjects);
-    let instance = Instance { id: text(), address: text(), version: text(), generation: 1, age_ms: 1 };
-    let instances = check!("Instances result", Instances { instances: vec![instance], generation: 1 }, Instances);
-    assert_eq!(column(&table("Instances result", "of an instance"), 0), entry(&instances));
+    let instance = Instance {
+        id: text(),
+        address: text(),
+        version: text(),
+        generation: 1,
+        age_ms: 1,
+    };
+    let instances = check!(
+        "Instances result",
+        Instances {
+            instances: vec![instance],
+            generation: 1
+        },
+        Instances
+    );
+    assert_eq!(
+        column(&table("Instances result", "of an instance"), 0),
+        entry(&instances)
+    );
     let slot = RootSlotState {
         number: 1,
         provider: text(),
@@ -479,8 +800,17 @@ fn results_of_the_control_methods() {
         unwraps: Some(false),
         error: Some(text()),
     };
-    let root = RootKeyState { id: text(), state: text(), created_unix_s: 1, slots: vec![slot.clone()] };
-    let provider = RootProvider { name: text(), kind: text(), fields: [].into() };
+    let root = RootKeyState {
+        id: text(),
+        state: text(),
+        created_unix_s: 1,
+        slots: vec![slot.clone()],
+    };
+    let provider = RootProvider {
+        name: text(),
+        kind: text(),
+        fields: [].into(),
+    };
     let state = RootState {
         sealed_unix_s: Some(1),
         verified: true,
@@ -497,7 +827,10 @@ fn results_of_the_control_methods() {
         ("of a provider", rmp_serde::to_vec_named(&provider)),
     ];
     for (of, packed) in packed {
-        assert_eq!(column(&table("Root key result", of), 0), keys(&packed.unwrap()));
+        assert_eq!(
+            column(&table("Root key result", of), 0),
+            keys(&packed.unwrap())
+        );
     }
 }
 
@@ -547,28 +880,65 @@ fn what_a_bad_message_does() {
     let many = [&call(b"\xdd\x00\x98\x96\x80")[..], &vec![0xc0; 10_000_000]].concat();
     let deep = [&call(&[0x91; 10_000])[..], &[0xc0]].concat();
     let cases: [(&str, Vec<Vec<u8>>); 22] = [
-        ("unknown method", vec![b"\x94\x00\x07\xa6reveal\x91\x80".to_vec()]),
+        (
+            "unknown method",
+            vec![b"\x94\x00\x07\xa6reveal\x91\x80".to_vec()],
+        ),
         ("unknown key in params", vec![params(b"\xa6colour\x01")]),
         ("key in params given twice", vec![params(b"\xa3app\xa1b")]),
         ("required key missing", vec![call(b"\x81\xa3app\xa1a")]),
-        ("value of another type", vec![params(b"\xa5suite\x01"), params(b"\xa6select\xc0")]),
-        ("string or key in params that is not UTF-8", vec![params(b"\xa5suite\xa1\xff"), params(b"\xa1\xff\x01")]),
+        (
+            "value of another type",
+            vec![params(b"\xa5suite\x01"), params(b"\xa6select\xc0")],
+        ),
+        (
+            "string or key in params that is not UTF-8",
+            vec![params(b"\xa5suite\xa1\xff"), params(b"\xa1\xff\x01")],
+        ),
         (
             "params not an array of one map",
-            vec![call(&[0x01]), b"\x94\x00\x07\xa7encrypt\x80".to_vec(), b"\x94\x00\x07\xa7encrypt\xc0".to_vec()],
+            vec![
+                call(&[0x01]),
+                b"\x94\x00\x07\xa7encrypt\x80".to_vec(),
+                b"\x94\x00\x07\xa7encrypt\xc0".to_vec(),
+            ],
         ),
-        ("method not a string", vec![b"\x94\x00\x07\x01\x91\x80".to_vec(), b"\x94\x00\x07\x91\x01\x90".to_vec()]),
+        (
+            "method not a string",
+            vec![
+                b"\x94\x00\x07\x01\x91\x80".to_vec(),
+                b"\x94\x00\x07\x91\x01\x90".to_vec(),
+            ],
+        ),
         ("nested 10,000 deep", vec![deep]),
         ("array that claims 10 million values", vec![many]),
         ("message of 65 MiB", vec![long]),
-        ("string that claims 4 GiB", vec![params(b"\xa5suite\xdb\xff\xff\xff\xff")]),
-        ("array that claims 4 billion values", vec![params(b"\xa6select\xdd\xff\xff\xff\xff")]),
+        (
+            "string that claims 4 GiB",
+            vec![params(b"\xa5suite\xdb\xff\xff\xff\xff")],
+        ),
+        (
+            "array that claims 4 billion values",
+            vec![params(b"\xa6select\xdd\xff\xff\xff\xff")],
+        ),
         ("marker 0xc1 inside params", vec![params(b"\xa5suite\xc1")]),
         ("marker 0xc1 at the start", vec![vec![0xc1]]),
-        ("not an array", vec![vec![0x80], vec![0x01], b"GET / HTTP/1.1".to_vec()]),
-        ("array of another length than 3 or 4", vec![vec![0x90], vec![0x92], vec![0x95]]),
-        ("unknown message type", vec![vec![0x94, 3], vec![0x94, 0xff], vec![0x94, 0xc0]]),
-        ("response sent to the server", vec![vec![0x94, 1, 7, 0xc0, 0xc0]]),
+        (
+            "not an array",
+            vec![vec![0x80], vec![0x01], b"GET / HTTP/1.1".to_vec()],
+        ),
+        (
+            "array of another length than 3 or 4",
+            vec![vec![0x90], vec![0x92], vec![0x95]],
+        ),
+        (
+            "unknown message type",
+            vec![vec![0x94, 3], vec![0x94, 0xff], vec![0x94, 0xc0]],
+        ),
+        (
+            "response sent to the server",
+            vec![vec![0x94, 1, 7, 0xc0, 0xc0]],
+        ),
         (
             "msgid negative, beyond 32 bits or not an integer",
             vec![
@@ -577,15 +947,25 @@ fn what_a_bad_message_does() {
                 vec![0x94, 0, 0xa1, b'7'],
             ],
         ),
-        ("truncated: the stream ends inside it", vec![call(b"\x82\xa3app"), vec![0x94], call(&[0xd9])]),
-        ("unknown notification", vec![b"\x93\x02\xa5hello\x90".to_vec()]),
+        (
+            "truncated: the stream ends inside it",
+            vec![call(b"\x82\xa3app"), vec![0x94], call(&[0xd9])],
+        ),
+        (
+            "unknown notification",
+            vec![b"\x93\x02\xa5hello\x90".to_vec()],
+        ),
     ];
     let rows = table("What a bad message does", "message");
     assert_eq!(column(&rows, 0), cases.each_ref().map(|(name, _)| *name));
     for ((name, streams), row) in cases.iter().zip(&rows) {
         for stream in streams {
             let (answer, connection) = verdict(stream);
-            assert_eq!([&answer[..], connection], [&row[1][..], &row[2][..]], "{name}");
+            assert_eq!(
+                [&answer[..], connection],
+                [&row[1][..], &row[2][..]],
+                "{name}"
+            );
         }
     }
 }

@@ -6,7 +6,10 @@
 //! | `calls` | decoding of requests, valid and invalid |
 //! | `properties` | properties of encoding, scanning and decoding |
 
-#![allow(clippy::unwrap_used, reason = "these are tests, which the lint only recognizes in unit tests")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "these are tests, which the lint only recognizes in unit tests"
+)]
 
 mod calls;
 mod contract;

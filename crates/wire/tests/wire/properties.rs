@@ -7,13 +7,25 @@ use sealwire_msgpack::TokenReader;
 use crate::requests::{decode, payload_by_skipping};
 use sealwire_wire::*;
 
-const LIMITS: Limits = Limits { message_bytes_max: 4_096, depth_max: 12, elements_max: 400, discard_bytes_max: 16_384 };
+const LIMITS: Limits = Limits {
+    message_bytes_max: 4_096,
+    depth_max: 12,
+    elements_max: 400,
+    discard_bytes_max: 16_384,
+};
 
 /// A valid MessagePack value of any shape, in any width an encoder may choose.
 fn value() -> impl Strategy<Value = Vec<u8>> {
     let headed = |header: Vec<u8>, body: Vec<u8>| [header, body].concat();
     let scalar = prop_oneof![
-        prop_oneof![0x00..=0x7f_u8, 0xe0..=0xff_u8, Just(0xc0), Just(0xc2), Just(0xc3)].prop_map(|marker| vec![marker]),
+        prop_oneof![
+            0x00..=0x7f_u8,
+            0xe0..=0xff_u8,
+            Just(0xc0),
+            Just(0xc2),
+            Just(0xc3)
+        ]
+        .prop_map(|marker| vec![marker]),
         (0_usize..8, any::<[u8; 8]>()).prop_map(|(kind, digits)| {
             let width = 1 << (kind % 4);
             [&[0xcc + u8::try_from(kind).unwrap()], &digits[..width]].concat()
@@ -31,20 +43,41 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
             };
             headed(header, body)
         }),
-        (0..5_usize, any::<[u8; 17]>())
-            .prop_map(|(size, body)| { [&[0xd4 + u8::try_from(size).unwrap()], &body[..=(1 << size)]].concat() }),
-        vec(any::<u8>(), 0..20).prop_map(move |body| headed(vec![0xc7, u8::try_from(body.len()).unwrap(), 1], body)),
+        (0..5_usize, any::<[u8; 17]>()).prop_map(|(size, body)| {
+            [&[0xd4 + u8::try_from(size).unwrap()], &body[..=(1 << size)]].concat()
+        }),
+        vec(any::<u8>(), 0..20)
+            .prop_map(move |body| headed(vec![0xc7, u8::try_from(body.len()).unwrap(), 1], body)),
     ];
     scalar.prop_recursive(5, 40, 6, move |inner| {
         prop_oneof![
             (vec(inner.clone(), 0..6), any::<bool>()).prop_map(|(items, wide)| {
                 let len = u8::try_from(items.len()).unwrap();
-                [if wide { vec![0xdc, 0, len] } else { vec![0x90 | len] }, items.concat()].concat()
+                [
+                    if wide {
+                        vec![0xdc, 0, len]
+                    } else {
+                        vec![0x90 | len]
+                    },
+                    items.concat(),
+                ]
+                .concat()
             }),
             (vec((inner.clone(), inner), 0..4), any::<bool>()).prop_map(|(pairs, wide)| {
                 let len = u8::try_from(pairs.len()).unwrap();
-                let pairs: Vec<u8> = pairs.into_iter().flat_map(|(key, value)| [key, value].concat()).collect();
-                [if wide { vec![0xdf, 0, 0, 0, len] } else { vec![0x80 | len] }, pairs].concat()
+                let pairs: Vec<u8> = pairs
+                    .into_iter()
+                    .flat_map(|(key, value)| [key, value].concat())
+                    .collect();
+                [
+                    if wide {
+                        vec![0xdf, 0, 0, 0, len]
+                    } else {
+                        vec![0x80 | len]
+                    },
+                    pairs,
+                ]
+                .concat()
             }),
         ]
     })
@@ -77,8 +110,12 @@ fn listen<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> ScanLog {
         loop {
             match scanner.scan(&buffer) {
                 Scan::Incomplete => {
-                    if let Some(whole) = scanner.outlook(&buffer).and_then(|outlook| outlook.whole) {
-                        assert!((scanner.bytes_at_least()..=LIMITS.message_bytes_max).contains(&whole.bytes));
+                    if let Some(whole) = scanner.outlook(&buffer).and_then(|outlook| outlook.whole)
+                    {
+                        assert!(
+                            (scanner.bytes_at_least()..=LIMITS.message_bytes_max)
+                                .contains(&whole.bytes)
+                        );
                         assert!((1..=LIMITS.elements_max).contains(&whole.leaves));
                     }
                     break;
@@ -87,9 +124,17 @@ fn listen<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> ScanLog {
                     assert!(boundary.bytes as u64 <= LIMITS.message_bytes_max);
                     assert!(boundary.elements <= LIMITS.elements_max);
                     let message = &buffer[..boundary.bytes];
-                    assert_eq!(boundary.payload, payload_by_skipping(message), "{message:02x?}");
+                    assert_eq!(
+                        boundary.payload,
+                        payload_by_skipping(message),
+                        "{message:02x?}"
+                    );
                     if boundary.head.answer_to().is_some() {
-                        assert_ne!(Call::decode(message, &boundary), Err(CallError::Malformed), "{message:02x?}");
+                        assert_ne!(
+                            Call::decode(message, &boundary),
+                            Err(CallError::Malformed),
+                            "{message:02x?}"
+                        );
                     }
                     buffer.drain(..boundary.bytes);
                     events.push(Event::Message(boundary));
@@ -117,7 +162,9 @@ fn pieces<'b>(stream: &'b [u8], cuts: &[prop::sample::Index]) -> Vec<&'b [u8]> {
     let mut ends: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
     ends.extend([0, stream.len()]);
     ends.sort_unstable();
-    ends.windows(2).map(|pair| &stream[pair[0]..pair[1]]).collect()
+    ends.windows(2)
+        .map(|pair| &stream[pair[0]..pair[1]])
+        .collect()
 }
 
 /// The key `payload` in every width, and what is not that key though it looks like it.
@@ -143,8 +190,11 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
 fn keyed() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![value(), key()].prop_recursive(3, 12, 4, |inner| {
         prop_oneof![
-            vec(inner.clone(), 0..4)
-                .prop_map(|items: Vec<Vec<u8>>| [&[0x90 | items.len() as u8], &items.concat()[..]].concat()),
+            vec(inner.clone(), 0..4).prop_map(|items: Vec<Vec<u8>>| [
+                &[0x90 | items.len() as u8],
+                &items.concat()[..]
+            ]
+            .concat()),
             vec((key(), inner), 0..4).prop_map(map_of),
         ]
     })
@@ -152,7 +202,9 @@ fn keyed() -> impl Strategy<Value = Vec<u8>> {
 
 fn map_of(pairs: Vec<(Vec<u8>, Vec<u8>)>) -> Vec<u8> {
     let len = 0x80 | pairs.len() as u8;
-    pairs.into_iter().fold(vec![len], |map, (key, value)| [map, key, value].concat())
+    pairs
+        .into_iter()
+        .fold(vec![len], |map, (key, value)| [map, key, value].concat())
 }
 
 /// A message whose params are one map in an array, or nearly.
@@ -176,10 +228,15 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
         1 => params().prop_map(|map| [&b"\x81\xa7payload"[..], &map].concat()),
         1 => keyed(),
     ];
-    (prop::sample::select(methods.to_vec()), any::<bool>(), around).prop_map(|(method, request, around)| {
-        let head: &[u8] = if request { &[0x94, 0, 7] } else { &[0x93, 2] };
-        [head, method, &around].concat()
-    })
+    (
+        prop::sample::select(methods.to_vec()),
+        any::<bool>(),
+        around,
+    )
+        .prop_map(|(method, request, around)| {
+            let head: &[u8] = if request { &[0x94, 0, 7] } else { &[0x93, 2] };
+            [head, method, &around].concat()
+        })
 }
 
 /// Mostly valid values, some with bytes overwritten, so that both roads are walked.
@@ -627,8 +684,10 @@ fn values_reach_every_marker() {
             reader.token().unwrap();
         }
     }
-    let missed: Vec<String> =
-        (0xc0..=0xdf_u8).filter(|marker| !seen[usize::from(*marker)]).map(|marker| format!("{marker:02x}")).collect();
+    let missed: Vec<String> = (0xc0..=0xdf_u8)
+        .filter(|marker| !seen[usize::from(*marker)])
+        .map(|marker| format!("{marker:02x}"))
+        .collect();
     // Never made: the reserved one, and lengths beyond what a quick test should build.
     assert_eq!(missed.join(" "), "c1 c6 c8 c9 d9 da dd de");
 }

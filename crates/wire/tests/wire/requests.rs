@@ -15,9 +15,13 @@ pub(crate) fn decode(message: &[u8]) -> Result<Call<'_>, CallError> {
 /// Where the payload of a whole request lies, found by passing over every param.
 pub(crate) fn payload_by_skipping(message: &[u8]) -> Option<Span> {
     let mut reader = TokenReader::new(message);
-    let (4, 0) = (reader.array_len().ok()?, reader.u64().ok()?) else { return None };
+    let (4, 0) = (reader.array_len().ok()?, reader.u64().ok()?) else {
+        return None;
+    };
     reader.u32().ok()?;
-    let Token::Str(method) = reader.token().ok()? else { return None };
+    let Token::Str(method) = reader.token().ok()? else {
+        return None;
+    };
     if !Method::from_name(method)?.takes_document() || reader.array_len() != Ok(1) {
         return None;
     }
@@ -27,7 +31,10 @@ pub(crate) fn payload_by_skipping(message: &[u8]) -> Option<Span> {
         let start = reader.position();
         reader.skip_value().ok()?;
         if key == Token::Str(b"payload") {
-            return Some(Span { start, end: reader.position() });
+            return Some(Span {
+                start,
+                end: reader.position(),
+            });
         }
     }
     None

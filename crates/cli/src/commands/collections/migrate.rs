@@ -67,7 +67,12 @@ impl Migration<'_> {
         page: impl AsyncFn(MigrateCall<'_>) -> Result<MigratedObjects, Failure>,
         progress: &DocumentProgress,
     ) -> Result<MigrationReport, Failure> {
-        let Self { app, collection, accept_unauthenticated, dry_run } = *self;
+        let Self {
+            app,
+            collection,
+            accept_unauthenticated,
+            dry_run,
+        } = *self;
         let mut report = MigrationReport {
             app: app.to_owned(),
             collection: collection.to_owned(),
@@ -78,7 +83,14 @@ impl Migration<'_> {
         let (mut after, limit) = (None::<String>, Some(OBJECTS_MAX as u32));
         loop {
             let after_id = after.as_deref();
-            let call = MigrateCall { app, collection, accept_unauthenticated, dry_run, after: after_id, limit };
+            let call = MigrateCall {
+                app,
+                collection,
+                accept_unauthenticated,
+                dry_run,
+                after: after_id,
+                limit,
+            };
             let found = page(call).await?;
             report.migrated += found.migrated;
             report.unauthenticated.extend(found.unauthenticated);
@@ -117,9 +129,15 @@ impl MigrationReport {
             ));
         }
         if reasons.is_empty() {
-            reasons.push("Objects changed during the walk, or old records were added. Repeat the command".to_owned());
+            reasons.push(
+                "Objects changed during the walk, or old records were added. Repeat the command"
+                    .to_owned(),
+            );
         }
-        Err(format!("collection {collection} of app {app} still reads old records. {}.", reasons.join(". ")))
+        Err(format!(
+            "collection {collection} of app {app} still reads old records. {}.",
+            reasons.join(". ")
+        ))
     }
 }
 
@@ -134,7 +152,11 @@ impl fmt::Display for MigrationReport {
         for id in &self.erased {
             writeln!(f, "of an erased subject {id}")?;
         }
-        let verb = if self.dry_run { "would be migrated" } else { "migrated" };
+        let verb = if self.dry_run {
+            "would be migrated"
+        } else {
+            "migrated"
+        };
         writeln!(f, "{} records {verb}", self.migrated)?;
         match self.finished {
             true => writeln!(f, "{} reads authenticated records only", self.collection),
@@ -150,7 +172,12 @@ mod tests {
 
     use super::*;
 
-    fn page(migrated: u64, unauthenticated: &[&str], unopened: &[&str], next: Option<&str>) -> MigratedObjects {
+    fn page(
+        migrated: u64,
+        unauthenticated: &[&str],
+        unopened: &[&str],
+        next: Option<&str>,
+    ) -> MigratedObjects {
         let texts = |all: &[&str]| all.iter().map(|id| (*id).to_owned()).collect();
         MigratedObjects {
             migrated,
@@ -162,45 +189,109 @@ mod tests {
     }
 
     /// Runs a migration over these pages. Returns the report and the cursors of the requests.
-    fn run(migration: Migration<'_>, pages: Vec<MigratedObjects>) -> (MigrationReport, Vec<String>) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let (pages, asked) = (RefCell::new(VecDeque::from(pages)), RefCell::new(Vec::new()));
+    fn run(
+        migration: Migration<'_>,
+        pages: Vec<MigratedObjects>,
+    ) -> (MigrationReport, Vec<String>) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let (pages, asked) = (
+            RefCell::new(VecDeque::from(pages)),
+            RefCell::new(Vec::new()),
+        );
         let ask = async |call: MigrateCall<'_>| {
-            assert_eq!((call.accept_unauthenticated, call.limit), (migration.accept_unauthenticated, Some(500)));
-            asked.borrow_mut().push(call.after.unwrap_or("-").to_owned());
-            Ok(pages.borrow_mut().pop_front().expect("no more pages than there are"))
+            assert_eq!(
+                (call.accept_unauthenticated, call.limit),
+                (migration.accept_unauthenticated, Some(500))
+            );
+            asked
+                .borrow_mut()
+                .push(call.after.unwrap_or("-").to_owned());
+            Ok(pages
+                .borrow_mut()
+                .pop_front()
+                .expect("no more pages than there are"))
         };
-        let report = runtime.block_on(migration.walk(ask, &DocumentProgress::new())).unwrap();
+        let report = runtime
+            .block_on(migration.walk(ask, &DocumentProgress::new()))
+            .unwrap();
         (report, asked.into_inner())
     }
 
     #[test]
     fn migrations_name_the_records_that_they_leave() {
-        let migration = Migration { app: "shop", collection: "people", accept_unauthenticated: false, dry_run: false };
-        let pages = || vec![page(2, &["a"], &[], Some("next")), page(1, &["b"], &["c"], None)];
+        let migration = Migration {
+            app: "shop",
+            collection: "people",
+            accept_unauthenticated: false,
+            dry_run: false,
+        };
+        let pages = || {
+            vec![
+                page(2, &["a"], &[], Some("next")),
+                page(1, &["b"], &["c"], None),
+            ]
+        };
         let (report, cursors) = run(migration, pages());
         assert_eq!(cursors, ["-", "next"]);
-        let expected =
-            "unauthenticated a\nunauthenticated b\ndoes not open c\n3 records migrated\npeople reads old records\n";
+        let expected = "unauthenticated a\nunauthenticated b\ndoes not open c\n3 records migrated\npeople reads old records\n";
         assert_eq!(report.to_string(), expected);
         let error = report.verdict().unwrap_err();
-        for part in ["2 records do not prove", "--accept-unauthenticated", "1 records do not open", "objects delete"] {
+        for part in [
+            "2 records do not prove",
+            "--accept-unauthenticated",
+            "1 records do not open",
+            "objects delete",
+        ] {
             assert!(error.contains(part), "{part}: {error}");
         }
 
-        let accepting = Migration { accept_unauthenticated: true, ..migration };
+        let accepting = Migration {
+            accept_unauthenticated: true,
+            ..migration
+        };
         let (report, _) = run(accepting, pages());
         let error = report.verdict().unwrap_err();
-        assert!(error.contains("do not open") && !error.contains("prove"), "{error}");
-        let (report, _) = run(accepting, vec![MigratedObjects { finished: true, ..page(3, &["a"], &[], None) }]);
+        assert!(
+            error.contains("do not open") && !error.contains("prove"),
+            "{error}"
+        );
+        let (report, _) = run(
+            accepting,
+            vec![MigratedObjects {
+                finished: true,
+                ..page(3, &["a"], &[], None)
+            }],
+        );
         assert_eq!(report.verdict(), Ok(()));
-        assert!(report.to_string().ends_with("people reads authenticated records only\n"));
+        assert!(
+            report
+                .to_string()
+                .ends_with("people reads authenticated records only\n")
+        );
         // Such records do not open, and do not keep the collection open. The operator can see which they are.
-        let erased = MigratedObjects { finished: true, erased: vec!["d".to_owned()], ..page(0, &[], &[], None) };
+        let erased = MigratedObjects {
+            finished: true,
+            erased: vec!["d".to_owned()],
+            ..page(0, &[], &[], None)
+        };
         let (report, _) = run(migration, vec![erased]);
         assert_eq!(report.verdict(), Ok(()));
-        assert!(report.to_string().starts_with("of an erased subject d\n0 records migrated\n"), "{report}");
-        let (report, _) = run(Migration { dry_run: true, ..migration }, pages());
+        assert!(
+            report
+                .to_string()
+                .starts_with("of an erased subject d\n0 records migrated\n"),
+            "{report}"
+        );
+        let (report, _) = run(
+            Migration {
+                dry_run: true,
+                ..migration
+            },
+            pages(),
+        );
         assert_eq!(report.verdict(), Ok(()), "a dry run has only looked");
     }
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use sealwire_client::{Error, ErrorCode, RpcError};
 use sealwire_output::errln;
-use sealwire_wire::control::{AlterCollection, CollectionCall, CollectionChanged, CollectionOperation};
+use sealwire_wire::control::{
+    AlterCollection, CollectionCall, CollectionChanged, CollectionOperation,
+};
 use tokio::time::Instant;
 
 use crate::commands::Failure;
@@ -44,14 +46,22 @@ struct SchemaSource {
     #[arg(long, value_name = "PROPERTY", value_parser = PropertyInput::from_text, requires = "objects", conflicts_with = "kind")]
     property: Vec<PropertyInput>,
     /// Read the properties from this JSON file: an array, with fields as `collections list --json` shows them
-    #[arg(long, value_name = "FILE", requires = "objects", conflicts_with = "kind")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "objects",
+        conflicts_with = "kind"
+    )]
     schema: Option<PathBuf>,
 }
 
 impl ObjectRules {
     /// Returns the properties of the arguments or of the file.
     pub(super) fn properties(&self) -> Result<Vec<PropertyInput>, Failure> {
-        self.source.schema.as_deref().map_or_else(|| Ok(self.source.property.clone()), properties::from_file)
+        self.source
+            .schema
+            .as_deref()
+            .map_or_else(|| Ok(self.source.property.clone()), properties::from_file)
     }
 
     /// Returns the creation of a collection with these properties and times.
@@ -62,7 +72,12 @@ impl ObjectRules {
         retention_s: Option<u64>,
     ) -> CollectionOperation<'a> {
         let properties = properties.iter().map(PropertyInput::spec).collect();
-        CollectionOperation::CreateObjects { suite: self.suite.map(Into::into), properties, expires_s, retention_s }
+        CollectionOperation::CreateObjects {
+            suite: self.suite.map(Into::into),
+            properties,
+            expires_s,
+            retention_s,
+        }
     }
 }
 
@@ -118,10 +133,12 @@ pub(super) async fn alter(
     if wait {
         return repeated(change, |message| errln!("waiting: {message}")).await;
     }
-    change().await.map_err(|failure| match passing_conflict(&failure) {
-        Some(_) => format!("{failure}; --wait repeats the change until it can be made").into(),
-        None => failure,
-    })
+    change()
+        .await
+        .map_err(|failure| match passing_conflict(&failure) {
+            Some(_) => format!("{failure}; --wait repeats the change until it can be made").into(),
+            None => failure,
+        })
 }
 
 /// Repeats a change while it conflicts with a state that passes. Passes the conflict to `tell` at once, and then about
@@ -156,7 +173,11 @@ pub(in crate::commands) async fn repeated_safely<T>(
 fn passing_failure(failure: &Failure) -> Option<(Duration, String)> {
     let error = failure.downcast_ref::<Error>()?;
     let pause = match error {
-        Error::Rpc(RpcError { code: ErrorCode::DeadlineExceeded, .. }) | Error::Deadline => Some(RETRY_PAUSE),
+        Error::Rpc(RpcError {
+            code: ErrorCode::DeadlineExceeded,
+            ..
+        })
+        | Error::Deadline => Some(RETRY_PAUSE),
         error => retry_pause(error),
     };
     Some((pause?, error.to_string()))
@@ -173,7 +194,9 @@ async fn repeated_while<T>(
             Ok(changed) => return Ok(changed),
             Err(failure) => failure,
         };
-        let Some((pause, message)) = passing(&failure) else { return Err(failure) };
+        let Some((pause, message)) = passing(&failure) else {
+            return Err(failure);
+        };
         if told.is_none_or(|told| told.elapsed() >= PROGRESS_EVERY) {
             tell(&message);
             told = Some(Instant::now());
@@ -185,9 +208,12 @@ async fn repeated_while<T>(
 /// Returns the pause and the message of a conflict that passes by itself.
 fn passing_conflict(failure: &Failure) -> Option<(Duration, String)> {
     match failure.downcast_ref::<Error>() {
-        Some(Error::Rpc(RpcError { code: ErrorCode::Conflict, message, retry_after_ms: Some(pause), .. })) => {
-            Some((Duration::from_millis((*pause).into()), message.to_string()))
-        }
+        Some(Error::Rpc(RpcError {
+            code: ErrorCode::Conflict,
+            message,
+            retry_after_ms: Some(pause),
+            ..
+        })) => Some((Duration::from_millis((*pause).into()), message.to_string())),
         _ => None,
     }
 }
@@ -197,17 +223,28 @@ mod tests {
     use super::*;
 
     fn rpc(code: ErrorCode, pause: Option<u32>) -> Error {
-        Error::Rpc(RpcError { retry_after_ms: pause, ..RpcError::new(code, "engine 7 is behind") })
+        Error::Rpc(RpcError {
+            retry_after_ms: pause,
+            ..RpcError::new(code, "engine 7 is behind")
+        })
     }
 
     /// Repeats a change that fails `conflicts` times with a pause of 500 ms, and then ends with `last`. Returns the outcome
     /// and the lines of progress.
     fn repeat(conflicts: u32, last: Result<u32, Error>) -> (Result<u32, String>, Vec<String>) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
         let (tries, mut told) = (std::cell::Cell::new(0), Vec::new());
         let change = async || {
             tries.set(tries.get() + 1);
-            if tries.get() > conflicts { Ok(last.clone()?) } else { Err(rpc(ErrorCode::Conflict, Some(500)).into()) }
+            if tries.get() > conflicts {
+                Ok(last.clone()?)
+            } else {
+                Err(rpc(ErrorCode::Conflict, Some(500)).into())
+            }
         };
         let outcome = runtime.block_on(repeated(change, |message| told.push(message.to_owned())));
         (outcome.map_err(|failure| failure.to_string()), told)
@@ -215,14 +252,23 @@ mod tests {
 
     #[test]
     fn a_safe_request_is_repeated_past_a_bounded_number_of_failures() {
-        let lost = || Error::Disconnected { why: "reset".into() };
+        let lost = || Error::Disconnected {
+            why: "reset".into(),
+        };
         let run = |failures: u32, error: fn() -> Error| {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .start_paused(true)
+                .build()
+                .unwrap();
             let tries = std::cell::Cell::new(0);
             let request = async || {
                 tries.set(tries.get() + 1);
-                if tries.get() > failures { Ok(7) } else { Err(error().into()) }
+                if tries.get() > failures {
+                    Ok(7)
+                } else {
+                    Err(error().into())
+                }
             };
             let outcome = runtime.block_on(repeated_safely(request, |_| ()));
             (outcome.ok(), tries.get())
@@ -230,7 +276,11 @@ mod tests {
         assert_eq!(run(FAILURES_MAX, lost), (Some(7), FAILURES_MAX + 1));
         assert_eq!(run(u32::MAX, lost), (None, FAILURES_MAX + 1));
         assert_eq!(run(u32::MAX, || Error::Deadline), (None, FAILURES_MAX + 1));
-        assert_eq!(run(200, || rpc(ErrorCode::Conflict, Some(5))), (Some(7), 201), "conflicts have no bound");
+        assert_eq!(
+            run(200, || rpc(ErrorCode::Conflict, Some(5))),
+            (Some(7), 201),
+            "conflicts have no bound"
+        );
         assert_eq!(run(u32::MAX, || rpc(ErrorCode::Forbidden, None)), (None, 1));
     }
 
@@ -238,9 +288,17 @@ mod tests {
     fn a_change_is_repeated_while_engines_are_behind() {
         for (conflicts, lines) in [(0, 0), (1, 1), (4, 1), (5, 2), (9, 3)] {
             let (outcome, told) = repeat(conflicts, Ok(7));
-            assert_eq!((outcome, told), (Ok(7), vec!["engine 7 is behind".to_owned(); lines]), "{conflicts}");
+            assert_eq!(
+                (outcome, told),
+                (Ok(7), vec!["engine 7 is behind".to_owned(); lines]),
+                "{conflicts}"
+            );
         }
-        for last in [rpc(ErrorCode::BadRequest, None), rpc(ErrorCode::Conflict, None), Error::Deadline] {
+        for last in [
+            rpc(ErrorCode::BadRequest, None),
+            rpc(ErrorCode::Conflict, None),
+            Error::Deadline,
+        ] {
             let (outcome, told) = repeat(2, Err(last.clone()));
             assert_eq!((outcome, told.len()), (Err(last.to_string()), 1));
         }
@@ -249,13 +307,19 @@ mod tests {
     #[test]
     fn only_a_conflict_with_a_retry_time_is_waited_for() {
         for (error, expected) in [
-            (rpc(ErrorCode::Conflict, Some(250)), Some((Duration::from_millis(250), "engine 7 is behind"))),
+            (
+                rpc(ErrorCode::Conflict, Some(250)),
+                Some((Duration::from_millis(250), "engine 7 is behind")),
+            ),
             (rpc(ErrorCode::Conflict, None), None),
             (rpc(ErrorCode::Unavailable, Some(250)), None),
             (Error::Deadline, None),
         ] {
             let found = passing_conflict(&error.into());
-            assert_eq!(found.as_ref().map(|(pause, message)| (*pause, &**message)), expected);
+            assert_eq!(
+                found.as_ref().map(|(pause, message)| (*pause, &**message)),
+                expected
+            );
         }
     }
 }

@@ -151,9 +151,15 @@ impl RootKeyArgs {
 pub(in super::super) fn run_recovery(args: &RecoveryArgs) -> Result<(), Failure> {
     super::super::serve::no_core_dumps();
     match &args.command {
-        RecoveryCommand::Create { store, split } => store.say_done(async |store| create(store, split).await),
+        RecoveryCommand::Create { store, split } => {
+            store.say_done(async |store| create(store, split).await)
+        }
         RecoveryCommand::Split { given, split, json } => split_again(&given.read()?, split, *json),
-        RecoveryCommand::Check { store, shares, root } => {
+        RecoveryCommand::Check {
+            store,
+            shares,
+            root,
+        } => {
             let shares = shares.read()?;
             store.say_done(async |store| check(store, &shares, root).await)
         }
@@ -177,7 +183,10 @@ fn split_again(shares: &[Share], split: &SplitArgs, json: bool) -> Result<(), Fa
     if json {
         outln!("{}", made.values);
     } else {
-        outln!("{}\nShares of the earlier split still open the slot: have their holders destroy them.", made.text);
+        outln!(
+            "{}\nShares of the earlier split still open the slot: have their holders destroy them.",
+            made.text
+        );
     }
     Ok(())
 }
@@ -190,11 +199,18 @@ struct Written {
 
 /// Splits a key, and writes its public key and one file per share into a new folder.
 fn write_shares(key: &RecoveryKey, split: &SplitArgs) -> Result<Written, Failure> {
-    let SplitArgs { threshold, shares: total, out } = split;
+    let SplitArgs {
+        threshold,
+        shares: total,
+        out,
+    } = split;
     let shares = key.split(*threshold, *total)?;
     let public = key.public()?;
     let failed = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
-    DirBuilder::new().mode(0o700).create(out).map_err(|error| failed(out, error))?;
+    DirBuilder::new()
+        .mode(0o700)
+        .create(out)
+        .map_err(|error| failed(out, error))?;
     let mut files = Vec::new();
     for share in &shares {
         let path = out.join(format!("share-{}-of-{total}", share.index()));
@@ -203,7 +219,9 @@ fn write_shares(key: &RecoveryKey, split: &SplitArgs) -> Result<Written, Failure
     }
     let path = out.join(PUBLIC_KEY_FILE);
     write_new(&path, &public.to_text(), 0o644).map_err(|error| failed(&path, error))?;
-    File::open(out).and_then(|folder| folder.sync_all()).map_err(|error| failed(out, error))?;
+    File::open(out)
+        .and_then(|folder| folder.sync_all())
+        .map_err(|error| failed(out, error))?;
     let (id, public_key) = (public.id(), path.display().to_string());
     let text = format!(
         "recovery key {id}: any {threshold} of {total} shares open its slot\n\
@@ -216,13 +234,21 @@ fn write_shares(key: &RecoveryKey, split: &SplitArgs) -> Result<Written, Failure
 
 /// Writes a line into a new file.
 fn write_new(path: &Path, line: &str, mode: u32) -> io::Result<()> {
-    let mut file = OpenOptions::new().create_new(true).write(true).mode(mode).open(path)?;
+    let mut file = OpenOptions::new()
+        .create_new(true)
+        .write(true)
+        .mode(mode)
+        .open(path)?;
     file.write_all(line.as_bytes())?;
     file.write_all(b"\n")?;
     file.sync_all()
 }
 
-async fn check(store: &RootStore, shares: &[Share], root: &RootKeyArgs) -> Result<CommandOutput, Failure> {
+async fn check(
+    store: &RootStore,
+    shares: &[Share],
+    root: &RootKeyArgs,
+) -> Result<CommandOutput, Failure> {
     let record = store.admin.stored_record().await?;
     let opened = open_roots(&record, shares)?;
     let id = root.check(store, &record)?;
@@ -233,15 +259,25 @@ async fn check(store: &RootStore, shares: &[Share], root: &RootKeyArgs) -> Resul
     }
     let mut steps = CommitSteps::default();
     for (root, slot) in &numbers {
-        let change = SlotChange { verified: vec![*slot], ..SlotChange::default() };
+        let change = SlotChange {
+            verified: vec![*slot],
+            ..SlotChange::default()
+        };
         steps.made(store.control.set_slots(*root, change).await)?;
     }
     steps.end()?;
     let slots: Vec<u32> = numbers.into_iter().map(|(_, slot)| slot).collect();
-    let named = slots.iter().map(|slot| format!("slot {slot}")).collect::<Vec<_>>().join(" and ");
+    let named = slots
+        .iter()
+        .map(|slot| format!("slot {slot}"))
+        .collect::<Vec<_>>()
+        .join(" and ");
     let count = shares.len();
     let text = format!("{count} shares open {named} of root key {id}");
-    Ok((text, json!({"slots": slots, "shares": count, "root_key_id": id})))
+    Ok((
+        text,
+        json!({"slots": slots, "shares": count, "root_key_id": id}),
+    ))
 }
 
 /// Gives every root key of the store a slot of each named provider, with shares in place of the providers that are lost.
@@ -257,13 +293,30 @@ pub(super) async fn recover(
     let (mut changes, mut next) = (Vec::new(), record.next_slot);
     for (root, (shares_slot, key)) in record.roots().zip(opened) {
         let remove = replaced(store, &record, root, names).await?;
-        let add = store.admin.new_slots(names.iter().map(String::as_str), record.set, &key, next).await?;
-        if let Some(slot) = add.iter().find(|slot| store.admin.unsealer().providers().needs_holders(slot)) {
-            return Err(format!("provider {}: give a provider that unwraps by itself", slot.provider).into());
+        let add = store
+            .admin
+            .new_slots(names.iter().map(String::as_str), record.set, &key, next)
+            .await?;
+        if let Some(slot) = add
+            .iter()
+            .find(|slot| store.admin.unsealer().providers().needs_holders(slot))
+        {
+            return Err(format!(
+                "provider {}: give a provider that unwraps by itself",
+                slot.provider
+            )
+            .into());
         }
         next += u32::try_from(add.len())?;
         store.admin.unsealer().keep(record.set, root, key)?;
-        changes.push((root.id, SlotChange { add, remove, verified: vec![shares_slot] }));
+        changes.push((
+            root.id,
+            SlotChange {
+                add,
+                remove,
+                verified: vec![shares_slot],
+            },
+        ));
     }
     let mut steps = CommitSteps::default();
     if record.sealed_unix_s.is_some() {
@@ -281,7 +334,10 @@ pub(super) async fn recover(
          Engines start again, also if the store was sealed. Remove the slots of lost providers (`kek remove`). If their keys may be in other hands, \
          `root rotate` afterwards."
     );
-    Ok((text, json!({"generation": generation, "providers": names, "root_key_id": id})))
+    Ok((
+        text,
+        json!({"generation": generation, "providers": names, "root_key_id": id}),
+    ))
 }
 
 /// Returns the slots of the named providers, which new ones replace. None of them may unwrap now.
@@ -292,8 +348,19 @@ async fn replaced(
     names: &[String],
 ) -> Result<Vec<u32>, Failure> {
     let mut numbers = Vec::new();
-    for slot in root.slots.iter().filter(|slot| names.contains(&slot.provider)) {
-        if store.admin.unsealer().providers().unwrap_slot(record.set, root, slot).await.is_ok() {
+    for slot in root
+        .slots
+        .iter()
+        .filter(|slot| names.contains(&slot.provider))
+    {
+        if store
+            .admin
+            .unsealer()
+            .providers()
+            .unwrap_slot(record.set, root, slot)
+            .await
+            .is_ok()
+        {
             return Err(format!(
                 "provider {} unwraps the root key already: there is nothing to recover",
                 slot.provider
@@ -311,25 +378,50 @@ fn open_roots(record: &RootRecord, shares: &[Share]) -> Result<Vec<(u32, RootKey
         return Err("a share is of another store's recovery key".into());
     }
     let key = RecoveryKey::join(shares)?;
-    record.roots().map(|root| open_root(record.set, root, &key)).collect()
+    record
+        .roots()
+        .map(|root| open_root(record.set, root, &key))
+        .collect()
 }
 
-fn open_root(set: [u8; 16], root: &RootEntry, key: &RecoveryKey) -> Result<(u32, RootKey), Failure> {
+fn open_root(
+    set: [u8; 16],
+    root: &RootEntry,
+    key: &RecoveryKey,
+) -> Result<(u32, RootKey), Failure> {
     let mut reasons = Vec::new();
-    for slot in root.slots.iter().filter(|slot| recovery_key_of(&slot.wrapped) == Some(key.id())) {
-        match key.unwrap(&slot.wrapped, &WrapSlot { set, root: root.id, number: slot.number }) {
+    for slot in root
+        .slots
+        .iter()
+        .filter(|slot| recovery_key_of(&slot.wrapped) == Some(key.id()))
+    {
+        match key.unwrap(
+            &slot.wrapped,
+            &WrapSlot {
+                set,
+                root: root.id,
+                number: slot.number,
+            },
+        ) {
             Ok(bytes) => {
                 let found = RootKey::from_bytes(bytes);
                 if found.id(&set)? == root.id {
                     return Ok((slot.number, found));
                 }
-                reasons.push(format!("slot {}: the copy unwraps to another root key", slot.number));
+                reasons.push(format!(
+                    "slot {}: the copy unwraps to another root key",
+                    slot.number
+                ));
             }
             Err(error) => reasons.push(format!("slot {}: {error}", slot.number)),
         }
     }
     if reasons.is_empty() {
-        return Err(format!("root key {root} has no slot that is sealed to recovery key {}", key.id()).into());
+        return Err(format!(
+            "root key {root} has no slot that is sealed to recovery key {}",
+            key.id()
+        )
+        .into());
     }
     Err(format!("root key {root}: {}", reasons.join("; ")).into())
 }
@@ -338,7 +430,11 @@ impl ShareArgs {
     /// Reads the shares. Errors name files and lines, and no part of a share.
     pub(super) fn read(&self) -> Result<Vec<Share>, Failure> {
         let standard_input = [PathBuf::from("-")];
-        let files = if self.files.is_empty() { &standard_input[..] } else { &self.files };
+        let files = if self.files.is_empty() {
+            &standard_input[..]
+        } else {
+            &self.files
+        };
         let mut shares = Vec::new();
         for file in files {
             if file == Path::new("-") {
@@ -346,12 +442,17 @@ impl ShareArgs {
             } else {
                 let failed = |what: &dyn std::fmt::Display| format!("{}: {what}", file.display());
                 // Its errors name the file.
-                let bytes = sealwire_file_trust::read(file, FileKind::Secret, INPUT_BYTES_MAX as u64)?;
+                let bytes =
+                    sealwire_file_trust::read(file, FileKind::Secret, INPUT_BYTES_MAX as u64)?;
                 let text = std::str::from_utf8(&bytes).map_err(|_| failed(&"must be text"))?;
                 shares.push(Share::parse(text).map_err(|error| failed(&error))?);
             }
         }
-        if shares.is_empty() { Err("no share was given".into()) } else { Ok(shares) }
+        if shares.is_empty() {
+            Err("no share was given".into())
+        } else {
+            Ok(shares)
+        }
     }
 }
 
@@ -360,13 +461,22 @@ fn standard_shares() -> Result<Vec<Share>, Failure> {
     let terminal = io::stdin().is_terminal();
     let _echo = terminal.then(EchoOff::new).transpose()?;
     if terminal {
-        errln!("Type or paste one share per line, and an empty line after the last. They are not shown.");
+        errln!(
+            "Type or paste one share per line, and an empty line after the last. They are not shown."
+        );
     }
-    let text = read_text(|buffer| Ok(rustix::io::read(io::stdin(), buffer)?), terminal);
+    let text = read_text(
+        |buffer| Ok(rustix::io::read(io::stdin(), buffer)?),
+        terminal,
+    );
     let lines = text.map_err(|error| format!("standard input: {error}"))?;
-    let shares = lines.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
+    let shares = lines
+        .lines()
+        .zip(1..)
+        .filter(|(line, _)| !line.trim().is_empty());
     let shares = shares.map(|(line, at)| {
-        Share::parse(line).map_err(|error| Failure::from(format!("standard input, line {at}: {error}")))
+        Share::parse(line)
+            .map_err(|error| Failure::from(format!("standard input, line {at}: {error}")))
     });
     shares.collect()
 }
@@ -393,7 +503,8 @@ fn read_text(
             break;
         }
     }
-    let text = std::str::from_utf8(&bytes[..length]).map_err(|_| io::Error::other("must be text"))?;
+    let text =
+        std::str::from_utf8(&bytes[..length]).map_err(|_| io::Error::other("must be text"))?;
     Ok(Zeroizing::new(text.to_owned()))
 }
 

@@ -57,7 +57,12 @@ pub(super) async fn take(
 ) -> Result<AppCensus, Failure> {
     let (mut pages, mut after, mut rows) = (Vec::new(), None::<String>, 0);
     loop {
-        let call = CensusCall { app, prove, after: after.as_deref(), limit: Some(SWEEP_ROWS_MAX as u32) };
+        let call = CensusCall {
+            app,
+            prove,
+            after: after.as_deref(),
+            limit: Some(SWEEP_ROWS_MAX as u32),
+        };
         let ask = async || Ok(client.keys_census(call).await?);
         let page = repeated_safely(ask, |message| errln!("waiting: {message}")).await?;
         rows += page.counts.iter().map(|count| count.rows).sum::<u64>();
@@ -65,7 +70,12 @@ pub(super) async fn take(
         after.clone_from(&page.next);
         pages.push(page);
         if after.is_none() {
-            let call = CensusCall { app, prove: false, after: None, limit: Some(1) };
+            let call = CensusCall {
+                app,
+                prove: false,
+                after: None,
+                limit: Some(1),
+            };
             let ask = async || Ok(client.keys_census(call).await?);
             let last = repeated_safely(ask, |message| errln!("waiting: {message}")).await?;
             return Ok(AppCensus::new(app, pages, &last.keys));
@@ -85,19 +95,38 @@ impl AppCensus {
             keys.extend(page.keys);
             for count in page.counts {
                 let of_key = rows.entry(count.key).or_default();
-                *of_key.entry((count.kind, count.number, count.collection)).or_default() += count.rows;
+                *of_key
+                    .entry((count.kind, count.number, count.collection))
+                    .or_default() += count.rows;
             }
         }
         for key in &mut keys {
-            if let Some(last) = last.iter().find(|last| last.key == key.key && last.state == ACTIVE) {
+            if let Some(last) = last
+                .iter()
+                .find(|last| last.key == key.key && last.state == ACTIVE)
+            {
                 key.state.clone_from(&last.state);
             }
         }
-        let listed = keys.into_iter().map(|key| KeyRows::new(rows.remove(&key.key).unwrap_or_default(), key));
+        let listed = keys
+            .into_iter()
+            .map(|key| KeyRows::new(rows.remove(&key.key).unwrap_or_default(), key));
         let mut keys: Vec<KeyRows> = listed.collect();
-        let missing = |key| CensusKey { key, state: MISSING.into(), ..CensusKey::default() };
-        keys.extend(rows.into_iter().map(|(key, rows)| KeyRows::new(rows, missing(key))));
-        Self { app: app.to_owned(), keys, proven, generation }
+        let missing = |key| CensusKey {
+            key,
+            state: MISSING.into(),
+            ..CensusKey::default()
+        };
+        keys.extend(
+            rows.into_iter()
+                .map(|(key, rows)| KeyRows::new(rows, missing(key))),
+        );
+        Self {
+            app: app.to_owned(),
+            keys,
+            proven,
+            generation,
+        }
     }
 
     /// Keeps one key version, if one is named.
@@ -117,36 +146,84 @@ impl AppCensus {
             return Err(format!("app {} has no key version {key}", self.app));
         };
         if found.rows > 0 {
-            let how = format!("`sealwire keys rewrap {}` moves them while the version is enabled", self.app);
+            let how = format!(
+                "`sealwire keys rewrap {}` moves them while the version is enabled",
+                self.app
+            );
             return Err(format!("{} rows are under {key}; {how}", found.rows));
         }
         if found.key.newest {
-            return Err(format!("{key} is the newest of its kind and seals rows: `sealwire apps rotate` first"));
+            return Err(format!(
+                "{key} is the newest of its kind and seals rows: `sealwire apps rotate` first"
+            ));
         }
         if found.key.state == ACTIVE {
             let why = "so that no row comes under it once newer versions are disabled";
-            return Err(format!("{key} is active: `sealwire apps disable {} {key}` first, {why}", self.app));
+            return Err(format!(
+                "{key} is active: `sealwire apps disable {} {key}` first, {why}",
+                self.app
+            ));
         }
-        if self.proven { Ok(()) } else { Err("the count was not proven".to_owned()) }
+        if self.proven {
+            Ok(())
+        } else {
+            Err("the count was not proven".to_owned())
+        }
     }
 }
 
 impl KeyRows {
     fn new(rows: BTreeMap<(String, u32, String), u64>, key: CensusKey) -> Self {
-        let of_collection = |((kind, number, collection), rows)| CollectionRows { kind, collection, number, rows };
+        let of_collection = |((kind, number, collection), rows)| CollectionRows {
+            kind,
+            collection,
+            number,
+            rows,
+        };
         let collections: Vec<_> = rows.into_iter().map(of_collection).collect();
-        Self { key, rows: collections.iter().map(|of| of.rows).sum(), collections }
+        Self {
+            key,
+            rows: collections.iter().map(|of| of.rows).sum(),
+            collections,
+        }
     }
 }
 
 impl fmt::Display for AppCensus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:<12} {:<14} {:<8} {:<10} ROWS", "KEY", "SUITE", "VERSION", "STATE")?;
-        for KeyRows { key, rows, collections } in &self.keys {
-            let suite = if key.suite.is_empty() { "-" } else { &key.suite };
-            let newest = if key.newest && key.suite.is_empty() { "  seals new rows" } else { "" };
-            writeln!(f, "{:<12} {suite:<14} {:<8} {:<10} {rows}{newest}", key.key, key.version, key.state)?;
-            for CollectionRows { kind, collection, number, rows } in collections {
+        writeln!(
+            f,
+            "{:<12} {:<14} {:<8} {:<10} ROWS",
+            "KEY", "SUITE", "VERSION", "STATE"
+        )?;
+        for KeyRows {
+            key,
+            rows,
+            collections,
+        } in &self.keys
+        {
+            let suite = if key.suite.is_empty() {
+                "-"
+            } else {
+                &key.suite
+            };
+            let newest = if key.newest && key.suite.is_empty() {
+                "  seals new rows"
+            } else {
+                ""
+            };
+            writeln!(
+                f,
+                "{:<12} {suite:<14} {:<8} {:<10} {rows}{newest}",
+                key.key, key.version, key.state
+            )?;
+            for CollectionRows {
+                kind,
+                collection,
+                number,
+                rows,
+            } in collections
+            {
                 match collection.as_str() {
                     "" if kind == "subjects" => writeln!(f, "  {rows} keys of data subjects")?,
                     "" => writeln!(f, "  {rows} {kind} of deleted collection {number}")?,
@@ -156,7 +233,10 @@ impl fmt::Display for AppCensus {
         }
         match self.proven {
             true => writeln!(f, "{PROVEN}"),
-            false => writeln!(f, "not proven: an engine can still write under an older key version"),
+            false => writeln!(
+                f,
+                "not proven: an engine can still write under an older key version"
+            ),
         }
     }
 }
@@ -168,16 +248,31 @@ mod tests {
     use super::*;
 
     fn key(id: &str, suite: &str, version: u32, newest: bool) -> CensusKey {
-        CensusKey { key: id.into(), suite: suite.into(), version, state: "active".into(), newest }
+        CensusKey {
+            key: id.into(),
+            suite: suite.into(),
+            version,
+            state: "active".into(),
+            newest,
+        }
     }
 
     fn count(kind: &str, collection: &str, number: u32, key: &str, rows: u64) -> CensusCount {
-        CensusCount { kind: kind.into(), collection: collection.into(), number, key: key.into(), rows }
+        CensusCount {
+            kind: kind.into(),
+            collection: collection.into(),
+            number,
+            key: key.into(),
+            rows,
+        }
     }
 
     fn census(proven: bool) -> AppCensus {
-        let keys =
-            vec![key("aaaaaaaaaa", "xaes", 1, false), key("bbbbbbbbbb", "xaes", 2, true), key("token-1", "", 1, true)];
+        let keys = vec![
+            key("aaaaaaaaaa", "xaes", 1, false),
+            key("bbbbbbbbbb", "xaes", 2, true),
+            key("token-1", "", 1, true),
+        ];
         let pages = vec![
             Census {
                 counts: vec![count("objects", "people", 1, "bbbbbbbbbb", 3)],
@@ -217,8 +312,12 @@ proven: no engine writes objects under an older key version, and no live engine 
         assert_eq!(census(true).to_string(), expected);
         let only = census(false).only(Some("aaaaaaaaaa")).unwrap();
         assert_eq!(only.to_string().lines().count(), 3);
-        assert!(only.to_string().ends_with("not proven: an engine can still write under an older key version\n"));
-        let json: serde_json::Value = serde_json::from_str(&serde_json::to_string(&only).unwrap()).unwrap();
+        assert!(
+            only.to_string()
+                .ends_with("not proven: an engine can still write under an older key version\n")
+        );
+        let json: serde_json::Value =
+            serde_json::from_str(&serde_json::to_string(&only).unwrap()).unwrap();
         let expected = serde_json::json!({"app": "shop", "proven": false, "generation": 7, "keys": [{
             "key": "aaaaaaaaaa", "suite": "xaes", "version": 1, "state": "active", "newest": false, "rows": 0,
             "collections": [],
@@ -230,22 +329,43 @@ proven: no engine writes objects under an older key version, and no live engine 
     fn a_key_version_without_rows_is_expected_only_if_nothing_can_come_under_it() {
         for (proven, id, expected) in [
             (true, "aaaaaaaaaa", "aaaaaaaaaa is active"),
-            (true, "bbbbbbbbbb", "5 rows are under bbbbbbbbbb; `sealwire keys rewrap shop` moves them"),
-            (true, "cccccccccc", "1 rows are under cccccccccc; `sealwire keys rewrap shop` moves them"),
+            (
+                true,
+                "bbbbbbbbbb",
+                "5 rows are under bbbbbbbbbb; `sealwire keys rewrap shop` moves them",
+            ),
+            (
+                true,
+                "cccccccccc",
+                "1 rows are under cccccccccc; `sealwire keys rewrap shop` moves them",
+            ),
             (true, "dddddddddd", "app shop has no key version dddddddddd"),
         ] {
             let error = census(proven).expect_none(id).unwrap_err();
             assert!(error.starts_with(expected), "{id}: {error}");
         }
-        let disabled = || CensusKey { state: "disabled".into(), ..key("aaaaaaaaaa", "xaes", 1, false) };
+        let disabled = || CensusKey {
+            state: "disabled".into(),
+            ..key("aaaaaaaaaa", "xaes", 1, false)
+        };
         let of = |key, proven, last: &[CensusKey]| {
-            let pages = vec![Census { keys: vec![key], proven, ..Census::default() }];
+            let pages = vec![Census {
+                keys: vec![key],
+                proven,
+                ..Census::default()
+            }];
             AppCensus::new("shop", pages, last).expect_none("aaaaaaaaaa")
         };
         assert_eq!(of(disabled(), true, &[disabled()]), Ok(()));
-        assert_eq!(of(disabled(), false, &[disabled()]), Err("the count was not proven".to_owned()));
+        assert_eq!(
+            of(disabled(), false, &[disabled()]),
+            Err("the count was not proven".to_owned())
+        );
         let enabled = key("aaaaaaaaaa", "xaes", 1, false);
-        assert!(of(disabled(), true, &[enabled]).is_err(), "it was enabled during the count");
+        assert!(
+            of(disabled(), true, &[enabled]).is_err(),
+            "it was enabled during the count"
+        );
         let newest = of(key("aaaaaaaaaa", "xaes", 1, true), true, &[]).unwrap_err();
         assert!(newest.contains("apps rotate"), "{newest}");
         assert!(census(true).only(Some("dddddddddd")).is_err());

@@ -46,7 +46,11 @@ pub(super) struct RewrapReport {
 
 impl RewrapJob<'_> {
     /// Seals rows at the engine. Dropping the future is safe: each row is under the old or the new version.
-    pub(super) async fn run(&self, client: &Client, progress: &DocumentProgress) -> Result<RewrapTotals, Failure> {
+    pub(super) async fn run(
+        &self,
+        client: &Client,
+        progress: &DocumentProgress,
+    ) -> Result<RewrapTotals, Failure> {
         let page = async |call: RewrapRowsCall<'_>| {
             let ask = async || Ok(client.keys_rewrap(call).await?);
             repeated_safely(ask, |message| errln!("waiting: {message}")).await
@@ -61,26 +65,46 @@ impl RewrapJob<'_> {
         progress: &DocumentProgress,
     ) -> Result<RewrapTotals, Failure> {
         let (mut totals, mut pace) = (RewrapTotals::default(), RowPacer::new(self.rate));
-        let limit = Some(self.rate.map_or(OBJECTS_MAX as u32, |rate| rate.min(OBJECTS_MAX as u32)));
+        let limit = Some(
+            self.rate
+                .map_or(OBJECTS_MAX as u32, |rate| rate.min(OBJECTS_MAX as u32)),
+        );
         loop {
             let (mut active, mut after) = (0, None::<String>);
             totals.passes += 1;
             totals.unopened.clear();
             totals.unauthenticated.clear();
             loop {
-                let call =
-                    RewrapRowsCall { app: self.app, collection: self.collection, after: after.as_deref(), limit };
-                let RewrappedRows { rewrapped, changed, unopened, unauthenticated, collection, next, .. } =
-                    page(call).await?;
+                let call = RewrapRowsCall {
+                    app: self.app,
+                    collection: self.collection,
+                    after: after.as_deref(),
+                    limit,
+                };
+                let RewrappedRows {
+                    rewrapped,
+                    changed,
+                    unopened,
+                    unauthenticated,
+                    collection,
+                    next,
+                    ..
+                } = page(call).await?;
                 active += rewrapped + changed;
                 totals.rewrapped += rewrapped;
                 if unauthenticated > 0 {
-                    *totals.unauthenticated.entry(collection.clone()).or_default() += unauthenticated;
+                    *totals
+                        .unauthenticated
+                        .entry(collection.clone())
+                        .or_default() += unauthenticated;
                 }
                 if unopened > 0 {
                     *totals.unopened.entry(collection).or_default() += unopened;
                 }
-                progress.say(&format!("pass {}: {} rows rewrapped", totals.passes, totals.rewrapped));
+                progress.say(&format!(
+                    "pass {}: {} rows rewrapped",
+                    totals.passes, totals.rewrapped
+                ));
                 after = next;
                 if after.is_none() {
                     break;
@@ -102,7 +126,10 @@ struct RowPacer {
 
 impl RowPacer {
     fn new(rate: Option<u32>) -> Self {
-        Self { rate, free: Instant::now() }
+        Self {
+            rate,
+            free: Instant::now(),
+        }
     }
 
     /// Waits for as long as `rows` take at the rate, counted from the end of the last wait.
@@ -122,7 +149,9 @@ impl RewrapTotals {
         let (unopened, of) = listed(&self.unopened);
         if unopened > 0 {
             let how = "enable their key version and repeat";
-            reasons.push(format!("{unopened} rows do not open and stay as they are ({of}): {how}"));
+            reasons.push(format!(
+                "{unopened} rows do not open and stay as they are ({of}): {how}"
+            ));
         }
         let (unauthenticated, of) = listed(&self.unauthenticated);
         if unauthenticated > 0 {
@@ -131,19 +160,28 @@ impl RewrapTotals {
                  ({of}): run `sealwire collections migrate {app} COLLECTION`"
             ));
         }
-        if reasons.is_empty() { Ok(()) } else { Err(reasons.join("; ")) }
+        if reasons.is_empty() {
+            Ok(())
+        } else {
+            Err(reasons.join("; "))
+        }
     }
 }
 
 /// Returns the sum of rows, and the rows of each collection as text.
 fn listed(rows: &BTreeMap<String, u64>) -> (u64, String) {
-    let of: Vec<String> = rows.iter().map(|(collection, rows)| format!("{rows} of {collection}")).collect();
+    let of: Vec<String> = rows
+        .iter()
+        .map(|(collection, rows)| format!("{rows} of {collection}"))
+        .collect();
     (rows.values().sum(), of.join(", "))
 }
 
 impl fmt::Display for RewrapReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RewrapTotals { rewrapped, passes, .. } = self.done;
+        let RewrapTotals {
+            rewrapped, passes, ..
+        } = self.done;
         writeln!(f, "{rewrapped} rows rewrapped, {passes} passes")?;
         self.census.fmt(f)
     }
@@ -158,22 +196,53 @@ mod tests {
 
     fn page(rewrapped: u64, changed: u64, unopened: u64, next: Option<&str>) -> RewrappedRows {
         let (collection, next) = ("people".to_owned(), next.map(str::to_owned));
-        RewrappedRows { rewrapped, changed, unopened, unauthenticated: 0, collection, next, generation: 1 }
+        RewrappedRows {
+            rewrapped,
+            changed,
+            unopened,
+            unauthenticated: 0,
+            collection,
+            next,
+            generation: 1,
+        }
     }
 
     /// Runs a job over these pages. Returns the totals, the cursors and the limit of the requests, and the time it took.
-    fn run(rate: Option<u32>, pages: Vec<RewrappedRows>) -> (RewrapTotals, Vec<String>, Option<u32>, Duration) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        let (pages, asked) = (RefCell::new(VecDeque::from(pages)), RefCell::new((Vec::new(), None)));
+    fn run(
+        rate: Option<u32>,
+        pages: Vec<RewrappedRows>,
+    ) -> (RewrapTotals, Vec<String>, Option<u32>, Duration) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let (pages, asked) = (
+            RefCell::new(VecDeque::from(pages)),
+            RefCell::new((Vec::new(), None)),
+        );
         let ask = async |call: RewrapRowsCall<'_>| {
-            asked.borrow_mut().0.push(call.after.unwrap_or("-").to_owned());
+            asked
+                .borrow_mut()
+                .0
+                .push(call.after.unwrap_or("-").to_owned());
             asked.borrow_mut().1 = call.limit;
-            Ok(pages.borrow_mut().pop_front().expect("no more passes than needed"))
+            Ok(pages
+                .borrow_mut()
+                .pop_front()
+                .expect("no more passes than needed"))
         };
-        let job = RewrapJob { app: "shop", collection: None, rate };
+        let job = RewrapJob {
+            app: "shop",
+            collection: None,
+            rate,
+        };
         let (totals, took) = runtime.block_on(async {
             let began = Instant::now();
-            (job.passes(ask, &DocumentProgress::new()).await.unwrap(), began.elapsed())
+            (
+                job.passes(ask, &DocumentProgress::new()).await.unwrap(),
+                began.elapsed(),
+            )
         });
         assert!(pages.borrow().is_empty());
         let (cursors, limit) = asked.into_inner();
@@ -193,24 +262,60 @@ mod tests {
         assert_eq!(cursors, ["-", "a", "-", "-", "b"]);
         assert_eq!(limit, Some(500));
         let unopened = BTreeMap::from([("people".to_owned(), 3)]);
-        assert_eq!(totals, RewrapTotals { rewrapped: 3, passes: 3, unopened, ..RewrapTotals::default() });
+        assert_eq!(
+            totals,
+            RewrapTotals {
+                rewrapped: 3,
+                passes: 3,
+                unopened,
+                ..RewrapTotals::default()
+            }
+        );
         let error = totals.verdict("shop").unwrap_err();
-        assert_eq!(error, "3 rows do not open and stay as they are (3 of people): enable their key version and repeat");
+        assert_eq!(
+            error,
+            "3 rows do not open and stay as they are (3 of people): enable their key version and repeat"
+        );
         assert_eq!(RewrapTotals::default().verdict("shop"), Ok(()));
-        let old = RewrappedRows { unauthenticated: 2, ..page(1, 0, 0, None) };
-        let (totals, ..) = run(None, vec![old.clone(), RewrappedRows { rewrapped: 0, ..old }]);
+        let old = RewrappedRows {
+            unauthenticated: 2,
+            ..page(1, 0, 0, None)
+        };
+        let (totals, ..) = run(
+            None,
+            vec![
+                old.clone(),
+                RewrappedRows {
+                    rewrapped: 0,
+                    ..old
+                },
+            ],
+        );
         let error = totals.verdict("shop").unwrap_err();
-        assert!(error.contains("2 objects are in an old format") && error.contains("(2 of people)"), "{error}");
-        assert!(error.contains("`sealwire collections migrate shop COLLECTION`"), "{error}");
+        assert!(
+            error.contains("2 objects are in an old format") && error.contains("(2 of people)"),
+            "{error}"
+        );
+        assert!(
+            error.contains("`sealwire collections migrate shop COLLECTION`"),
+            "{error}"
+        );
     }
 
     #[test]
     fn the_rate_is_bounded() {
-        let pages =
-            vec![page(20, 0, 0, Some("a")), page(10, 0, 0, Some("b")), page(20, 0, 0, None), page(0, 0, 0, None)];
+        let pages = vec![
+            page(20, 0, 0, Some("a")),
+            page(10, 0, 0, Some("b")),
+            page(20, 0, 0, None),
+            page(0, 0, 0, None),
+        ];
         let (totals, _, limit, took) = run(Some(20), pages);
         // Behind the last page of a pass, nothing waits.
         assert_eq!((totals.rewrapped, limit), (50, Some(20)));
-        assert!((Duration::from_millis(1_500)..Duration::from_millis(1_600)).contains(&took), "{took:?}");
+        assert!(
+            (Duration::from_millis(1_500)..Duration::from_millis(1_600)).contains(&took),
+            "{took:?}"
+        );
     }
 }

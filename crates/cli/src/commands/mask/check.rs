@@ -80,7 +80,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let format = args.holds.format(&args.sample)?;
     let is_pipe = args.sample == Path::new("-");
     let job = FileJob {
-        input: if is_pipe { Input::Stdin } else { args.object_store.input(&args.sample)? },
+        input: if is_pipe {
+            Input::Stdin
+        } else {
+            args.object_store.input(&args.sample)?
+        },
         output: Output::Nowhere,
         format,
         limits: Limits::default(),
@@ -90,14 +94,36 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let keeping = keeping(&rules)?;
     let trial = Arc::new(Trial::new(&keeping)?);
     let report = run_job(async {
-        Ok(mask_file(job, Arc::new(keeping), Arc::clone(&trial), Arc::<Progress>::default()).await?)
+        Ok(mask_file(
+            job,
+            Arc::new(keeping),
+            Arc::clone(&trial),
+            Arc::<Progress>::default(),
+        )
+        .await?)
     })?;
     let refuses = rules.unknown() == Unknown::Refuse;
-    let fields: Vec<_> = report.fields.into_iter().map(|field| explained(&rules, refuses, field)).collect();
+    let fields: Vec<_> = report
+        .fields
+        .into_iter()
+        .map(|field| explained(&rules, refuses, field))
+        .collect();
     let used = |rule: &usize| fields.iter().any(|field| field.rule == Some(*rule));
-    let unused = (1..=rules.iter().len()).filter(|rule| !used(rule)).collect();
-    let unfit = trial.unfit.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
-    let explained = Explained { unused, fields, unfit };
+    let unused = (1..=rules.iter().len())
+        .filter(|rule| !used(rule))
+        .collect();
+    let unfit = trial
+        .unfit
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .values()
+        .cloned()
+        .collect();
+    let explained = Explained {
+        unused,
+        fields,
+        unfit,
+    };
     if args.json {
         outln!("{}", serde_json::to_string(&explained)?);
     } else {
@@ -108,9 +134,21 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Returns the rules with unknown fields kept, so that every field is listed.
 fn keeping(rules: &Rules) -> Result<Rules, Failure> {
-    let text = |rule: &sealwire_mask::Rule| RuleText { target: rule.target.clone(), mask: rule.function.to_string() };
-    let list = |(name, entries): (&str, _)| (name.to_owned(), Iterator::map(entries, str::to_owned).collect());
-    Ok(Rules::new(Unknown::Keep, rules.iter().map(text).collect(), rules.lists().map(list).collect())?)
+    let text = |rule: &sealwire_mask::Rule| RuleText {
+        target: rule.target.clone(),
+        mask: rule.function.to_string(),
+    };
+    let list = |(name, entries): (&str, _)| {
+        (
+            name.to_owned(),
+            Iterator::map(entries, str::to_owned).collect(),
+        )
+    };
+    Ok(Rules::new(
+        Unknown::Keep,
+        rules.iter().map(text).collect(),
+        rules.lists().map(list).collect(),
+    )?)
 }
 
 fn explained(rules: &Rules, refuses: bool, field: FieldReport) -> Field {
@@ -144,19 +182,41 @@ fn named(target: &Target) -> String {
 fn print(explained: &Explained, rules: &Rules) -> Result<(), Failure> {
     let row = |field: &Field| {
         let (mask, by) = match (&field.mask, field.rule, &field.names) {
-            (Some(mask), Some(rule), Some(names)) => (mask.clone(), format!("rule {rule}, {names}")),
-            _ if field.becomes == "refused" => ("refused".to_owned(), "no rule names it".to_owned()),
+            (Some(mask), Some(rule), Some(names)) => {
+                (mask.clone(), format!("rule {rule}, {names}"))
+            }
+            _ if field.becomes == "refused" => {
+                ("refused".to_owned(), "no rule names it".to_owned())
+            }
             _ => ("keep".to_owned(), "no rule names it".to_owned()),
         };
-        vec![field.field.clone(), mask, by, field.values.to_string(), field.nulls.to_string()]
+        vec![
+            field.field.clone(),
+            mask,
+            by,
+            field.values.to_string(),
+            field.nulls.to_string(),
+        ]
     };
     let rows: Vec<_> = explained.fields.iter().map(row).collect();
     show::print_table(&["FIELD", "MASK", "BECAUSE OF", "VALUES", "NULL"], &rows)?;
-    for Unfit { rule, mask, values, why } in &explained.unfit {
-        outln!("rule {rule}: {mask} does not fit {}: {why}", counted(*values, "value"));
+    for Unfit {
+        rule,
+        mask,
+        values,
+        why,
+    } in &explained.unfit
+    {
+        outln!(
+            "rule {rule}: {mask} does not fit {}: {why}",
+            counted(*values, "value")
+        );
     }
     for rule in &explained.unused {
-        let target = rules.get(rule - 1).map(|rule| named(&rule.target)).unwrap_or_default();
+        let target = rules
+            .get(rule - 1)
+            .map(|rule| named(&rule.target))
+            .unwrap_or_default();
         outln!("rule {rule} names nothing here: {target}");
     }
     Ok(())
@@ -164,7 +224,11 @@ fn print(explained: &Explained, rules: &Rules) -> Result<(), Failure> {
 
 /// Checks whether a job would succeed.
 fn verdict(explained: &Explained) -> Result<(), Failure> {
-    let refused = explained.fields.iter().filter(|field| field.becomes == "refused").count();
+    let refused = explained
+        .fields
+        .iter()
+        .filter(|field| field.becomes == "refused")
+        .count();
     let unfit: u64 = explained.unfit.iter().map(|unfit| unfit.values).sum();
     match (refused, unfit) {
         (0, 0) => Ok(()),
@@ -189,7 +253,10 @@ impl Trial {
     pub(super) fn new(rules: &Rules) -> Result<Self, Failure> {
         let secret = TokenSecret::generate()?;
         let secret = MaskSecret::new(Zeroizing::new(*secret.expose()));
-        Ok(Self { masks: Masks::new(rules, &secret), unfit: Mutex::default() })
+        Ok(Self {
+            masks: Masks::new(rules, &secret),
+            unfit: Mutex::default(),
+        })
     }
 
     fn column(&self, column: &Column) -> Result<Vec<u8>, EngineError> {
@@ -204,7 +271,10 @@ impl Trial {
                 None => None,
             };
             let before = out.len();
-            if let Err(unfit) = self.masks.apply(column.rule, value.unwrap_or(Value::Nil), subject, &mut out) {
+            if let Err(unfit) =
+                self.masks
+                    .apply(column.rule, value.unwrap_or(Value::Nil), subject, &mut out)
+            {
                 out.truncate(before);
                 redact(value, &mut out);
                 self.note(column.rule, &unfit.to_string());
@@ -216,13 +286,25 @@ impl Trial {
     /// Returns the rules whose function did not fit some values, by index, with the number of such values.
     pub(super) fn unfit_rules(&self) -> Vec<(usize, u64)> {
         let all = self.unfit.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().map(|(rule, unfit)| (*rule, unfit.values)).collect()
+        all.iter()
+            .map(|(rule, unfit)| (*rule, unfit.values))
+            .collect()
     }
 
     fn note(&self, rule: usize, why: &str) {
-        let mask = || self.masks.get(rule).map(|mask| mask.function().to_string()).unwrap_or_default();
+        let mask = || {
+            self.masks
+                .get(rule)
+                .map(|mask| mask.function().to_string())
+                .unwrap_or_default()
+        };
         let mut all = self.unfit.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Unfit { rule: rule + 1, mask: mask(), values: 0, why: why.to_owned() };
+        let new = || Unfit {
+            rule: rule + 1,
+            mask: mask(),
+            values: 0,
+            why: why.to_owned(),
+        };
         all.entry(rule).or_insert_with(new).values += 1;
     }
 }

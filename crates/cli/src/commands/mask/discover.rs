@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sealwire_discover::{DiscoverOptions, Discovery, FieldVerdict};
 use sealwire_mask::{Function, Mask, MaskSecret, Rules, Value};
 use sealwire_mask_job::{
-    Database, FileFormat, FileJob, Input, JobError, Limits, Output, Progress, check_output, discover_database,
-    discover_file, mask_file,
+    Database, FileFormat, FileJob, Input, JobError, Limits, Output, Progress, check_output,
+    discover_database, discover_file, mask_file,
 };
 use sealwire_output::errln;
 use sealwire_token::TokenSecret;
@@ -100,17 +100,33 @@ pub(super) struct Args {
 }
 
 fn confidence(text: &str) -> Result<f64, String> {
-    let value: f64 = text.parse().map_err(|_| "a number from 0 to 1".to_owned())?;
-    if (0.0..=1.0).contains(&value) { Ok(value) } else { Err("a number from 0 to 1".to_owned()) }
+    let value: f64 = text
+        .parse()
+        .map_err(|_| "a number from 0 to 1".to_owned())?;
+    if (0.0..=1.0).contains(&value) {
+        Ok(value)
+    } else {
+        Err("a number from 0 to 1".to_owned())
+    }
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     // The output is checked before work that can take minutes.
     if let Some(out) = &args.out {
-        let database = [&args.password_file, &args.ca, &args.database_cert, &args.database_key];
+        let database = [
+            &args.password_file,
+            &args.ca,
+            &args.database_cert,
+            &args.database_key,
+        ];
         let store = args.object_store.files();
-        let inputs: Vec<&Path> =
-            database.into_iter().flatten().chain(&args.file).chain(&store).map(PathBuf::as_path).collect();
+        let inputs: Vec<&Path> = database
+            .into_iter()
+            .flatten()
+            .chain(&args.file)
+            .chain(&store)
+            .map(PathBuf::as_path)
+            .collect();
         check_output(out, args.replace, &inputs).map_err(|error| match error {
             JobError::Exists { .. } => exists(out),
             error => error.into(),
@@ -142,7 +158,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let format = args.holds.format(file)?;
             let input = args.object_store.input(file)?;
             let bar = Bar::new("sampling");
-            let mut discovery = bar.during(|progress| discover_file(&input, format, options, &trial, progress))?;
+            let mut discovery =
+                bar.during(|progress| discover_file(&input, format, options, &trial, progress))?;
             drop(bar);
             fit(&mut discovery, || args.object_store.input(file), format)?;
             discovery
@@ -194,8 +211,9 @@ fn fit(
             allow_unmatched: true,
         };
         let rules = Arc::new(rules);
-        let masked =
-            run_job(async { Ok(mask_file(job, rules, Arc::clone(&trial), Arc::<Progress>::default()).await) })?;
+        let masked = run_job(async {
+            Ok(mask_file(job, rules, Arc::clone(&trial), Arc::<Progress>::default()).await)
+        })?;
         match masked {
             // The type of a column of Parquet does not hold a mask. Each column can have this once.
             Err(JobError::Row { column, .. }) if discovery.redact_column(&column) => continue,
@@ -220,15 +238,24 @@ fn write(args: &Args, discovery: &Discovery) -> Result<(), Failure> {
     // Rules that do not parse would be a bug, which must not reach a file.
     Rules::from_toml(&rules)?;
     if let Some(out) = &args.out {
-        let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = out
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
         let failed = |error: std::io::Error| format!("{}: {error}", out.display());
         let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
         file.write_all(rules.as_bytes()).map_err(failed)?;
         file.as_file().sync_all().map_err(failed)?;
-        let kept = if args.replace { file.persist(out) } else { file.persist_noclobber(out) };
+        let kept = if args.replace {
+            file.persist(out)
+        } else {
+            file.persist_noclobber(out)
+        };
         match kept {
             Ok(_) => {}
-            Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => return Err(exists(out)),
+            Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => {
+                return Err(exists(out));
+            }
             Err(error) => return Err(failed(error.error).into()),
         }
     }
@@ -238,7 +265,13 @@ fn write(args: &Args, discovery: &Discovery) -> Result<(), Failure> {
     } else if args.out.is_none() {
         stdout.write_all(rules.as_bytes())?;
     }
-    let count = |verdict| discovery.fields.iter().filter(|field| field.verdict == verdict).count() as u64;
+    let count = |verdict| {
+        discovery
+            .fields
+            .iter()
+            .filter(|field| field.verdict == verdict)
+            .count() as u64
+    };
     errln!(
         "{}: {} to mask, {} uncertain, {} harmless",
         counted(discovery.fields.len() as u64, "field"),
@@ -247,7 +280,11 @@ fn write(args: &Args, discovery: &Discovery) -> Result<(), Failure> {
         count(FieldVerdict::Harmless)
     );
     if let (Some(out), Some(file)) = (&args.out, &args.file) {
-        errln!("next: sealwire mask check --rules {} {}", out.display(), file.display());
+        errln!(
+            "next: sealwire mask check --rules {} {}",
+            out.display(),
+            file.display()
+        );
     }
     Ok(())
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 
 use sealwire_client::{
-    Client, DetailValue, Error, ErrorCode, Mask, MaskList, MaskRule, Masking, Pacer, RetryLimits, RpcError, RuleFields,
-    UnknownFields,
+    Client, DetailValue, Error, ErrorCode, Mask, MaskList, MaskRule, Masking, Pacer, RetryLimits,
+    RpcError, RuleFields, UnknownFields,
 };
 use sealwire_mask::Rules;
 use sealwire_mask_job::{Column, Engine, EngineError, answers, payload, place};
@@ -40,7 +40,11 @@ pub(super) struct Remote {
 
 impl Remote {
     /// Connects to the engine. `bar` is the line above which waits are reported.
-    pub(super) async fn connect(args: &super::RpcEngine, rules: &Arc<Rules>, bar: &Bar) -> Result<Self, Failure> {
+    pub(super) async fn connect(
+        args: &super::RpcEngine,
+        rules: &Arc<Rules>,
+        bar: &Bar,
+    ) -> Result<Self, Failure> {
         Ok(Self {
             client: args.connect.client().await?,
             app: args.app.clone(),
@@ -55,22 +59,46 @@ impl Remote {
     }
 
     async fn call(&self, columns: &[Column]) -> Result<Vec<Vec<u8>>, EngineError> {
-        let subject = |rule| self.rules.get(rule).and_then(|rule| rule.function.subject());
+        let subject = |rule| {
+            self.rules
+                .get(rule)
+                .and_then(|rule| rule.function.subject())
+        };
         let (payload, paths) = payload(columns, subject);
         let rule = |(column, path): (&Column, &'_ String)| (column.rule, path.clone());
         let named: Vec<(usize, String)> = columns.iter().zip(&paths).map(rule).collect();
         let rules = named
             .iter()
-            .map(|(rule, path)| MaskRule { fields: RuleFields::Path(path), mask: &self.functions[*rule] })
+            .map(|(rule, path)| MaskRule {
+                fields: RuleFields::Path(path),
+                mask: &self.functions[*rule],
+            })
             .collect();
         let wanted = |name: &str| {
-            named.iter().any(|(rule, _)| self.rules.get(*rule).is_some_and(|rule| rule.function.list() == Some(name)))
+            named.iter().any(|(rule, _)| {
+                self.rules
+                    .get(*rule)
+                    .is_some_and(|rule| rule.function.list() == Some(name))
+            })
         };
         let lists = self.rules.lists().filter(|(name, _)| wanted(name));
-        let lists = lists.map(|(name, entries)| MaskList { name, entries: entries.collect() }).collect();
+        let lists = lists
+            .map(|(name, entries)| MaskList {
+                name,
+                entries: entries.collect(),
+            })
+            .collect();
         // The subject next to a value is matched by no rule, so it is kept.
-        let writing = Masking { rules, unknown: UnknownFields::Keep, lists };
-        let call = Mask { reason: self.reason.as_deref(), writing, ..Mask::new(&self.app, &payload) };
+        let writing = Masking {
+            rules,
+            unknown: UnknownFields::Keep,
+            lists,
+        };
+        let call = Mask {
+            reason: self.reason.as_deref(),
+            writing,
+            ..Mask::new(&self.app, &payload)
+        };
         let mut has_told = false;
         let waits = |error: &Error, waited| {
             // Reports at most once per batch. With batches that wait and batches that pass, each retry would otherwise
@@ -82,8 +110,16 @@ impl Remote {
                 });
             }
         };
-        let limits = RetryLimits { deadline: self.client.deadline_of(None), retry_timeout: self.retry_timeout };
-        let send = |deadline_ms| self.client.mask(Mask { deadline_ms: Some(deadline_ms), ..call.clone() });
+        let limits = RetryLimits {
+            deadline: self.client.deadline_of(None),
+            retry_timeout: self.retry_timeout,
+        };
+        let send = |deadline_ms| {
+            self.client.mask(Mask {
+                deadline_ms: Some(deadline_ms),
+                ..call.clone()
+            })
+        };
         let masked = self.pacer.run(limits, send, waits).await;
         let document = masked.map_err(|error| failed(&error))?;
         self.tell(false, || "the engine answers again".to_owned());
@@ -93,7 +129,9 @@ impl Remote {
     /// Reports once that the job waits, and once that it continues.
     fn tell(&self, waits: bool, what: impl FnOnce() -> String) {
         // Most requests have nothing to report. The plain load lets them avoid contention for the cache line.
-        if self.is_told.load(Ordering::Relaxed) != waits && self.is_told.swap(waits, Ordering::Relaxed) != waits {
+        if self.is_told.load(Ordering::Relaxed) != waits
+            && self.is_told.swap(waits, Ordering::Relaxed) != waits
+        {
             self.bar.suspend(|| errln!("{}", what()));
         }
     }
@@ -104,9 +142,11 @@ impl Engine for Remote {
         let mut all = Vec::with_capacity(columns.len());
         for (part, columns) in columns.chunks(COLUMNS_MAX).enumerate() {
             let behind = |error| match error {
-                EngineError::Unfit { column, value, why } => {
-                    EngineError::Unfit { column: part * COLUMNS_MAX + column, value, why }
-                }
+                EngineError::Unfit { column, value, why } => EngineError::Unfit {
+                    column: part * COLUMNS_MAX + column,
+                    value,
+                    why,
+                },
                 failed @ EngineError::Failed(_) => failed,
             };
             all.extend(self.call(columns).await.map_err(behind)?);
@@ -118,9 +158,15 @@ impl Engine for Remote {
 fn failed(error: &Error) -> EngineError {
     let unfit = |error: &RpcError| {
         let path = error.details.iter().find(|detail| detail.key == "path")?;
-        let DetailValue::Text(path) = &path.value else { return None };
+        let DetailValue::Text(path) = &path.value else {
+            return None;
+        };
         let (column, value) = place(path)?;
-        Some(EngineError::Unfit { column, value, why: error.message.to_string() })
+        Some(EngineError::Unfit {
+            column,
+            value,
+            why: error.message.to_string(),
+        })
     };
     match error {
         Error::Rpc(error) if error.code == ErrorCode::BadRequest => {
@@ -142,12 +188,18 @@ mod tests {
             let error = RpcError::new(ErrorCode::BadRequest, "email does not fit");
             Error::Rpc(path.map_or(error.clone(), |path| error.with(Detail::text("path", path))))
         };
-        let unfit = |column, value| EngineError::Unfit { column, value, why: "email does not fit".to_owned() };
+        let unfit = |column, value| EngineError::Unfit {
+            column,
+            value,
+            why: "email does not fit".to_owned(),
+        };
         assert_eq!(failed(&bad(Some("$[2][17]"))), unfit(2, 17));
         assert_eq!(failed(&bad(Some("$[0][3].value"))), unfit(0, 3));
-        for error in
-            [bad(None), bad(Some("$.a")), Error::Rpc(RpcError::new(ErrorCode::Forbidden, "email does not fit"))]
-        {
+        for error in [
+            bad(None),
+            bad(Some("$.a")),
+            Error::Rpc(RpcError::new(ErrorCode::Forbidden, "email does not fit")),
+        ] {
             let found = failed(&error);
             assert!(
                 matches!(&found, EngineError::Failed(why) if why.contains("email does not fit")),

@@ -26,13 +26,20 @@ pub(super) struct Bar {
 
 impl Bar {
     pub(super) fn new(doing: &'static str) -> Self {
-        let bar = if std::io::stderr().is_terminal() { ProgressBar::no_length() } else { ProgressBar::hidden() };
+        let bar = if std::io::stderr().is_terminal() {
+            ProgressBar::no_length()
+        } else {
+            ProgressBar::hidden()
+        };
         bar.set_message(doing);
         let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
         if let Ok(style) = style {
             bar.set_style(style);
         }
-        Self { bar, progress: Arc::default() }
+        Self {
+            bar,
+            progress: Arc::default(),
+        }
     }
 
     /// Returns the progress bar, for printing messages above it.
@@ -62,7 +69,8 @@ impl Bar {
                 self.show();
                 std::thread::sleep(TICK);
             }
-            job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            job.join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
@@ -72,10 +80,15 @@ impl Bar {
         let (done, all, unit) = match (now.bytes_all, now.records_all) {
             (0, 0) => return self.bar.tick(),
             (0, rows) => (now.records, rows, "{human_pos} of {human_len} rows"),
-            (bytes, _) => (now.bytes, bytes, "{bytes} of {total_bytes}, {bytes_per_sec}"),
+            (bytes, _) => (
+                now.bytes,
+                bytes,
+                "{bytes} of {total_bytes}, {bytes_per_sec}",
+            ),
         };
         if self.bar.length().is_none()
-            && let Ok(style) = ProgressStyle::with_template(&format!("{{msg}} {{wide_bar}} {unit}, {{eta}} left"))
+            && let Ok(style) =
+                ProgressStyle::with_template(&format!("{{msg}} {{wide_bar}} {unit}, {{eta}} left"))
         {
             self.bar.set_style(style);
         }
@@ -94,16 +107,32 @@ impl Drop for Bar {
 /// a terminal would obey is escaped.
 fn table(out: &mut dyn Write, head: &[&str], rows: &[Vec<String>]) -> std::io::Result<()> {
     let cell = |text: &String| printable(text).replace(['\n', '\t'], " ");
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(cell).collect()).collect();
-    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).chain([head[at].len()]).max().unwrap_or(0);
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| row.iter().map(cell).collect())
+        .collect();
+    let width = |at: usize| {
+        rows.iter()
+            .map(|row| row[at].chars().count())
+            .chain([head[at].len()])
+            .max()
+            .unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let head: Vec<String> = head.iter().map(|text| (*text).to_owned()).collect();
     for row in std::iter::once(&head).chain(&rows) {
         let mut line = String::new();
         for (at, cell) in row.iter().enumerate() {
-            let is_number = at > 0 && rows.iter().all(|row| row[at].bytes().all(|byte| byte.is_ascii_digit()));
+            let is_number = at > 0
+                && rows
+                    .iter()
+                    .all(|row| row[at].bytes().all(|byte| byte.is_ascii_digit()));
             let pad = " ".repeat(widths[at] - cell.chars().count());
-            line += &if is_number { format!("{pad}{cell}  ") } else { format!("{cell}{pad}  ") };
+            line += &if is_number {
+                format!("{pad}{cell}  ")
+            } else {
+                format!("{cell}{pad}  ")
+            };
         }
         writeln!(out, "{}", line.trim_end())?;
     }
@@ -128,19 +157,32 @@ pub(super) fn done(done: &Done, as_json: bool, to_stderr: bool) -> Result<(), Fa
     } else {
         let report = &done.report;
         let rows: Vec<_> = report.fields.iter().map(of_field).collect();
-        table(out, &["FIELD", "MASK", "MASKED", "UNCHANGED", "KEPT", "NULL"], &rows)?;
+        table(
+            out,
+            &["FIELD", "MASK", "MASKED", "UNCHANGED", "KEPT", "NULL"],
+            &rows,
+        )?;
         let seconds = Duration::from_millis(report.elapsed_ms.max(1)).as_secs_f64();
         let (records, bytes) = (report.records, report.bytes_in as f64 / 1e6);
-        let memory =
-            report.peak_memory_bytes.map_or(String::new(), |bytes| format!(", {} MB at most", bytes / 1_000_000));
+        let memory = report.peak_memory_bytes.map_or(String::new(), |bytes| {
+            format!(", {} MB at most", bytes / 1_000_000)
+        });
         writeln!(
             out,
             "{}, {bytes:.1} MB in {seconds:.1} s: {:.0} records/s{memory}",
             counted(records, "record"),
             records as f64 / seconds
         )?;
-        listed(out, "not judged by kinds, name each in a rule", &report.not_judged)?;
-        listed(out, "not copied, since only a superuser can create it", &report.not_copied)?;
+        listed(
+            out,
+            "not judged by kinds, name each in a rule",
+            &report.not_judged,
+        )?;
+        listed(
+            out,
+            "not copied, since only a superuser can create it",
+            &report.not_copied,
+        )?;
         if let Some(leaks) = &done.leaks {
             writeln!(out)?;
             of_leaks(out, leaks)?;
@@ -156,7 +198,12 @@ fn listed(out: &mut dyn Write, what: &str, names: &[String]) -> std::io::Result<
     }
     let shown = names[..names.len().min(NAMES_MAX)].join(", ");
     let more = if names.len() > NAMES_MAX { ", ..." } else { "" };
-    writeln!(out, "{what} ({}): {}{more}", names.len(), printable(&shown).replace('\n', " "))
+    writeln!(
+        out,
+        "{what} ({}): {}{more}",
+        names.len(),
+        printable(&shown).replace('\n', " ")
+    )
 }
 
 fn of_field(field: &FieldReport) -> Vec<String> {
@@ -165,7 +212,8 @@ fn of_field(field: &FieldReport) -> Vec<String> {
         (Some(function), None) => function.clone(),
         (None, _) => "-".to_owned(),
     };
-    let counts = [field.masked, field.unchanged, field.kept, field.nulls].map(|count| count.to_string());
+    let counts =
+        [field.masked, field.unchanged, field.kept, field.nulls].map(|count| count.to_string());
     [vec![field.field.clone(), mask], counts.to_vec()].concat()
 }
 
@@ -191,13 +239,33 @@ fn of_leaks(out: &mut dyn Write, report: &LeakReport) -> std::io::Result<()> {
                 LeakVerdict::Leak => format!("LEAK into {}", field.elsewhere.join(", ")),
                 LeakVerdict::NotChecked => "not checked: no or too few values".to_owned(),
             };
-            let counts = [field.originals, field.found_in_field, field.found_elsewhere].map(|count| count.to_string());
-            [vec![field.field.clone(), field.function.clone()], counts.to_vec(), vec![verdict]].concat()
+            let counts = [field.originals, field.found_in_field, field.found_elsewhere]
+                .map(|count| count.to_string());
+            [
+                vec![field.field.clone(), field.function.clone()],
+                counts.to_vec(),
+                vec![verdict],
+            ]
+            .concat()
         })
         .collect();
-    table(out, &["FIELD", "MASK", "ORIGINALS", "IN FIELD", "ELSEWHERE", "VERDICT"], &rows)?;
+    table(
+        out,
+        &[
+            "FIELD",
+            "MASK",
+            "ORIGINALS",
+            "IN FIELD",
+            "ELSEWHERE",
+            "VERDICT",
+        ],
+        &rows,
+    )?;
     for column in &report.skipped {
-        let line = format!("not searched: column {}, since {}", column.field, column.why);
+        let line = format!(
+            "not searched: column {}, since {}",
+            column.field, column.why
+        );
         writeln!(out, "{}", printable(&line).replace('\n', " "))?;
     }
     Ok(())

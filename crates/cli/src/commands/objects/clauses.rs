@@ -18,7 +18,9 @@ pub(super) struct Clause {
 impl fmt::Debug for Clause {
     /// Writes the property alone, since the value is a customer's.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Clause").field(&self.property).finish_non_exhaustive()
+        f.debug_tuple("Clause")
+            .field(&self.property)
+            .finish_non_exhaustive()
     }
 }
 
@@ -28,7 +30,10 @@ impl Clause {
     /// # Errors
     /// A sentence that says what to write.
     pub(super) fn equal(text: &str) -> Result<Self, String> {
-        let (property, value) = split(text, "write PROPERTY=TEXT, or PROPERTY:=JSON for a number, true or false")?;
+        let (property, value) = split(
+            text,
+            "write PROPERTY=TEXT, or PROPERTY:=JSON for a number, true or false",
+        )?;
         let value = match value {
             Value::Text(text) => encoded(text),
             Value::Json(value) => value,
@@ -52,7 +57,9 @@ impl Clause {
                 values
             }
             Value::Json(value) => {
-                sealwire_msgpack::TokenReader::new(&value).array_len().map_err(|_| rule)?;
+                sealwire_msgpack::TokenReader::new(&value)
+                    .array_len()
+                    .map_err(|_| rule)?;
                 value
             }
         };
@@ -83,15 +90,23 @@ impl Clause {
         write::str(&mut bytes, property);
         write::str(&mut bytes, operator);
         bytes.extend_from_slice(value);
-        Self { property: property.to_owned(), bytes }
+        Self {
+            property: property.to_owned(),
+            bytes,
+        }
     }
 }
 
 /// Returns clauses as one MessagePack array.
 pub(super) fn array(clauses: &[&Clause]) -> Vec<u8> {
     let mut payload = Vec::new();
-    write::array_len(&mut payload, u32::try_from(clauses.len()).unwrap_or(u32::MAX));
-    clauses.iter().for_each(|clause| payload.extend_from_slice(&clause.bytes));
+    write::array_len(
+        &mut payload,
+        u32::try_from(clauses.len()).unwrap_or(u32::MAX),
+    );
+    clauses
+        .iter()
+        .for_each(|clause| payload.extend_from_slice(&clause.bytes));
     payload
 }
 
@@ -108,10 +123,19 @@ fn split<'a>(text: &'a str, rule: &str) -> Result<(&'a str, Value<'a>), String> 
         None => (property, Value::Text(value)),
         Some(property) => {
             let value = json::to_msgpack(value.as_bytes(), WalkLimits::default());
-            (property, Value::Json(value.map_err(|error| format!("the value is not JSON ({error}); {rule}"))?))
+            (
+                property,
+                Value::Json(
+                    value.map_err(|error| format!("the value is not JSON ({error}); {rule}"))?,
+                ),
+            )
         }
     };
-    if property.is_empty() { Err(rule.to_owned()) } else { Ok((property, value)) }
+    if property.is_empty() {
+        Err(rule.to_owned())
+    } else {
+        Ok((property, value))
+    }
 }
 
 fn encoded(text: &str) -> Vec<u8> {
@@ -137,18 +161,49 @@ mod tests {
     #[test]
     fn a_clause_sends_text_or_json() {
         for (read, text, expected) in [
-            (Clause::equal as Read, "email=a@example.com", r#"{"property": "email", "eq": "a@example.com"}"#),
-            (Clause::equal, "age=41", r#"{"property": "age", "eq": "41"}"#),
+            (
+                Clause::equal as Read,
+                "email=a@example.com",
+                r#"{"property": "email", "eq": "a@example.com"}"#,
+            ),
+            (
+                Clause::equal,
+                "age=41",
+                r#"{"property": "age", "eq": "41"}"#,
+            ),
             (Clause::equal, "age:=41", r#"{"property": "age", "eq": 41}"#),
             (Clause::equal, "name=", r#"{"property": "name", "eq": ""}"#),
-            (Clause::equal, "name=a=b:=c", r#"{"property": "name", "eq": "a=b:=c"}"#),
-            (Clause::one_of, "city=Bern,Rom", r#"{"property": "city", "in": ["Bern", "Rom"]}"#),
-            (Clause::one_of, "age:=[1, 2]", r#"{"property": "age", "in": [1, 2]}"#),
-            (Clause::prefix, "name=An", r#"{"property": "name", "prefix": "An"}"#),
+            (
+                Clause::equal,
+                "name=a=b:=c",
+                r#"{"property": "name", "eq": "a=b:=c"}"#,
+            ),
+            (
+                Clause::one_of,
+                "city=Bern,Rom",
+                r#"{"property": "city", "in": ["Bern", "Rom"]}"#,
+            ),
+            (
+                Clause::one_of,
+                "age:=[1, 2]",
+                r#"{"property": "age", "in": [1, 2]}"#,
+            ),
+            (
+                Clause::prefix,
+                "name=An",
+                r#"{"property": "name", "prefix": "An"}"#,
+            ),
         ] {
             let clause = read(text).unwrap();
-            assert_eq!(as_json(&clause), serde_json::from_str::<serde_json::Value>(expected).unwrap(), "{text}");
-            assert_eq!(format!("{clause:?}"), format!("Clause({:?}, ..)", clause.property));
+            assert_eq!(
+                as_json(&clause),
+                serde_json::from_str::<serde_json::Value>(expected).unwrap(),
+                "{text}"
+            );
+            assert_eq!(
+                format!("{clause:?}"),
+                format!("Clause({:?}, ..)", clause.property)
+            );
         }
     }
 

@@ -71,7 +71,9 @@ impl ItemBatch {
         let texts = self.places.iter().map(|place| {
             let text = text_of(reader.value()?, property)?;
             text.ok_or_else(|| {
-                Failure::from(format!("{place}: {property} must be a text, because --subject-from names it"))
+                Failure::from(format!(
+                    "{place}: {property} must be a text, because --subject-from names it"
+                ))
             })
         });
         texts.collect()
@@ -81,11 +83,16 @@ impl ItemBatch {
 /// Returns the text of a property of an object.
 fn text_of(object: &[u8], property: &str) -> Result<Option<String>, Failure> {
     let mut reader = TokenReader::new(object);
-    let Ok(pairs) = reader.map_len() else { return Ok(None) };
+    let Ok(pairs) = reader.map_len() else {
+        return Ok(None);
+    };
     for _ in 0..pairs {
         let name = reader.value()?;
         let value = reader.value()?;
-        if TokenReader::new(name).str_utf8().is_ok_and(|name| name == property) {
+        if TokenReader::new(name)
+            .str_utf8()
+            .is_ok_and(|name| name == property)
+        {
             return Ok(TokenReader::new(value).str_utf8().ok().map(str::to_owned));
         }
     }
@@ -111,7 +118,9 @@ impl ItemBatches {
         let reader: Box<dyn BufRead> = if file == Path::new("-") {
             Box::new(BufReader::new(std::io::stdin()))
         } else {
-            Box::new(BufReader::new(File::open(file).map_err(|error| named(&error))?))
+            Box::new(BufReader::new(
+                File::open(file).map_err(|error| named(&error))?,
+            ))
         };
         Self::read(reader).map_err(|error| named(&error).into())
     }
@@ -134,12 +143,24 @@ impl ItemBatches {
             reader.read_to_end(&mut text)?;
             let items = document(&text).map_err(|failure| match error {
                 // Only JSON lines have a second line that begins so.
-                Some(error) if text[start..].trim_ascii_start().starts_with(b"{") => in_line(skipped + 1, &error),
+                Some(error) if text[start..].trim_ascii_start().starts_with(b"{") => {
+                    in_line(skipped + 1, &error)
+                }
                 _ => failure,
             })?;
-            return Ok(Self { items: Box::new(items.into_iter().map(Ok)), next: None });
+            return Ok(Self {
+                items: Box::new(items.into_iter().map(Ok)),
+                next: None,
+            });
         }
-        Ok(Self { items: Box::new(Lines { first: Some(first), reader, line: skipped }), next: None })
+        Ok(Self {
+            items: Box::new(Lines {
+                first: Some(first),
+                reader,
+                line: skipped,
+            }),
+            next: None,
+        })
     }
 
     fn item(&mut self) -> Option<Result<Item, Failure>> {
@@ -167,21 +188,29 @@ impl Iterator for ItemBatches {
             places.push(place);
         }
         let mut payload = Vec::with_capacity(body.len() + 5);
-        write::array_len(&mut payload, u32::try_from(places.len()).unwrap_or(u32::MAX));
+        write::array_len(
+            &mut payload,
+            u32::try_from(places.len()).unwrap_or(u32::MAX),
+        );
         payload.append(&mut body);
         (!places.is_empty()).then_some(Ok(ItemBatch { payload, places }))
     }
 }
 
 fn limits() -> WalkLimits {
-    WalkLimits { out_bytes_max: usize::MAX, ..WalkLimits::default() }
+    WalkLimits {
+        out_bytes_max: usize::MAX,
+        ..WalkLimits::default()
+    }
 }
 
 /// Reads a document: the elements of an array, or one value.
 fn document(text: &[u8]) -> Result<Vec<Item>, Failure> {
     let value = json::to_msgpack(text, limits())?;
     let mut reader = TokenReader::new(&value);
-    let Ok(count) = reader.array_len() else { return Ok(vec![(ItemLocation::Whole, value)]) };
+    let Ok(count) = reader.array_len() else {
+        return Ok(vec![(ItemLocation::Whole, value)]);
+    };
     let element = |at| Ok((ItemLocation::Element(at), reader.value()?.to_vec()));
     (0..count as usize).map(element).collect()
 }
@@ -216,7 +245,10 @@ impl Iterator for Lines {
             if !text.trim_ascii().is_empty() {
                 let place = ItemLocation::Line(self.line);
                 let item = json::to_msgpack(text.trim_ascii_end(), limits());
-                return Some(item.map_err(|error| in_line(self.line, &error)).map(|item| (place, item)));
+                return Some(
+                    item.map_err(|error| in_line(self.line, &error))
+                        .map(|item| (place, item)),
+                );
             }
         }
     }
@@ -225,7 +257,9 @@ impl Iterator for Lines {
 /// Returns the error of an invalid line. The parser counts lines from the beginning of its text, so they are left out.
 fn in_line(line: usize, error: &JsonError) -> Failure {
     let text = error.to_string();
-    let text = text.strip_prefix("Parser error at line 1 ").map_or(text.clone(), |rest| format!("at {rest}"));
+    let text = text
+        .strip_prefix("Parser error at line 1 ")
+        .map_or(text.clone(), |rest| format!("at {rest}"));
     format!("line {line}: {text}").into()
 }
 
@@ -235,27 +269,44 @@ mod tests {
 
     /// Returns the places of all items and the number of batches, or the first error.
     fn read(text: &str) -> Result<(Vec<ItemLocation>, usize), String> {
-        let batches =
-            ItemBatches::read(Box::new(std::io::Cursor::new(text.to_owned()))).map_err(|error| error.to_string())?;
+        let batches = ItemBatches::read(Box::new(std::io::Cursor::new(text.to_owned())))
+            .map_err(|error| error.to_string())?;
         let batches: Result<Vec<ItemBatch>, Failure> = batches.collect();
         let batches = batches.map_err(|error| error.to_string())?;
         for batch in &batches {
-            assert_eq!(TokenReader::new(&batch.payload).array_len().unwrap() as usize, batch.places.len());
-            assert_eq!(TokenReader::new(&batch.payload).value().unwrap().len(), batch.payload.len());
+            assert_eq!(
+                TokenReader::new(&batch.payload).array_len().unwrap() as usize,
+                batch.places.len()
+            );
+            assert_eq!(
+                TokenReader::new(&batch.payload).value().unwrap().len(),
+                batch.payload.len()
+            );
         }
         let count = batches.len();
-        Ok((batches.into_iter().flat_map(|batch| batch.places).collect(), count))
+        Ok((
+            batches.into_iter().flat_map(|batch| batch.places).collect(),
+            count,
+        ))
     }
 
     #[test]
     fn every_form_of_input_is_read() {
-        let lines = |lines: &[usize]| lines.iter().map(|line| ItemLocation::Line(*line)).collect::<Vec<_>>();
+        let lines = |lines: &[usize]| {
+            lines
+                .iter()
+                .map(|line| ItemLocation::Line(*line))
+                .collect::<Vec<_>>()
+        };
         for (text, expected) in [
             ("", vec![]),
             ("\n\n", vec![]),
             ("[]", vec![]),
             ("{\n \"a\": 1\n}\n", vec![ItemLocation::Whole]),
-            ("[{\"a\": 1},\n{}]", vec![ItemLocation::Element(0), ItemLocation::Element(1)]),
+            (
+                "[{\"a\": 1},\n{}]",
+                vec![ItemLocation::Element(0), ItemLocation::Element(1)],
+            ),
             ("{\"a\": 1}", lines(&[1])),
             ("\n{\"a\": 1}\n\n  \n{}\r\n", lines(&[2, 5])),
             ("7\n8\n", lines(&[1, 2])),
@@ -269,7 +320,10 @@ mod tests {
     fn requests_are_bounded_by_count_and_bytes() {
         let many = "{\"a\":1}\n".repeat(1_200);
         let (places, batches) = read(&many).unwrap();
-        assert_eq!((places.len(), places[1_199].clone(), batches), (1_200, ItemLocation::Line(1_200), 3));
+        assert_eq!(
+            (places.len(), places[1_199].clone(), batches),
+            (1_200, ItemLocation::Line(1_200), 3)
+        );
         let long = format!("{{\"a\":\"{}\"}}\n", "x".repeat(5 << 20)).repeat(3);
         assert_eq!(read(&long).unwrap().1, 3);
         let array = format!("[{}]", ["{}"; 501].join(","));
@@ -279,12 +333,22 @@ mod tests {
     #[test]
     fn a_property_names_the_subject_of_each_object() {
         let batch = |text: &str| {
-            let mut batches = ItemBatches::read(Box::new(std::io::Cursor::new(text.to_owned()))).unwrap();
-            batches.next().unwrap().unwrap().texts("email").map_err(|error| error.to_string())
+            let mut batches =
+                ItemBatches::read(Box::new(std::io::Cursor::new(text.to_owned()))).unwrap();
+            batches
+                .next()
+                .unwrap()
+                .unwrap()
+                .texts("email")
+                .map_err(|error| error.to_string())
         };
         let lines = "{\"age\":1,\"email\":\"a@b\"}\n{\"email\":\"c@d\"}\n";
         assert_eq!(batch(lines), Ok(vec!["a@b".to_owned(), "c@d".to_owned()]));
-        for wrong in ["{\"email\":\"a\"}\n{}", "{\"email\":\"a\"}\n{\"email\":1}", "{\"email\":\"a\"}\n[]"] {
+        for wrong in [
+            "{\"email\":\"a\"}\n{}",
+            "{\"email\":\"a\"}\n{\"email\":1}",
+            "{\"email\":\"a\"}\n[]",
+        ] {
             let error = batch(wrong).unwrap_err();
             assert!(error.starts_with("line 2: email must be a text"), "{error}");
         }
@@ -294,7 +358,10 @@ mod tests {
     fn errors_name_the_line() {
         for (text, says) in [
             ("{}\n{\"a\":}\n", "line 2: at column"),
-            ("{}\n\n{\"a\":1,\"a\":2}\n", "line 3: key at $.a occurs twice"),
+            (
+                "{}\n\n{\"a\":1,\"a\":2}\n",
+                "line 3: key at $.a occurs twice",
+            ),
             ("{\"a\":1,\"a\":2}\n{}\n", "line 1: key at $.a occurs twice"),
             ("{\"a\":\n{}\n", "line 1: at column"),
             ("\n{\"a\":\n", "line 3"),

@@ -21,21 +21,33 @@ pub(super) struct ObjectPrinter {
 
 impl ObjectPrinter {
     pub(super) fn new(as_json: bool) -> Self {
-        Self { as_json, has_header: false, out: BufWriter::new(sealwire_output::Output) }
+        Self {
+            as_json,
+            has_header: false,
+            out: BufWriter::new(sealwire_output::Output),
+        }
     }
 
     /// Prints objects with their values.
     ///
     /// # Errors
     /// Standard output is closed, or a value has no form in JSON.
-    pub(super) fn objects<'a>(&mut self, objects: impl IntoIterator<Item = &'a Object>) -> Result<(), Failure> {
+    pub(super) fn objects<'a>(
+        &mut self,
+        objects: impl IntoIterator<Item = &'a Object>,
+    ) -> Result<(), Failure> {
         for object in objects {
             if self.as_json {
                 writeln!(self.out, "{}", json_line(object)?)?;
                 continue;
             }
             self.header("PROPERTIES")?;
-            let line = format!("{:<36} {:<8} {}", object.id, object.version, values(object)?);
+            let line = format!(
+                "{:<36} {:<8} {}",
+                object.id,
+                object.version,
+                values(object)?
+            );
             writeln!(self.out, "{}", line.trim_end())?;
         }
         Ok(self.out.flush()?)
@@ -59,7 +71,11 @@ impl ObjectPrinter {
 
     fn header(&mut self, last: &str) -> Result<(), Failure> {
         if !self.has_header {
-            writeln!(self.out, "{}", format!("{:<36} {:<8} {last}", "ID", "VERSION").trim_end())?;
+            writeln!(
+                self.out,
+                "{}",
+                format!("{:<36} {:<8} {last}", "ID", "VERSION").trim_end()
+            )?;
             self.has_header = true;
         }
         Ok(())
@@ -72,12 +88,22 @@ pub(in crate::commands) fn token_line(token: &SubjectToken) -> Result<String, Fa
     if let Some(value) = &token.value {
         line.push_str(&format!(",\"value\":{}", value_json("value", value)?));
     }
-    let numbers = [("created", Some(token.created)), ("expires", token.expires), ("archived", token.archived)];
-    for (name, number) in numbers.into_iter().filter_map(|(name, number)| Some((name, number?))) {
+    let numbers = [
+        ("created", Some(token.created)),
+        ("expires", token.expires),
+        ("archived", token.archived),
+    ];
+    for (name, number) in numbers
+        .into_iter()
+        .filter_map(|(name, number)| Some((name, number?)))
+    {
         line.push_str(&format!(",\"{name}\":{number}"));
     }
     if !token.tags.is_empty() {
-        line.push_str(&format!(",\"tags\":{}", serde_json::to_string(&token.tags)?));
+        line.push_str(&format!(
+            ",\"tags\":{}",
+            serde_json::to_string(&token.tags)?
+        ));
     }
     line.push('}');
     Ok(line)
@@ -86,7 +112,11 @@ pub(in crate::commands) fn token_line(token: &SubjectToken) -> Result<String, Fa
 /// Returns an object as one line of JSON.
 pub(in crate::commands) fn json_line(object: &Object) -> Result<String, Failure> {
     let mut line = format!("{{\"id\":{}", serde_json::to_string(&object.id)?);
-    let (version, created, updated) = (Some(object.version), Some(object.created), Some(object.updated));
+    let (version, created, updated) = (
+        Some(object.version),
+        Some(object.created),
+        Some(object.updated),
+    );
     for (name, number) in [
         ("version", version),
         ("created", created),
@@ -99,19 +129,33 @@ pub(in crate::commands) fn json_line(object: &Object) -> Result<String, Failure>
         }
     }
     if !object.tags.is_empty() {
-        line.push_str(&format!(",\"tags\":{}", serde_json::to_string(&object.tags)?));
+        line.push_str(&format!(
+            ",\"tags\":{}",
+            serde_json::to_string(&object.tags)?
+        ));
     }
     let property = |(name, value): &(String, Vec<u8>)| -> Result<String, Failure> {
-        Ok(format!("{}:{}", serde_json::to_string(name)?, value_json(name, value)?))
+        Ok(format!(
+            "{}:{}",
+            serde_json::to_string(name)?,
+            value_json(name, value)?
+        ))
     };
-    let properties: Vec<String> = object.properties.iter().map(property).collect::<Result<_, _>>()?;
+    let properties: Vec<String> = object
+        .properties
+        .iter()
+        .map(property)
+        .collect::<Result<_, _>>()?;
     line.push_str(&format!(",\"properties\":{{{}}}}}", properties.join(",")));
     Ok(line)
 }
 
 /// Returns the values of an object on one line. JSON escapes control characters, which the terminal would obey.
 fn values(object: &Object) -> Result<String, Failure> {
-    let there = object.properties.iter().filter(|(_, value)| !TokenReader::new(value).take_nil());
+    let there = object
+        .properties
+        .iter()
+        .filter(|(_, value)| !TokenReader::new(value).take_nil());
     let shown: Vec<String> = there
         .map(|(name, value)| Ok(format!("{name}={}", value_json(name, value)?)))
         .collect::<Result<_, Failure>>()?;
@@ -124,7 +168,8 @@ fn value_json(name: &str, value: &[u8]) -> Result<String, Failure> {
         return Ok(serde_json::to_string(&STANDARD.encode(bytes))?);
     }
     let mut out = Vec::new();
-    json::from_msgpack(value, &mut out, false, WalkLimits::default()).map_err(|error| format!("{name}: {error}"))?;
+    json::from_msgpack(value, &mut out, false, WalkLimits::default())
+        .map_err(|error| format!("{name}: {error}"))?;
     Ok(String::from_utf8(out)?)
 }
 
@@ -156,8 +201,19 @@ mod tests {
         let line = json_line(&object).unwrap();
         assert_eq!(line.to_lowercase(), expected.to_lowercase());
         assert!(serde_json::from_str::<serde_json::Value>(&line).is_ok());
-        assert_eq!(values(&object).unwrap().to_lowercase(), r#"zip="a\u001b\"b" age=41 photo="agvsbg8=""#);
-        let nested = Object { properties: vec![("notes".to_owned(), b"\x91\xc4\x01a".to_vec())], ..object };
-        assert!(json_line(&nested).unwrap_err().to_string().starts_with("notes: "));
+        assert_eq!(
+            values(&object).unwrap().to_lowercase(),
+            r#"zip="a\u001b\"b" age=41 photo="agvsbg8=""#
+        );
+        let nested = Object {
+            properties: vec![("notes".to_owned(), b"\x91\xc4\x01a".to_vec())],
+            ..object
+        };
+        assert!(
+            json_line(&nested)
+                .unwrap_err()
+                .to_string()
+                .starts_with("notes: ")
+        );
     }
 }

@@ -21,8 +21,12 @@ pub(super) fn get(named: &Named, disclosure: &Disclosure, common: &Common) -> Re
         for part in ids.chunks(OBJECTS_MAX) {
             let names: Vec<&str> = part.iter().map(String::as_str).collect();
             let places: Vec<ItemLocation> = part.iter().cloned().map(ItemLocation::Name).collect();
-            let found = client.objects_get(common.map(), &names, disclosure.ask()).await;
-            let found = found.map_err(|error| explained_read(error, &places))?.objects;
+            let found = client
+                .objects_get(common.map(), &names, disclosure.ask())
+                .await;
+            let found = found
+                .map_err(|error| explained_read(error, &places))?
+                .objects;
             printer.objects(found.iter().flatten())?;
             for (id, _) in part.iter().zip(&found).filter(|(_, found)| found.is_none()) {
                 errln!("{id}: not found");
@@ -32,11 +36,18 @@ pub(super) fn get(named: &Named, disclosure: &Disclosure, common: &Common) -> Re
     })
 }
 
-pub(super) fn query(wanted: &Wanted, page: &PageArgs, disclosure: &Disclosure, common: &Common) -> Result<(), Failure> {
+pub(super) fn query(
+    wanted: &Wanted,
+    page: &PageArgs,
+    disclosure: &Disclosure,
+    common: &Common,
+) -> Result<(), Failure> {
     let (clauses, places) = wanted.payload()?;
     write::run(common, async |client| {
         pages(page, common.json, async |after, limit| {
-            let found = client.objects_query(common.map(), &clauses, disclosure.ask(), after, Some(limit)).await;
+            let found = client
+                .objects_query(common.map(), &clauses, disclosure.ask(), after, Some(limit))
+                .await;
             found.map_err(|error| explained_read(error, &places))
         })
         .await
@@ -48,10 +59,19 @@ impl Wanted {
     fn payload(&self) -> Result<(Vec<u8>, Vec<ItemLocation>), Failure> {
         if let Some(file) = &self.clauses {
             let named = |error| format!("{}: {error}", file.display());
-            return Ok((json::to_msgpack(&read(file)?, WalkLimits::default()).map_err(named)?, Vec::new()));
+            return Ok((
+                json::to_msgpack(&read(file)?, WalkLimits::default()).map_err(named)?,
+                Vec::new(),
+            ));
         }
-        let all: Vec<&Clause> = [&self.equal, &self.where_in, &self.where_prefix].into_iter().flatten().collect();
-        let places = all.iter().map(|clause| ItemLocation::Name(clause.property().to_owned())).collect();
+        let all: Vec<&Clause> = [&self.equal, &self.where_in, &self.where_prefix]
+            .into_iter()
+            .flatten()
+            .collect();
+        let places = all
+            .iter()
+            .map(|clause| ItemLocation::Name(clause.property().to_owned()))
+            .collect();
         Ok((clauses::array(&all), places))
     }
 }
@@ -64,8 +84,14 @@ pub(super) fn list(
 ) -> Result<(), Failure> {
     write::run(common, async |client| {
         pages(page, common.json, async |after, limit| {
-            let listing = ObjectListing { after, limit: Some(limit), ..listing };
-            let found = client.objects_list(common.map(), listing, disclosure.ask()).await;
+            let listing = ObjectListing {
+                after,
+                limit: Some(limit),
+                ..listing
+            };
+            let found = client
+                .objects_list(common.map(), listing, disclosure.ask())
+                .await;
             found.map_err(|error| explained_read(error, &[]))
         })
         .await

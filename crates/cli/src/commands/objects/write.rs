@@ -27,32 +27,49 @@ pub(super) fn key(text: &str) -> Result<String, String> {
 }
 
 /// Runs requests on one connection.
-pub(super) fn run<T>(common: &Common, calls: impl AsyncFnOnce(Client) -> Result<T, Failure>) -> Result<T, Failure> {
-    common.connect.run(async { calls(common.connect.client().await?).await })
+pub(super) fn run<T>(
+    common: &Common,
+    calls: impl AsyncFnOnce(Client) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    common
+        .connect
+        .run(async { calls(common.connect.client().await?).await })
 }
 
 pub(super) fn add(args: &AddArgs) -> Result<(), Failure> {
     let common = &args.common;
-    write(&args.input, common, "added", async |client, batch, number| {
-        let key = args.idempotency_key.as_ref().map(|key| numbered(key, number));
-        let subjects = match &args.subject_from {
-            Some(property) => batch.texts(property)?,
-            None => args.subject.iter().cloned().collect(),
-        };
-        let add = AddObjects {
-            objects: &batch.payload,
-            tags: args.tag.iter().map(String::as_str).collect(),
-            expires_s: args.expires_s,
-            idempotency_key: key.as_ref().map(String::as_bytes),
-            subjects: subjects.iter().map(String::as_str).collect(),
-        };
-        Ok(client.objects_add(common.map(), add).await)
-    })
+    write(
+        &args.input,
+        common,
+        "added",
+        async |client, batch, number| {
+            let key = args
+                .idempotency_key
+                .as_ref()
+                .map(|key| numbered(key, number));
+            let subjects = match &args.subject_from {
+                Some(property) => batch.texts(property)?,
+                None => args.subject.iter().cloned().collect(),
+            };
+            let add = AddObjects {
+                objects: &batch.payload,
+                tags: args.tag.iter().map(String::as_str).collect(),
+                expires_s: args.expires_s,
+                idempotency_key: key.as_ref().map(String::as_bytes),
+                subjects: subjects.iter().map(String::as_str).collect(),
+            };
+            Ok(client.objects_add(common.map(), add).await)
+        },
+    )
 }
 
 /// Returns the key of a request: the given one, and behind the first request with the request's number.
 fn numbered(key: &str, number: usize) -> String {
-    if number == 1 { key.to_owned() } else { format!("{key}.{number}") }
+    if number == 1 {
+        key.to_owned()
+    } else {
+        format!("{key}.{number}")
+    }
 }
 
 pub(super) fn update(input: &InputArgs, common: &Common) -> Result<(), Failure> {
@@ -96,7 +113,12 @@ fn write(
 pub(super) fn delete(named: &Named, versions: &[u64], common: &Common) -> Result<(), Failure> {
     let ids = read_names(&named.ids)?;
     if !versions.is_empty() && versions.len() != ids.len() {
-        return Err(format!("--versions has {} numbers for {} ids", versions.len(), ids.len()).into());
+        return Err(format!(
+            "--versions has {} numbers for {} ids",
+            versions.len(),
+            ids.len()
+        )
+        .into());
     }
     each(&ids, common, "removed", async |client, ids, from| {
         let versions = versions.get(from..from + ids.len()).map(<[u64]>::to_vec);
@@ -105,9 +127,12 @@ pub(super) fn delete(named: &Named, versions: &[u64], common: &Common) -> Result
 }
 
 pub(super) fn expire(named: &Named, when: &When, common: &Common) -> Result<(), Failure> {
-    each(&read_names(&named.ids)?, common, "changed", async |client, ids, _| {
-        client.objects_expire(common.map(), ids, when.in_s).await
-    })
+    each(
+        &read_names(&named.ids)?,
+        common,
+        "changed",
+        async |client, ids, _| client.objects_expire(common.map(), ids, when.in_s).await,
+    )
 }
 
 /// Changes named objects in requests of bounded size. `change` gets the position of the first of its ids.
@@ -149,7 +174,10 @@ fn explained(error: Error, places: &[ItemLocation]) -> Failure {
                 [first, .., last] => format!(" from {first} to {last}"),
                 _ => String::new(),
             };
-            RequestFailure::failure(format!("{}: nothing{from_to} was changed", rpc.code), error.clone())
+            RequestFailure::failure(
+                format!("{}: nothing{from_to} was changed", rpc.code),
+                error.clone(),
+            )
         }
         Error::Disconnected { .. } | Error::Deadline => {
             let hint = "the change may have been made: look before you repeat it; --idempotency-key makes it safe to add again";
@@ -162,9 +190,10 @@ fn explained(error: Error, places: &[ItemLocation]) -> Failure {
 /// Explains the error of a request that changes nothing. Prints parts as [`explained`] does.
 pub(super) fn explained_read(error: Error, places: &[ItemLocation]) -> Failure {
     match &error {
-        Error::Rpc(rpc) if tell_parts(rpc, places) => {
-            RequestFailure::failure(format!("{}: the request is not possible", rpc.code), error.clone())
-        }
+        Error::Rpc(rpc) if tell_parts(rpc, places) => RequestFailure::failure(
+            format!("{}: the request is not possible", rpc.code),
+            error.clone(),
+        ),
         _ => of_request(error),
     }
 }
@@ -185,7 +214,10 @@ fn tell_parts(error: &RpcError, places: &[ItemLocation]) -> bool {
 /// Adds a hint to the error of a request as a whole.
 fn of_request(error: Error) -> Failure {
     match &error {
-        Error::Rpc(RpcError { code: ErrorCode::NotFound, .. }) => {
+        Error::Rpc(RpcError {
+            code: ErrorCode::NotFound,
+            ..
+        }) => {
             let text = format!("{error}; `sealwire collections list APP` shows which there are");
             RequestFailure::failure(text, error.clone())
         }
@@ -195,7 +227,9 @@ fn of_request(error: Error) -> Failure {
 
 /// Returns the place of a part for people. A path in a request begins with the position of an item: `$[2].email`.
 fn located(path: &str, places: &[ItemLocation]) -> String {
-    let item = path.strip_prefix("$[").and_then(|rest| rest.split_once(']'));
+    let item = path
+        .strip_prefix("$[")
+        .and_then(|rest| rest.split_once(']'));
     let place = item.and_then(|(at, rest)| Some((places.get(at.parse::<usize>().ok()?)?, rest)));
     place.map_or_else(|| path.to_owned(), |(place, rest)| place.part(rest))
 }
@@ -213,7 +247,11 @@ mod tests {
             ("$[3].email", &lines, "$[3].email"),
             ("$", &lines, "$"),
             ("$[x]", &lines, "$[x]"),
-            ("$[0].set.age", &[ItemLocation::Element(500)], "$[500].set.age"),
+            (
+                "$[0].set.age",
+                &[ItemLocation::Element(500)],
+                "$[500].set.age",
+            ),
             ("$[0].eq", &[], "$[0].eq"),
         ] {
             assert_eq!(located(path, places), expected, "{path}");
@@ -224,7 +262,10 @@ mod tests {
     fn each_request_has_a_key_of_its_own() {
         assert_eq!([numbered("k", 1), numbered("k", 2)], ["k", "k.2"]);
         let longest = "k".repeat(KEY_BYTES_MAX);
-        assert!(key(&longest).is_ok() && numbered(&longest, 9_999_999_999_999).len() <= IDEMPOTENCY_KEY_BYTES_MAX);
+        assert!(
+            key(&longest).is_ok()
+                && numbered(&longest, 9_999_999_999_999).len() <= IDEMPOTENCY_KEY_BYTES_MAX
+        );
         assert!(key("").is_err() && key(&"k".repeat(KEY_BYTES_MAX + 1)).is_err());
     }
 }

@@ -117,7 +117,14 @@ async fn job(args: &DatabaseArgs, rules: Rules) -> Result<Report, Failure> {
         client_key: args.database_key.clone(),
         plain: args.plain,
     };
-    let job = RewrapJob { database, rules, rate: args.rate, dry_run: args.dry_run }.prepare().await?;
+    let job = RewrapJob {
+        database,
+        rules,
+        rate: args.rate,
+        dry_run: args.dry_run,
+    }
+    .prepare()
+    .await?;
     for warning in job.warnings() {
         errln!("warning: {warning}");
     }
@@ -142,9 +149,14 @@ struct Bar(ProgressBar);
 
 impl Bar {
     fn new() -> Self {
-        let bar = if std::io::stderr().is_terminal() { ProgressBar::no_length() } else { ProgressBar::hidden() };
-        if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {human_pos} of {human_len} rows, {eta} left")
-        {
+        let bar = if std::io::stderr().is_terminal() {
+            ProgressBar::no_length()
+        } else {
+            ProgressBar::hidden()
+        };
+        if let Ok(style) = ProgressStyle::with_template(
+            "{msg} {wide_bar} {human_pos} of {human_len} rows, {eta} left",
+        ) {
             bar.set_style(style);
         }
         Self(bar)
@@ -153,7 +165,11 @@ impl Bar {
     async fn follow(&self, progress: &Progress) {
         loop {
             let rows = progress.rows();
-            self.0.set_message(format!("pass {}, {} rewrapped", progress.pass(), progress.rewrapped()));
+            self.0.set_message(format!(
+                "pass {}, {} rewrapped",
+                progress.pass(),
+                progress.rewrapped()
+            ));
             self.0.set_length(progress.rows_expected().max(rows));
             self.0.set_position(rows);
             tokio::time::sleep(TICK).await;
@@ -179,28 +195,55 @@ fn print(out: &mut dyn Write, report: &Report) -> std::io::Result<()> {
 }
 
 fn print_rule(out: &mut dyn Write, rule: &RuleReport, dry_run: bool) -> std::io::Result<()> {
-    let RuleReport { table, column, app, rows, nulls, plain, .. } = rule;
-    writeln!(out, "{table}.{column} of app {app}: {rows} rows, {nulls} null, {plain} not encrypted")?;
+    let RuleReport {
+        table,
+        column,
+        app,
+        rows,
+        nulls,
+        plain,
+        ..
+    } = rule;
+    writeln!(
+        out,
+        "{table}.{column} of app {app}: {rows} rows, {nulls} null, {plain} not encrypted"
+    )?;
     for count in &rule.keys {
         let standing = match count.newest {
             Some(true) => "newest",
             Some(false) => "older",
             None => "none of them opens",
         };
-        writeln!(out, "  key {}  {:>10}  {standing}", count.key_id, count.values)?;
+        writeln!(
+            out,
+            "  key {}  {:>10}  {standing}",
+            count.key_id, count.values
+        )?;
     }
     if !dry_run {
         let (rewrapped, contended, passes) = (rule.rewrapped, rule.contended, rule.passes);
-        let passes = if passes == 1 { "1 pass".to_owned() } else { format!("{passes} passes") };
-        let at_first =
-            if contended > 0 { format!("; {contended} were locked or changing at first") } else { String::new() };
+        let passes = if passes == 1 {
+            "1 pass".to_owned()
+        } else {
+            format!("{passes} passes")
+        };
+        let at_first = if contended > 0 {
+            format!("; {contended} were locked or changing at first")
+        } else {
+            String::new()
+        };
         writeln!(out, "  rewrapped {rewrapped} in {passes}{at_first}")?;
     }
     for (reason, count) in &rule.left {
         writeln!(out, "  left {count}: {}", reason.description())?;
     }
     for value in &rule.left_values {
-        writeln!(out, "    {table} key {}: {}", value.key, value.reason.name())?;
+        writeln!(
+            out,
+            "    {table} key {}: {}",
+            value.key,
+            value.reason.name()
+        )?;
     }
     let more = rule.left_count() - rule.left_values.len() as u64;
     if more > 0 {
@@ -222,7 +265,9 @@ fn verdict(report: &Report) -> Result<(), Failure> {
     }
     if left > 0 {
         let what = "keep the old keys enabled until these values are repaired or removed";
-        return Err(format!("{left} values were left and are not under the newest key: {what}").into());
+        return Err(
+            format!("{left} values were left and are not under the newest key: {what}").into(),
+        );
     }
     Ok(())
 }

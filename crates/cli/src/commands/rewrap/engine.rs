@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use sealwire_client::{
-    Client, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Pacer, RetryLimits, Rewrap, Suite, Writing,
+    Client, Encoding as WireEncoding, Error, ErrorCode, Format, OnError, Pacer, RetryLimits,
+    Rewrap, Suite, Writing,
 };
 use sealwire_output::errln;
 use sealwire_rewrap_job::{Encoding, Engine, EngineError, RewrapRequest, RewrapResponse};
@@ -50,28 +51,47 @@ impl Engine for Remote {
         let waits = |error: &Error, waited| {
             if waited > NOTICE && !std::mem::replace(&mut has_told, true) {
                 let seconds = self.retry_timeout.as_secs();
-                let text = format!("waiting for the engine up to {seconds} s (--retry-timeout): {}", chain(error));
+                let text = format!(
+                    "waiting for the engine up to {seconds} s (--retry-timeout): {}",
+                    chain(error)
+                );
                 self.bar.suspend(|| errln!("{text}"));
             }
         };
-        let limits = RetryLimits { deadline: self.client.deadline_of(None), retry_timeout: self.retry_timeout };
-        let send = |deadline_ms| self.client.rewrap(Rewrap { deadline_ms: Some(deadline_ms), ..call.clone() });
+        let limits = RetryLimits {
+            deadline: self.client.deadline_of(None),
+            retry_timeout: self.retry_timeout,
+        };
+        let send = |deadline_ms| {
+            self.client.rewrap(Rewrap {
+                deadline_ms: Some(deadline_ms),
+                ..call.clone()
+            })
+        };
         let rewrapped = self.pacer.run(limits, send, waits).await;
         let document = rewrapped.map_err(|error| failed(&error, request.app))?;
         if document.errors_omitted > 0 {
-            return Err(EngineError::Failed("the engine did not list all errors of a page".to_owned()));
+            return Err(EngineError::Failed(
+                "the engine did not list all errors of a page".to_owned(),
+            ));
         }
-        let errors = document.errors.into_iter().map(|error| (error.path, error.code.to_string()));
-        Ok(RewrapResponse { payload: document.payload.to_vec(), errors: errors.collect() })
+        let errors = document
+            .errors
+            .into_iter()
+            .map(|error| (error.path, error.code.to_string()));
+        Ok(RewrapResponse {
+            payload: document.payload.to_vec(),
+            errors: errors.collect(),
+        })
     }
 }
 
 fn failed(error: &Error, app: &str) -> EngineError {
     match error {
         Error::Rpc(error) if error.code == ErrorCode::TooLarge => EngineError::TooLarge,
-        Error::Rpc(error) if error.code == ErrorCode::NotFound => {
-            EngineError::Failed(format!("app {app}: {error}; `sealwire apps list` shows which there are"))
-        }
+        Error::Rpc(error) if error.code == ErrorCode::NotFound => EngineError::Failed(format!(
+            "app {app}: {error}; `sealwire apps list` shows which there are"
+        )),
         error => EngineError::Failed(format!("app {app}: {}", chain(error))),
     }
 }
@@ -85,9 +105,17 @@ mod tests {
     #[test]
     fn errors_name_the_app_and_the_remedy() {
         let rpc = |code| Error::Rpc(RpcError::new(code, "why"));
-        assert_eq!(failed(&rpc(ErrorCode::TooLarge), "shop"), EngineError::TooLarge);
-        for (code, says) in [(ErrorCode::NotFound, "sealwire apps list"), (ErrorCode::Forbidden, "app shop")] {
-            let EngineError::Failed(said) = failed(&rpc(code), "shop") else { panic!("{code}") };
+        assert_eq!(
+            failed(&rpc(ErrorCode::TooLarge), "shop"),
+            EngineError::TooLarge
+        );
+        for (code, says) in [
+            (ErrorCode::NotFound, "sealwire apps list"),
+            (ErrorCode::Forbidden, "app shop"),
+        ] {
+            let EngineError::Failed(said) = failed(&rpc(code), "shop") else {
+                panic!("{code}")
+            };
             assert!(said.contains(says), "{said}");
         }
     }

@@ -11,7 +11,8 @@ use std::time::Duration;
 use arrow_array::builder::{Int64Builder, ListBuilder, MapBuilder, StringBuilder};
 use arrow_array::cast::AsArray;
 use arrow_array::{
-    Array, ArrayRef, Date32Array, Int32Array, Int64Array, RecordBatch, StringArray, StructArray, Time64MicrosecondArray,
+    Array, ArrayRef, Date32Array, Int32Array, Int64Array, RecordBatch, StringArray, StructArray,
+    Time64MicrosecondArray,
 };
 use arrow_schema::{DataType, Field};
 use bytes::Bytes;
@@ -57,8 +58,14 @@ heroes = "heroes.txt"
 fn orders(count: usize) -> String {
     let mut text = String::new();
     for n in 0..count {
-        let (name, tail) =
-            (["Zoë", "Åsa", "Bob", "Eve"][n % 4], if n % 3 == 0 { "null" } else { "\"+49 30 5550123\"" });
+        let (name, tail) = (
+            ["Zoë", "Åsa", "Bob", "Eve"][n % 4],
+            if n % 3 == 0 {
+                "null"
+            } else {
+                "\"+49 30 5550123\""
+            },
+        );
         let email = n % 50;
         writeln!(
             text,
@@ -74,12 +81,18 @@ fn orders(count: usize) -> String {
 fn run(folder: &Path, arguments: &[&str]) -> (String, String, i32) {
     let output = sealwire(folder, arguments);
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    (text(output.stdout), text(output.stderr), output.status.code().unwrap())
+    (
+        text(output.stdout),
+        text(output.stderr),
+        output.status.code().unwrap(),
+    )
 }
 
 /// Returns the words of the line whose first word is `field`.
 fn row<'t>(table: &'t str, field: &str) -> Vec<&'t str> {
-    let line = table.lines().find(|line| line.split_whitespace().next() == Some(field));
+    let line = table
+        .lines()
+        .find(|line| line.split_whitespace().next() == Some(field));
     line.unwrap_or_else(|| panic!("{field} is not in\n{table}"))
         .split("  ")
         .map(str::trim)
@@ -97,49 +110,128 @@ fn a_sample_is_explained_field_by_field_without_an_engine() {
     let check = ["mask", "check", "--rules", "rules.toml", "sample.ndjson"];
     // Card numbers that fail the Luhn check are accepted, because a rule names the field.
     let (table, said, status) = run(folder.path(), &check);
-    assert_eq!(row(&table, "$.email"), ["$.email", "email", "rule 1, column email", "8", "0"], "{said}");
-    assert_eq!(row(&table, "$.name")[1..3], ["pseudonym(list=heroes)", "rule 3, column name"]);
+    assert_eq!(
+        row(&table, "$.email"),
+        ["$.email", "email", "rule 1, column email", "8", "0"],
+        "{said}"
+    );
+    assert_eq!(
+        row(&table, "$.name")[1..3],
+        ["pseudonym(list=heroes)", "rule 3, column name"]
+    );
     assert_eq!(row(&table, "$.id")[1..3], ["keep", "rule 5, column id"]);
     assert!(table.contains("rule 4, kind phone"), "{table}");
-    assert!(table.contains("rule 6 names nothing here: column gone"), "{table}");
+    assert!(
+        table.contains("rule 6 names nothing here: column gone"),
+        "{table}"
+    );
     assert_eq!(status, 0, "{table}{said}");
     let (json, _, status) = run(folder.path(), &[&check[..], &["--json"]].concat());
     let explained: Value = serde_json::from_str(&json).unwrap();
-    let email = explained["fields"].as_array().unwrap().iter().find(|field| field["field"] == "$.email").unwrap();
-    assert_eq!((&email["becomes"], &email["rule"], &email["values"]), (&"masked".into(), &1.into(), &8.into()));
+    let email = explained["fields"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|field| field["field"] == "$.email")
+        .unwrap();
+    assert_eq!(
+        (&email["becomes"], &email["rule"], &email["values"]),
+        (&"masked".into(), &1.into(), &8.into())
+    );
     assert_eq!((&explained["unused"], status), (&Value::from(vec![6]), 0));
 
     // Fields without a rule and values that a function rejects: a job would fail, and so does the check.
-    write("sample.json", r#"[{"id": 1, "email": "no address", "born": "1990-01-01"}]"#);
-    let (table, said, status) = run(folder.path(), &["mask", "check", "--rules", "rules.toml", "sample.json"]);
+    write(
+        "sample.json",
+        r#"[{"id": 1, "email": "no address", "born": "1990-01-01"}]"#,
+    );
+    let (table, said, status) = run(
+        folder.path(),
+        &["mask", "check", "--rules", "rules.toml", "sample.json"],
+    );
     let born = table.lines().find(|line| line.contains("born")).unwrap();
-    assert!(born.contains("refused") && born.contains("no rule names it"), "{table}");
-    assert!(table.contains("rule 1: email does not fit 1 value:"), "{table}");
-    assert!(status == 1 && said.contains("a job would fail: no rule names 1 field;"), "{said}");
-    assert!(!table.contains("1990") && !table.contains("no address"), "a value is shown: {table}");
+    assert!(
+        born.contains("refused") && born.contains("no rule names it"),
+        "{table}"
+    );
+    assert!(
+        table.contains("rule 1: email does not fit 1 value:"),
+        "{table}"
+    );
+    assert!(
+        status == 1 && said.contains("a job would fail: no rule names 1 field;"),
+        "{said}"
+    );
+    assert!(
+        !table.contains("1990") && !table.contains("no address"),
+        "a value is shown: {table}"
+    );
     let kept = RULES.replace("\"refuse\"", "\"keep\"");
     write("keeping.toml", &kept);
-    let (table, said, status) = run(folder.path(), &["mask", "check", "--rules", "keeping.toml", "sample.json"]);
-    assert!(status == 1 && said.contains("its function does not fit 1 value"), "{table}{said}");
+    let (table, said, status) = run(
+        folder.path(),
+        &["mask", "check", "--rules", "keeping.toml", "sample.json"],
+    );
+    assert!(
+        status == 1 && said.contains("its function does not fit 1 value"),
+        "{table}{said}"
+    );
 
-    write("long.txt", &(0..3_000).map(|n| format!("{n:0100}\n")).collect::<String>());
+    write(
+        "long.txt",
+        &(0..3_000)
+            .map(|n| format!("{n:0100}\n"))
+            .collect::<String>(),
+    );
     // Invalid rules: the error has file, line, column and a hint.
     for (from, to, says) in [
-        ("\"card(first=6, last=4)\"", "\"card(first=six)\"", "rules-bad.toml: line 10, column"),
+        (
+            "\"card(first=6, last=4)\"",
+            "\"card(first=six)\"",
+            "rules-bad.toml: line 10, column",
+        ),
         ("unknown = \"refuse\"", "", "unknown = \"keep\""),
         ("kind = \"phone\"", "kind = \"fax\"", "fax"),
-        ("heroes = \"heroes.txt\"", "heroes = \"nowhere.txt\"", "nowhere.txt"),
+        (
+            "heroes = \"heroes.txt\"",
+            "heroes = \"nowhere.txt\"",
+            "nowhere.txt",
+        ),
         ("list=heroes", "list=villains", "villains"),
-        ("heroes.txt", "long.txt", "the rules use 300000 bytes of lists, and one call takes 262144"),
+        (
+            "heroes.txt",
+            "long.txt",
+            "the rules use 300000 bytes of lists, and one call takes 262144",
+        ),
     ] {
         write("rules-bad.toml", &RULES.replacen(from, to, 1));
-        let (out, said, status) = run(folder.path(), &["mask", "check", "--rules", "rules-bad.toml", "sample.ndjson"]);
-        assert!(status == 1 && said.contains(says) && out.is_empty(), "{to}: {said}");
+        let (out, said, status) = run(
+            folder.path(),
+            &[
+                "mask",
+                "check",
+                "--rules",
+                "rules-bad.toml",
+                "sample.ndjson",
+            ],
+        );
+        assert!(
+            status == 1 && said.contains(says) && out.is_empty(),
+            "{to}: {said}"
+        );
     }
-    let (_, said, status) = run(folder.path(), &["mask", "check", "--rules", "rules.toml", "heroes.txt"]);
+    let (_, said, status) = run(
+        folder.path(),
+        &["mask", "check", "--rules", "rules.toml", "heroes.txt"],
+    );
     assert!(status == 1 && said.contains("--format"), "{said}");
     let help = ok(folder.path(), &["mask", "--help"]);
-    for word in ["sealwire mask check --rules", "[[rule]]", "docs/masking.md", "mask database"] {
+    for word in [
+        "sealwire mask check --rules",
+        "[[rule]]",
+        "docs/masking.md",
+        "mask database",
+    ] {
         assert!(help.contains(word), "{word} is not in\n{help}");
     }
 }
@@ -151,61 +243,146 @@ fn files_are_masked_by_an_engine_alike_and_verified() {
     dev.write("heroes.txt", "Ajax\nHector\nParis\n");
     dev.write("orders.ndjson", &orders(3_000));
     let read = |name: &str| std::fs::read_to_string(dev.path().join(name)).unwrap();
-    let file = ["mask", "file", "orders.ndjson", "--allow-unmatched", "--rules", "rules.toml"];
+    let file = [
+        "mask",
+        "file",
+        "orders.ndjson",
+        "--allow-unmatched",
+        "--rules",
+        "rules.toml",
+    ];
     let report = dev.ok(&[&file[..], &["--out", "masked.ndjson", "--verify"]].concat());
     assert!(row(&report, "$.email").contains(&"3000"), "{report}");
-    assert!(report.contains("3000 records") && !report.contains("LEAK"), "{report}");
+    assert!(
+        report.contains("3000 records") && !report.contains("LEAK"),
+        "{report}"
+    );
     let (original, masked) = (read("orders.ndjson"), read("masked.ndjson"));
     assert_eq!(masked.lines().count(), 3_000);
     for leaked in ["shop.example", "Zoë", "Bob", "5550123"] {
-        assert!(original.contains(leaked) && !masked.contains(leaked), "{leaked} is in the output");
+        assert!(
+            original.contains(leaked) && !masked.contains(leaked),
+            "{leaked} is in the output"
+        );
     }
     for (before, after) in original.lines().zip(masked.lines()) {
-        let [before, after] = [before, after].map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let [before, after] =
+            [before, after].map(|line| serde_json::from_str::<Value>(line).unwrap());
         assert_eq!(before["id"], after["id"]);
-        assert!(["Ajax", "Hector", "Paris"].contains(&after["name"].as_str().unwrap()), "{after}");
+        assert!(
+            ["Ajax", "Hector", "Paris"].contains(&after["name"].as_str().unwrap()),
+            "{after}"
+        );
         let [number, mask] = [&before, &after].map(|line| line["card"]["number"].as_str().unwrap());
-        assert!(mask.starts_with("424242") && mask.ends_with(&number[12..]), "{mask}");
+        assert!(
+            mask.starts_with("424242") && mask.ends_with(&number[12..]),
+            "{mask}"
+        );
         assert_eq!(before["call"].is_null(), after["call"].is_null());
     }
     // Another run and another format give equal masks.
     dev.ok(&[&file[..], &["--out", "again.ndjson"]].concat());
     assert_eq!(read("again.ndjson"), masked);
-    let csv = original
-        .lines()
-        .take(50)
-        .map(|line| serde_json::from_str::<Value>(line).unwrap()["email"].as_str().unwrap().to_owned());
+    let csv = original.lines().take(50).map(|line| {
+        serde_json::from_str::<Value>(line).unwrap()["email"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    });
     dev.write(
         "users.csv",
-        &format!("email,note\r\n{}", csv.map(|email| format!("{email},\"a, b\"\r\n")).collect::<String>()),
+        &format!(
+            "email,note\r\n{}",
+            csv.map(|email| format!("{email},\"a, b\"\r\n"))
+                .collect::<String>()
+        ),
     );
-    dev.write("csv.toml", "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"email\"\n");
-    let json = dev.ok(&["mask", "file", "users.csv", "--out", "users-masked.csv", "--rules", "csv.toml", "--json"]);
+    dev.write(
+        "csv.toml",
+        "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"email\"\n",
+    );
+    let json = dev.ok(&[
+        "mask",
+        "file",
+        "users.csv",
+        "--out",
+        "users-masked.csv",
+        "--rules",
+        "csv.toml",
+        "--json",
+    ]);
     let report: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&report["records"], &report["fields"][0]["masked"]), (&50.into(), &50.into()), "{json}");
+    assert_eq!(
+        (&report["records"], &report["fields"][0]["masked"]),
+        (&50.into(), &50.into()),
+        "{json}"
+    );
     let first = serde_json::from_str::<Value>(masked.lines().next().unwrap()).unwrap();
     let second = read("users-masked.csv");
-    assert_eq!(second.lines().nth(1).unwrap(), format!("{},\"a, b\"", first["email"].as_str().unwrap()));
+    assert_eq!(
+        second.lines().nth(1).unwrap(),
+        format!("{},\"a, b\"", first["email"].as_str().unwrap())
+    );
     // With a pipe, the document is on standard output and the report on standard error.
     let piped = dev.arguments(&[&file[..], &["--out", "-"]].concat());
     let (document, said, status) = run(dev.path(), &piped);
-    assert!(status == 0 && document == masked && said.contains("3000 records"), "{said}");
+    assert!(
+        status == 0 && document == masked && said.contains("3000 records"),
+        "{said}"
+    );
     // Another app gives different masks.
     dev.operate(&["apps", "create", "other"]);
-    dev.ok(&["mask", "file", "users.csv", "--out", "other.csv", "--rules", "csv.toml", "--app", "other"]);
+    dev.ok(&[
+        "mask",
+        "file",
+        "users.csv",
+        "--out",
+        "other.csv",
+        "--rules",
+        "csv.toml",
+        "--app",
+        "other",
+    ]);
     assert_ne!(read("other.csv"), read("users-masked.csv"));
 
     // The leak check works although the rules of the check name fewer fields.
-    let verify =
-        |masked: &str| run(dev.path(), &["mask", "verify", "file", "orders.ndjson", masked, "--rules", "rules.toml"]);
+    let verify = |masked: &str| {
+        run(
+            dev.path(),
+            &[
+                "mask",
+                "verify",
+                "file",
+                "orders.ndjson",
+                masked,
+                "--rules",
+                "rules.toml",
+            ],
+        )
+    };
     let (table, said, status) = verify("masked.ndjson");
     assert_eq!(status, 0, "{table}{said}");
     let fewer = RULES.replacen("mask = \"email\"", "mask = \"keep\"", 1);
     dev.write("fewer.toml", &fewer);
-    dev.ok(&["mask", "file", "orders.ndjson", "--allow-unmatched", "--rules", "fewer.toml", "--out", "leaking.ndjson"]);
+    dev.ok(&[
+        "mask",
+        "file",
+        "orders.ndjson",
+        "--allow-unmatched",
+        "--rules",
+        "fewer.toml",
+        "--out",
+        "leaking.ndjson",
+    ]);
     let (table, said, status) = verify("leaking.ndjson");
-    assert!(status == 1 && said.contains("originals were found"), "{table}{said}");
-    assert!(row(&table, "$.email").last().unwrap().contains("LEAK"), "{table}");
+    assert!(
+        status == 1 && said.contains("originals were found"),
+        "{table}{said}"
+    );
+    assert!(
+        row(&table, "$.email").last().unwrap().contains("LEAK"),
+        "{table}"
+    );
     let again = dev.arguments(&[
         "mask",
         "file",
@@ -217,7 +394,10 @@ fn files_are_masked_by_an_engine_alike_and_verified() {
         "masked.ndjson",
     ]);
     let (_, said, status) = run(dev.path(), &again);
-    assert!(status == 1 && said.contains("masked.ndjson is there already"), "{said}");
+    assert!(
+        status == 1 && said.contains("masked.ndjson is there already"),
+        "{said}"
+    );
     dev.stop();
 }
 
@@ -239,15 +419,28 @@ fn a_job_outlives_an_engine_that_is_killed_and_comes_back() {
         "expected.ndjson",
     ]);
     let piped = |out: &str, patience: &str| {
-        let job =
-            ["mask", "file", "-", "--format", "ndjson", "--allow-unmatched", "--rules", "rules.toml", "--out", out];
+        let job = [
+            "mask",
+            "file",
+            "-",
+            "--format",
+            "ndjson",
+            "--allow-unmatched",
+            "--rules",
+            "rules.toml",
+            "--out",
+            out,
+        ];
         let job = dev.arguments(&[&job[..], &["--retry-timeout", patience]].concat());
         let mut job = spawn(dev.path(), &job);
         (job.stdin.take().unwrap(), job)
     };
     let finished = |job: Child| {
         let output = job.wait_with_output().unwrap();
-        (String::from_utf8(output.stderr).unwrap(), output.status.code())
+        (
+            String::from_utf8(output.stderr).unwrap(),
+            output.status.code(),
+        )
     };
     // The engine stops during both jobs, when half of their input is still to come.
     let (half, rest) = orders.split_at(orders.len() / 2);
@@ -269,7 +462,10 @@ fn a_job_outlives_an_engine_that_is_killed_and_comes_back() {
     let (said, status) = finished(outlives);
     assert_eq!(status, Some(0), "{said}");
     let read = |name: &str| std::fs::read_to_string(dev.path().join(name)).unwrap();
-    assert!(read("masked.ndjson") == read("expected.ndjson"), "what was masked before and after does not agree");
+    assert!(
+        read("masked.ndjson") == read("expected.ndjson"),
+        "what was masked before and after does not agree"
+    );
     dev.stop();
 }
 
@@ -279,30 +475,70 @@ fn a_job_that_fails_says_where_and_leaves_nothing() {
     dev.write("rules.toml", RULES);
     dev.write("heroes.txt", "Ajax\nHector\n");
     for (lines, says) in [
-        (r#"{"id": 1, "born": "1990-01-01"}"#, "in.ndjson, line 101: no rule names $.born"),
-        (r#"{"id": 1, "email": "no address"}"#, "in.ndjson, line 101, column 20: email does not fit"),
+        (
+            r#"{"id": 1, "born": "1990-01-01"}"#,
+            "in.ndjson, line 101: no rule names $.born",
+        ),
+        (
+            r#"{"id": 1, "email": "no address"}"#,
+            "in.ndjson, line 101, column 20: email does not fit",
+        ),
         (r#"{"id": 1, "email": }"#, "in.ndjson, line 101, column"),
     ] {
-        dev.write("in.ndjson", &format!("{}{lines}\n{}", orders(100), orders(100)));
-        let before: Vec<_> = std::fs::read_dir(dev.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        let job = dev.arguments(&["mask", "file", "in.ndjson", "--rules", "rules.toml", "--out", "out.ndjson"]);
+        dev.write(
+            "in.ndjson",
+            &format!("{}{lines}\n{}", orders(100), orders(100)),
+        );
+        let before: Vec<_> = std::fs::read_dir(dev.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        let job = dev.arguments(&[
+            "mask",
+            "file",
+            "in.ndjson",
+            "--rules",
+            "rules.toml",
+            "--out",
+            "out.ndjson",
+        ]);
         let (out, said, status) = run(dev.path(), &job);
-        assert!(status == 1 && said.contains(says) && out.is_empty(), "{says}: {said}");
-        assert!(!said.contains("1990") && !said.contains("no address"), "a value is shown: {said}");
-        let after: Vec<_> = std::fs::read_dir(dev.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(
+            status == 1 && said.contains(says) && out.is_empty(),
+            "{says}: {said}"
+        );
+        assert!(
+            !said.contains("1990") && !said.contains("no address"),
+            "a value is shown: {said}"
+        );
+        let after: Vec<_> = std::fs::read_dir(dev.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         assert_eq!(after.len(), before.len(), "{says}: {after:?}");
     }
     // Without the permission to mask, no input is read.
     dev.operate(&["roles", "set", "bare", "encrypt apps=*"]);
     let client = dev.operate(&["principals", "list"]);
-    let relay = client.lines().find(|line| !line.contains("administrator") && !line.starts_with("PRINCIPAL")).unwrap();
+    let relay = client
+        .lines()
+        .find(|line| !line.contains("administrator") && !line.starts_with("PRINCIPAL"))
+        .unwrap();
     let mut words = relay.split_whitespace();
     let (principal, role) = (words.next().unwrap(), words.next().unwrap());
     dev.operate(&["principals", "grant", principal, "bare"]);
     dev.operate(&["principals", "revoke", principal, role]);
     dev.write("in.ndjson", &orders(3));
     dev.refused(
-        &["mask", "file", "in.ndjson", "--rules", "rules.toml", "--out", "out.ndjson"],
+        &[
+            "mask",
+            "file",
+            "in.ndjson",
+            "--rules",
+            "rules.toml",
+            "--out",
+            "out.ndjson",
+        ],
         "no role of this principal grants mask",
     );
     assert!(!dev.path().join("out.ndjson").exists());
@@ -312,16 +548,25 @@ fn a_job_that_fails_says_where_and_leaves_nothing() {
 /// Returns a Parquet file of customers in several row groups.
 fn customers(count: i64) -> Vec<u8> {
     let texts = |text: &dyn Fn(i64) -> String| -> ArrayRef {
-        Arc::new((0..count).map(|at| (at % 10 > 0).then(|| text(at))).collect::<StringArray>())
+        Arc::new(
+            (0..count)
+                .map(|at| (at % 10 > 0).then(|| text(at)))
+                .collect::<StringArray>(),
+        )
     };
     let batch = RecordBatch::try_from_iter([
-        ("id", Arc::new((0..count).map(Some).collect::<Int64Array>()) as ArrayRef),
+        (
+            "id",
+            Arc::new((0..count).map(Some).collect::<Int64Array>()) as ArrayRef,
+        ),
         ("email", texts(&|at| format!("ann{at}@shop.example"))),
         ("note", texts(&|at| format!("customer {at}"))),
     ]);
     let batch = batch.unwrap();
     let mut out = Vec::new();
-    let groups = WriterProperties::builder().set_max_row_group_row_count(Some(400)).build();
+    let groups = WriterProperties::builder()
+        .set_max_row_group_row_count(Some(400))
+        .build();
     let mut writer = ArrowWriter::try_new(&mut out, batch.schema(), Some(groups)).unwrap();
     writer.write(&batch).unwrap();
     writer.close().unwrap();
@@ -329,21 +574,44 @@ fn customers(count: i64) -> Vec<u8> {
 }
 
 fn columns(file: Vec<u8>) -> Vec<ArrayRef> {
-    let reader = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(file)).unwrap().with_batch_size(1 << 20);
-    reader.build().unwrap().next().unwrap().unwrap().columns().to_vec()
+    let reader = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(file))
+        .unwrap()
+        .with_batch_size(1 << 20);
+    reader
+        .build()
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .columns()
+        .to_vec()
 }
 
 #[test]
 fn parquet_files_are_masked_encrypted_and_decrypted() {
     let dev = Dev::start();
-    let (source, rules) = (customers(1_000), "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"email\"\n");
+    let (source, rules) = (
+        customers(1_000),
+        "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"email\"\n",
+    );
     std::fs::write(dev.path().join("in.parquet"), &source).unwrap();
     dev.write("rules.toml", rules);
     let read = |name: &str| std::fs::read(dev.path().join(name)).unwrap();
 
-    let table = ok(dev.path(), &["mask", "check", "--rules", "rules.toml", "in.parquet"]);
+    let table = ok(
+        dev.path(),
+        &["mask", "check", "--rules", "rules.toml", "in.parquet"],
+    );
     assert!(row(&table, "email").contains(&"900"), "{table}");
-    let mask = ["mask", "file", "in.parquet", "--rules", "rules.toml", "--out", "masked.parquet"];
+    let mask = [
+        "mask",
+        "file",
+        "in.parquet",
+        "--rules",
+        "rules.toml",
+        "--out",
+        "masked.parquet",
+    ];
     let json = dev.ok(&[&mask[..], &["--verify", "--json"]].concat());
     let report: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(
@@ -359,25 +627,74 @@ fn parquet_files_are_masked_encrypted_and_decrypted() {
         assert!(masks.is_null(at) || masks.value(at) != emails.value(at));
     }
 
-    let encrypt = ["encrypt", "in.parquet", "--output", "sealed.parquet", "-s", "$.email", "-s", "$.id"];
+    let encrypt = [
+        "encrypt",
+        "in.parquet",
+        "--output",
+        "sealed.parquet",
+        "-s",
+        "$.email",
+        "-s",
+        "$.id",
+    ];
     dev.ok(&[&encrypt[..], &["--context", "customers"]].concat());
     let sealed = columns(read("sealed.parquet"));
     assert_eq!(&before[2], &sealed[2]);
     assert!(sealed[0].as_string::<i32>().value(7).len() > 40);
-    assert!(!read("sealed.parquet").windows(9).any(|bytes| bytes == b"ann123@sh"));
-    let decrypt = ["decrypt", "sealed.parquet", "--output", "opened.parquet", "-s", "$.email", "-s", "$.id"];
+    assert!(
+        !read("sealed.parquet")
+            .windows(9)
+            .any(|bytes| bytes == b"ann123@sh")
+    );
+    let decrypt = [
+        "decrypt",
+        "sealed.parquet",
+        "--output",
+        "opened.parquet",
+        "-s",
+        "$.email",
+        "-s",
+        "$.id",
+    ];
     dev.ok(&[&decrypt[..], &["--context", "customers"]].concat());
     assert_eq!(columns(read("opened.parquet")), before);
     // Under another context nothing opens, and nothing is written.
-    let other = [&decrypt[..3], &["other.parquet", "--context", "x", "-s", "$.id"]].concat();
+    let other = [
+        &decrypt[..3],
+        &["other.parquet", "--context", "x", "-s", "$.id"],
+    ]
+    .concat();
     let (_, said, status) = run(dev.path(), &dev.arguments(&other));
     assert!(status == 1 && said.contains("column id, row "), "{said}");
     assert!(!dev.path().join("other.parquet").exists());
     for (arguments, expected) in [
         (&["encrypt", "in.parquet"][..], "name one with --output"),
-        (&["encrypt", "in.parquet", "--output", "x.parquet", "--apart"], "--apart is for JSON"),
-        (&["encrypt", "in.parquet", "--output", "x.parquet", "-s", "$.mail"], "there is no such column"),
-        (&["decrypt", "in.parquet", "--output", "x.parquet", "-s", "$.id"], "envelopes are text or binary"),
+        (
+            &["encrypt", "in.parquet", "--output", "x.parquet", "--apart"],
+            "--apart is for JSON",
+        ),
+        (
+            &[
+                "encrypt",
+                "in.parquet",
+                "--output",
+                "x.parquet",
+                "-s",
+                "$.mail",
+            ],
+            "there is no such column",
+        ),
+        (
+            &[
+                "decrypt",
+                "in.parquet",
+                "--output",
+                "x.parquet",
+                "-s",
+                "$.id",
+            ],
+            "envelopes are text or binary",
+        ),
     ] {
         let (_, said, status) = run(dev.path(), &dev.arguments(arguments));
         assert!(status == 1 && said.contains(expected), "{said}");
@@ -388,25 +705,68 @@ fn parquet_files_are_masked_encrypted_and_decrypted() {
 #[test]
 fn a_stalled_pipe_does_not_keep_a_stopped_command() {
     let dev = Dev::start();
-    dev.write("rules.toml", "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"email\"\n");
-    dev.write("large.ndjson", &"{\"email\":\"anna@mail.test\"}\n".repeat(1 << 18));
-    assert!(Command::new("mkfifo").arg(dev.path().join("pipe.ndjson")).status().unwrap().success());
+    dev.write(
+        "rules.toml",
+        "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"email\"\n",
+    );
+    dev.write(
+        "large.ndjson",
+        &"{\"email\":\"anna@mail.test\"}\n".repeat(1 << 18),
+    );
+    assert!(
+        Command::new("mkfifo")
+            .arg(dev.path().join("pipe.ndjson"))
+            .status()
+            .unwrap()
+            .success()
+    );
     let start = |input: &str, output: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
-        let arguments = ["mask", "file", input, "--out", output, "--rules", "rules.toml"];
-        command.current_dir(dev.path()).args(dev.arguments(&arguments));
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        let arguments = [
+            "mask",
+            "file",
+            input,
+            "--out",
+            output,
+            "--rules",
+            "rules.toml",
+        ];
+        command
+            .current_dir(dev.path())
+            .args(dev.arguments(&arguments));
+        command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
     };
     let stop = |child: &mut Child| {
-        assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .arg(child.id().to_string())
+                .status()
+                .unwrap()
+                .success()
+        );
         let status = child.wait().unwrap();
         let mut said = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert!(status.code() == Some(1) && said.contains("sealwire: stopped"), "{status}: {said}");
+        child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        assert!(
+            status.code() == Some(1) && said.contains("sealwire: stopped"),
+            "{status}: {said}"
+        );
     };
     // The job runs once it has opened the pipe, from which nothing comes.
     let mut child = start("pipe.ndjson", "out.ndjson");
-    let writer = std::fs::File::options().write(true).open(dev.path().join("pipe.ndjson")).unwrap();
+    let writer = std::fs::File::options()
+        .write(true)
+        .open(dev.path().join("pipe.ndjson"))
+        .unwrap();
     stop(&mut child);
     assert!(!dev.path().join("out.ndjson").exists());
     drop(writer);
@@ -423,23 +783,63 @@ fn a_stalled_object_store_does_not_keep_a_stopped_command() {
     let store = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", store.local_addr().unwrap());
     std::fs::write(dev.path().join("in.parquet"), customers(10)).unwrap();
-    dev.write("rules.toml", "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"email\"\n");
+    dev.write(
+        "rules.toml",
+        "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"email\"\n",
+    );
     let (input, output) = ("s3://lake/in.parquet", "s3://lake/out.parquet");
     let start = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
-        command.env_clear().env("AWS_ENDPOINT_URL", &url).env("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE");
-        command.env("AWS_SECRET_ACCESS_KEY", "hunter2-secret").current_dir(dev.path()).args(dev.arguments(arguments));
-        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+        command
+            .env_clear()
+            .env("AWS_ENDPOINT_URL", &url)
+            .env("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE");
+        command
+            .env("AWS_SECRET_ACCESS_KEY", "hunter2-secret")
+            .current_dir(dev.path())
+            .args(dev.arguments(arguments));
+        command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
     };
-    let signal = |child: &Child| Command::new("kill").arg(child.id().to_string()).status().unwrap();
-    let mask = |input, output| vec!["mask", "file", input, "--out", output, "--rules", "rules.toml"];
+    let signal = |child: &Child| {
+        Command::new("kill")
+            .arg(child.id().to_string())
+            .status()
+            .unwrap()
+    };
+    let mask = |input, output| {
+        vec![
+            "mask",
+            "file",
+            input,
+            "--out",
+            output,
+            "--rules",
+            "rules.toml",
+        ]
+    };
     for (arguments, is_again, expected) in [
-        (vec!["encrypt", input, "--output", "out.parquet", "-s", "$.email"], false, "sealwire: stopped\n"),
-        (vec!["decrypt", input, "--output", "out.parquet", "-s", "$.email"], false, "sealwire: stopped\n"),
+        (
+            vec!["encrypt", input, "--output", "out.parquet", "-s", "$.email"],
+            false,
+            "sealwire: stopped\n",
+        ),
+        (
+            vec!["decrypt", input, "--output", "out.parquet", "-s", "$.email"],
+            false,
+            "sealwire: stopped\n",
+        ),
         (mask(input, "out.parquet"), false, "sealwire: stopped\n"),
         (mask("in.parquet", output), false, "sealwire: stopped\n"),
         // The store begins an upload, which a first signal awaits.
-        (vec!["encrypt", "in.parquet", "--output", output, "-s", "$.email"], true, "stopped by a second signal"),
+        (
+            vec!["encrypt", "in.parquet", "--output", output, "-s", "$.email"],
+            true,
+            "stopped by a second signal",
+        ),
     ] {
         let mut child = start(&arguments);
         let (mut socket, _) = store.accept().unwrap();
@@ -453,7 +853,10 @@ fn a_stalled_object_store_does_not_keep_a_stopped_command() {
         }
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(1) && said.contains(expected), "{arguments:?}: {said}");
+        assert!(
+            output.status.code() == Some(1) && said.contains(expected),
+            "{arguments:?}: {said}"
+        );
         assert!(!dev.path().join("out.parquet").exists());
     }
 
@@ -466,18 +869,33 @@ fn a_stalled_object_store_does_not_keep_a_stopped_command() {
     }
     let source = std::fs::read(dev.path().join("in.parquet")).unwrap();
     let length = source.len();
-    let range = format!("Content-Range: bytes 0-{}/{length}\r\nETag: \"one\"", length - 1);
-    let head =
-        format!("HTTP/1.1 206 Partial Content\r\n{range}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
-    reader.get_mut().write_all(&[head.as_bytes(), &source].concat()).unwrap();
+    let range = format!(
+        "Content-Range: bytes 0-{}/{length}\r\nETag: \"one\"",
+        length - 1
+    );
+    let head = format!(
+        "HTTP/1.1 206 Partial Content\r\n{range}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+    );
+    reader
+        .get_mut()
+        .write_all(&[head.as_bytes(), &source].concat())
+        .unwrap();
     drop(reader);
     let (mut socket, _) = store.accept().unwrap();
     socket.read_exact(&mut [0]).unwrap();
     signal(&child);
     assert_eq!(child.wait().unwrap().code(), Some(1));
     let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("the output is complete, but was not verified"), "{said}");
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert!(
+        said.contains("the output is complete, but was not verified"),
+        "{said}"
+    );
     assert!(dev.path().join("out.parquet").exists());
     dev.stop();
 }
@@ -486,13 +904,17 @@ fn a_stalled_object_store_does_not_keep_a_stopped_command() {
 fn parquet_objects_are_masked_encrypted_and_decrypted() {
     let dev = Dev::start();
     let moto = Moto::start(dev.path(), None).unwrap();
-    let s3 = |method: &str, path: &str, body: &[u8]| moto.request("s3", method, path, body).unwrap();
+    let s3 =
+        |method: &str, path: &str, body: &[u8]| moto.request("s3", method, path, body).unwrap();
     let source = customers(1_000);
     assert_eq!(s3("PUT", "/lake", b"").status, 200);
     assert_eq!(s3("PUT", "/lake/in.parquet", &source).status, 200);
     std::fs::write(dev.path().join("in.parquet"), &source).unwrap();
     std::fs::write(dev.path().join("in.json"), "{}").unwrap();
-    dev.write("rules.toml", "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"email\"\n");
+    dev.write(
+        "rules.toml",
+        "unknown = \"keep\"\n[[rule]]\ncolumn = \"email\"\nmask = \"email\"\n",
+    );
     let variables = [
         ("AWS_ENDPOINT_URL", moto.url()),
         ("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE".to_owned()),
@@ -501,13 +923,24 @@ fn parquet_objects_are_masked_encrypted_and_decrypted() {
     let run = |arguments: &[&str], variables: &[(&str, String)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
         let inherited = std::env::vars_os().map(|(name, _)| name);
-        inherited.filter(|name| name.to_string_lossy().starts_with("AWS_")).for_each(|name| {
-            command.env_remove(name);
-        });
-        let output = command.current_dir(dev.path()).args(arguments).envs(variables.iter().cloned()).output().unwrap();
+        inherited
+            .filter(|name| name.to_string_lossy().starts_with("AWS_"))
+            .for_each(|name| {
+                command.env_remove(name);
+            });
+        let output = command
+            .current_dir(dev.path())
+            .args(arguments)
+            .envs(variables.iter().cloned())
+            .output()
+            .unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         assert!(!text(output.stderr.clone()).contains("hunter2"));
-        (text(output.stdout), text(output.stderr), output.status.code().unwrap())
+        (
+            text(output.stdout),
+            text(output.stderr),
+            output.status.code().unwrap(),
+        )
     };
     let ok = |arguments: &[&str]| {
         let (out, said, status) = run(arguments, &variables);
@@ -520,40 +953,121 @@ fn parquet_objects_are_masked_encrypted_and_decrypted() {
     let table = ok(&[&["mask", "check", "s3://lake/in.parquet"], &rules[..]].concat());
     assert!(row(&table, "email").contains(&"900"), "{table}");
     let found = ok(&["mask", "discover", "s3://lake/in.parquet"]);
-    assert!(found.contains("path = \"$.email\"\nmask = \"email\""), "{found}");
-    assert_eq!(found, ok(&["mask", "discover", "in.parquet"]), "objects are sampled as files are");
-    engine(&[&["mask", "file", "in.parquet", "--out", "masked.parquet"], &rules[..]].concat());
-    let mask = ["mask", "file", "s3://lake/in.parquet", "--out", "s3://lake/masked.parquet", "--rules", "rules.toml"];
+    assert!(
+        found.contains("path = \"$.email\"\nmask = \"email\""),
+        "{found}"
+    );
+    assert_eq!(
+        found,
+        ok(&["mask", "discover", "in.parquet"]),
+        "objects are sampled as files are"
+    );
+    engine(
+        &[
+            &["mask", "file", "in.parquet", "--out", "masked.parquet"],
+            &rules[..],
+        ]
+        .concat(),
+    );
+    let mask = [
+        "mask",
+        "file",
+        "s3://lake/in.parquet",
+        "--out",
+        "s3://lake/masked.parquet",
+        "--rules",
+        "rules.toml",
+    ];
     let json = engine(&[&mask[..], &["--verify", "--json"]].concat());
     let report: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&report["records"], &report["leaks"]["fields"][0]["verdict"]), (&1_000.into(), &"clean".into()));
+    assert_eq!(
+        (&report["records"], &report["leaks"]["fields"][0]["verdict"]),
+        (&1_000.into(), &"clean".into())
+    );
     let masked = std::fs::read(dev.path().join("masked.parquet")).unwrap();
     assert_eq!(s3("GET", "/lake/masked.parquet", b"").body, masked);
-    ok(&[&["mask", "verify", "file", "s3://lake/in.parquet", "masked.parquet"], &rules[..]].concat());
-    let (_, said, status) =
-        run(&[&["mask", "verify", "file", "in.parquet", "s3://lake/in.parquet"], &rules[..]].concat(), &variables);
+    ok(&[
+        &[
+            "mask",
+            "verify",
+            "file",
+            "s3://lake/in.parquet",
+            "masked.parquet",
+        ],
+        &rules[..],
+    ]
+    .concat());
+    let (_, said, status) = run(
+        &[
+            &[
+                "mask",
+                "verify",
+                "file",
+                "in.parquet",
+                "s3://lake/in.parquet",
+            ],
+            &rules[..],
+        ]
+        .concat(),
+        &variables,
+    );
     assert_ne!(status, 0, "{said}");
 
     let select = ["-s", "$.email", "--context", "customers"];
-    engine(&[&["encrypt", "s3://lake/in.parquet", "--output", "s3://lake/sealed.parquet"], &select[..]].concat());
-    engine(&[&["decrypt", "s3://lake/sealed.parquet", "--output", "s3://lake/opened.parquet"], &select[..]].concat());
-    assert_eq!(columns(s3("GET", "/lake/opened.parquet", b"").body), columns(source));
+    engine(
+        &[
+            &[
+                "encrypt",
+                "s3://lake/in.parquet",
+                "--output",
+                "s3://lake/sealed.parquet",
+            ],
+            &select[..],
+        ]
+        .concat(),
+    );
+    engine(
+        &[
+            &[
+                "decrypt",
+                "s3://lake/sealed.parquet",
+                "--output",
+                "s3://lake/opened.parquet",
+            ],
+            &select[..],
+        ]
+        .concat(),
+    );
+    assert_eq!(
+        columns(s3("GET", "/lake/opened.parquet", b"").body),
+        columns(source)
+    );
     for (arguments, expected) in [
         (&mask[..], "s3://lake/masked.parquet is there already"),
         (
             &["encrypt", "in.json", "--output", "s3://lake/x.json"],
             "only Parquet is read from and written to object stores",
         ),
-        (&["encrypt", "s3://none/x.parquet", "--output", "x.parquet"], "there is no such bucket"),
+        (
+            &["encrypt", "s3://none/x.parquet", "--output", "x.parquet"],
+            "there is no such bucket",
+        ),
     ] {
         let (_, said, status) = run(&dev.arguments(arguments), &variables);
         assert!(status == 1 && said.contains(expected), "{said}");
     }
     for (without, expected) in [
         ("AWS_ENDPOINT_URL", "set AWS_REGION, or AWS_ENDPOINT_URL"),
-        ("AWS_SECRET_ACCESS_KEY", "no credentials for the object store: set AWS_SECRET_ACCESS_KEY"),
+        (
+            "AWS_SECRET_ACCESS_KEY",
+            "no credentials for the object store: set AWS_SECRET_ACCESS_KEY",
+        ),
     ] {
-        let variables: Vec<_> = variables.iter().filter(|(name, _)| *name != without).cloned().collect();
+        let variables: Vec<_> = variables
+            .iter()
+            .filter(|(name, _)| *name != without)
+            .cloned()
+            .collect();
         let (_, said, status) = run(&dev.arguments(&mask), &variables);
         assert!(status == 1 && said.contains(expected), "{said}");
     }
@@ -569,63 +1083,133 @@ fn discovered_rules_pass_the_check_and_show_no_value() {
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     let at = |arguments: &[&str]| run(folder.path(), &[&["mask", "discover"], arguments].concat());
     write("orders.ndjson", &orders(60));
-    let csv = (0..40).fold("id;E-Mail;Kartennummer;Bemerkung\n".to_owned(), |text, n| {
-        // One of the values does not fit the function of its column.
-        let card = if n == 39 { "canary" } else { "4111 1111 1111 1111" };
-        text + &format!("{n};canary{n}@mail.test;{card};x\n")
-    });
+    let csv = (0..40).fold(
+        "id;E-Mail;Kartennummer;Bemerkung\n".to_owned(),
+        |text, n| {
+            // One of the values does not fit the function of its column.
+            let card = if n == 39 {
+                "canary"
+            } else {
+                "4111 1111 1111 1111"
+            };
+            text + &format!("{n};canary{n}@mail.test;{card};x\n")
+        },
+    );
     write("kunden.csv", &csv);
     for (name, more, expected) in [
-        ("orders.ndjson", &[][..], &["path = \"$.email\"", "path = \"$.call\"", "path = \"$.card.number\""][..]),
-        ("kunden.csv", &["--delimiter", ";"][..], &["column = \"E-Mail\"", "column = \"Kartennummer\"", "#   id"][..]),
+        (
+            "orders.ndjson",
+            &[][..],
+            &[
+                "path = \"$.email\"",
+                "path = \"$.call\"",
+                "path = \"$.card.number\"",
+            ][..],
+        ),
+        (
+            "kunden.csv",
+            &["--delimiter", ";"][..],
+            &["column = \"E-Mail\"", "column = \"Kartennummer\"", "#   id"][..],
+        ),
     ] {
         let (out, said, status) = at(&[&[name, "--out", "rules.toml", "--replace"], more].concat());
-        assert!(status == 0 && out.is_empty() && said.contains("to mask"), "{name}: {said}");
+        assert!(
+            status == 0 && out.is_empty() && said.contains("to mask"),
+            "{name}: {said}"
+        );
         let rules = std::fs::read_to_string(folder.path().join("rules.toml")).unwrap();
-        expected.iter().for_each(|text| assert!(rules.contains(text), "{text} is not in {rules}"));
+        expected
+            .iter()
+            .for_each(|text| assert!(rules.contains(text), "{text} is not in {rules}"));
         let (again, _, _) = at(&[&[name], more].concat());
         assert_eq!(again, rules, "equal input and seed give equal rules");
         let check = [&["mask", "check", "--rules", "rules.toml", name], more].concat();
         let (table, failed, status) = run(folder.path(), &check);
-        assert!(status == 0 && !table.contains("names nothing here"), "{table}{failed}");
+        assert!(
+            status == 0 && !table.contains("names nothing here"),
+            "{table}{failed}"
+        );
         let (json, _, _) = at(&[&[name, "--json"], more].concat());
         let found: Value = serde_json::from_str(&json).unwrap();
-        let email = found["fields"].as_array().unwrap().iter().find(|field| field["category"] == "email").unwrap();
-        assert!(email["verdict"] == "sensitive" && email["confidence"].as_f64().unwrap() > 0.9, "{email}");
+        let email = found["fields"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|field| field["category"] == "email")
+            .unwrap();
+        assert!(
+            email["verdict"] == "sensitive" && email["confidence"].as_f64().unwrap() > 0.9,
+            "{email}"
+        );
         for text in [&rules, &json, &said] {
-            assert!(!text.contains("canary") && !text.contains("shop.example") && !text.contains("4111"), "{text}");
+            assert!(
+                !text.contains("canary")
+                    && !text.contains("shop.example")
+                    && !text.contains("4111"),
+                "{text}"
+            );
         }
     }
     // Nothing is replaced without --replace, and no other file is left.
     let before = std::fs::read_to_string(folder.path().join("rules.toml")).unwrap();
     let (_, said, status) = at(&["orders.ndjson", "--out", "rules.toml"]);
     assert!(status == 1 && said.contains("--replace"), "{said}");
-    assert_eq!(std::fs::read_to_string(folder.path().join("rules.toml")).unwrap(), before);
+    assert_eq!(
+        std::fs::read_to_string(folder.path().join("rules.toml")).unwrap(),
+        before
+    );
     // A higher threshold leaves more to a person.
     let (strict, _, _) = at(&["orders.ndjson", "--min-confidence", "1"]);
-    assert!(!strict.contains("\n[[rule]]") && strict.contains("# Uncertain"), "{strict}");
+    assert!(
+        !strict.contains("\n[[rule]]") && strict.contains("# Uncertain"),
+        "{strict}"
+    );
     write("broken.json", r#"{"email": "canary@mail.test" "canary"}"#);
     write("headless.csv", "canary@mail.test,1\nb@mail.test,2\n");
     for (arguments, says) in [
         (&["broken.json"][..], "broken.json, line 1"),
-        (&["headless.csv"][..], "the name of column 1 has the form of a value"),
+        (
+            &["headless.csv"][..],
+            "the name of column 1 has the form of a value",
+        ),
         (&["gone.json"][..], "gone.json"),
-        (&["--database", "postgres://u:canary@localhost/x", "--plain"][..], "must not hold the password"),
+        (
+            &["--database", "postgres://u:canary@localhost/x", "--plain"][..],
+            "must not hold the password",
+        ),
         (&["orders.ndjson", "--min-confidence", "2"][..], "0 to 1"),
         (&[][..], "name a file, or a database with --database"),
     ] {
         let (out, said, status) = at(arguments);
-        assert!(status != 0 && said.contains(says) && out.is_empty(), "{says}: {said}");
-        assert!(arguments.iter().any(|word| word.contains("canary")) || !said.contains("canary"), "{said}");
+        assert!(
+            status != 0 && said.contains(says) && out.is_empty(),
+            "{says}: {said}"
+        );
+        assert!(
+            arguments.iter().any(|word| word.contains("canary")) || !said.contains("canary"),
+            "{said}"
+        );
     }
     let (help, _, _) = at(&["--help"]);
-    assert!(help.contains("sealwire mask discover orders.ndjson") && help.contains("by reference"), "{help}");
+    assert!(
+        help.contains("sealwire mask discover orders.ndjson") && help.contains("by reference"),
+        "{help}"
+    );
     let mut files: Vec<_> = std::fs::read_dir(folder.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     files.sort();
-    assert_eq!(files, ["broken.json", "headless.csv", "kunden.csv", "orders.ndjson", "rules.toml"]);
+    assert_eq!(
+        files,
+        [
+            "broken.json",
+            "headless.csv",
+            "kunden.csv",
+            "orders.ndjson",
+            "rules.toml"
+        ]
+    );
 }
 
 /// Returns a Parquet file with columns of several types. The last row has values that no function of its columns takes.
@@ -633,10 +1217,24 @@ fn patients(count: i64) -> Vec<u8> {
     let texts = |text: &dyn Fn(i64) -> String| -> ArrayRef {
         Arc::new((0..count).map(|at| Some(text(at))).collect::<StringArray>())
     };
-    let names: ArrayRef = texts(&|at| format!("canary{}", ["a", "b", "c"][at as usize % 3].repeat(at as usize % 40)));
-    let phones = texts(&|at| if at + 1 == count { "canary".to_owned() } else { format!("+49 30 {:07}", at * 11) });
+    let names: ArrayRef = texts(&|at| {
+        format!(
+            "canary{}",
+            ["a", "b", "c"][at as usize % 3].repeat(at as usize % 40)
+        )
+    });
+    let phones = texts(&|at| {
+        if at + 1 == count {
+            "canary".to_owned()
+        } else {
+            format!("+49 30 {:07}", at * 11)
+        }
+    });
     let members = vec![
-        (Arc::new(Field::new("last_name", DataType::Utf8, true)), Arc::clone(&names)),
+        (
+            Arc::new(Field::new("last_name", DataType::Utf8, true)),
+            Arc::clone(&names),
+        ),
         (Arc::new(Field::new("phone", DataType::Utf8, true)), phones),
     ];
     let mut mails = ListBuilder::new(StringBuilder::new());
@@ -649,21 +1247,33 @@ fn patients(count: i64) -> Vec<u8> {
         notes.append(true).unwrap();
     }
     // A telephone number of ten digits of which a mask can be too great for the type.
-    let numbers: ArrayRef = Arc::new((0..count).map(|at| Some(2_147_000_000 - at as i32)).collect::<Int32Array>());
+    let numbers: ArrayRef = Arc::new(
+        (0..count)
+            .map(|at| Some(2_147_000_000 - at as i32))
+            .collect::<Int32Array>(),
+    );
     let days = |last: i32| -> ArrayRef {
         let days = (0..count).map(|at| Some(if at + 1 == count { last } else { at as i32 * 6 }));
         Arc::new(days.collect::<Date32Array>())
     };
     let times: ArrayRef = Arc::new((0..count).map(Some).collect::<Time64MicrosecondArray>());
     let batch = RecordBatch::try_from_iter_with_nullable([
-        ("patient", Arc::new(StructArray::from(members)) as ArrayRef, true),
+        (
+            "patient",
+            Arc::new(StructArray::from(members)) as ArrayRef,
+            true,
+        ),
         ("emails", Arc::new(mails.finish()), true),
         ("visits_by", Arc::new(notes.finish()), true),
         ("birth_date", days(0), true),
         ("mobile_number", numbers, true),
         ("date_of_birth", days(i32::MAX), false),
         ("password", times, true),
-        ("quantity", Arc::new((0..count).map(Some).collect::<Int64Array>()), true),
+        (
+            "quantity",
+            Arc::new((0..count).map(Some).collect::<Int64Array>()),
+            true,
+        ),
     ]);
     let batch = batch.unwrap();
     let mut out = Vec::new();
@@ -678,56 +1288,100 @@ fn rules_discovered_in_parquet_pass_the_check() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("patients.parquet"), patients(3_000)).unwrap();
     let discover = ["mask", "discover", "patients.parquet", "--sample", "100"];
-    let (_, said, status) = run(folder.path(), &[&discover[..], &["--out", "rules.toml"]].concat());
+    let (_, said, status) = run(
+        folder.path(),
+        &[&discover[..], &["--out", "rules.toml"]].concat(),
+    );
     assert!(status == 0 && said.contains("to mask"), "{said}");
     let rules = std::fs::read_to_string(folder.path().join("rules.toml")).unwrap();
-    let (table, failed, status) = run(folder.path(), &["mask", "check", "--rules", "rules.toml", "patients.parquet"]);
-    assert!(status == 0 && !table.contains("names nothing here"), "{table}{failed}\n{rules}");
+    let (table, failed, status) = run(
+        folder.path(),
+        &["mask", "check", "--rules", "rules.toml", "patients.parquet"],
+    );
+    assert!(
+        status == 0 && !table.contains("names nothing here"),
+        "{table}{failed}\n{rules}"
+    );
     let (json, _, _) = run(folder.path(), &[&discover[..], &["--json"]].concat());
     let found: Value = serde_json::from_str(&json).unwrap();
     for (field, verdict, mask) in [
-        ("$.patient.last_name", "sensitive", "pseudonym(list=last_names)".into()),
+        (
+            "$.patient.last_name",
+            "sensitive",
+            "pseudonym(list=last_names)".into(),
+        ),
         // The last value is no telephone number, and not in the sample.
         ("$.patient.phone", "sensitive", "redact".into()),
         ("$.emails[*]", "sensitive", "email".into()),
         ("$.visits_by[*]", "harmless", Value::Null),
         ("$.birth_date", "sensitive", "date_shift(within=365)".into()),
         // The last day is in a year of seven digits.
-        ("$.date_of_birth", "sensitive", "fixed(\"1970-01-01\")".into()),
+        (
+            "$.date_of_birth",
+            "sensitive",
+            "fixed(\"1970-01-01\")".into(),
+        ),
         ("$.password", "uncertain", Value::Null),
         ("$.quantity", "harmless", Value::Null),
     ] {
         let fields = found["fields"].as_array().unwrap();
-        let of_name = fields.iter().find(|of| of["field"] == field).unwrap_or_else(|| panic!("{field}: {json}"));
-        assert_eq!((&of_name["verdict"], &of_name["mask"]), (&verdict.into(), &mask), "{of_name}");
+        let of_name = fields
+            .iter()
+            .find(|of| of["field"] == field)
+            .unwrap_or_else(|| panic!("{field}: {json}"));
+        assert_eq!(
+            (&of_name["verdict"], &of_name["mask"]),
+            (&verdict.into(), &mask),
+            "{of_name}"
+        );
     }
-    assert!(rules.contains("keys of the map $.visits_by have the form of personal data"), "{rules}");
+    assert!(
+        rules.contains("keys of the map $.visits_by have the form of personal data"),
+        "{rules}"
+    );
     assert!(json.contains("cannot be masked"), "{json}");
     for text in [&rules, &json, &said] {
-        assert!(!text.contains("canary") && !text.contains("mail.test"), "{text}");
+        assert!(
+            !text.contains("canary") && !text.contains("mail.test"),
+            "{text}"
+        );
     }
     let (again, _, _) = run(folder.path(), &discover);
     assert_eq!(again, rules, "equal input and seed give equal rules");
     std::fs::write(folder.path().join("broken.parquet"), b"PAR1canary").unwrap();
     let (_, said, status) = run(folder.path(), &["mask", "discover", "broken.parquet"]);
-    assert!(status == 1 && said.contains("broken.parquet") && !said.contains("canary"), "{said}");
+    assert!(
+        status == 1 && said.contains("broken.parquet") && !said.contains("canary"),
+        "{said}"
+    );
 }
 
 #[test]
 fn the_check_shows_no_key_of_a_map() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    write("rules.toml", "unknown = \"keep\"\n[[rule]]\npath = \"$.by[*].email\"\nmask = \"email\"\n");
+    write(
+        "rules.toml",
+        "unknown = \"keep\"\n[[rule]]\npath = \"$.by[*].email\"\nmask = \"email\"\n",
+    );
     let document = |at: i32| {
-        format!("{{\"by\":{{\"canary{at}@mail.test\":{{\"email\":\"a@b.example\",\"n\":{at}}}}},\"total\":1}}\n")
+        format!(
+            "{{\"by\":{{\"canary{at}@mail.test\":{{\"email\":\"a@b.example\",\"n\":{at}}}}},\"total\":1}}\n"
+        )
     };
     write("people.ndjson", &(0..5).map(document).collect::<String>());
     let check = ["mask", "check", "--rules", "rules.toml", "people.ndjson"];
     let table = ok(folder.path(), &check);
-    assert!(row(&table, "$.by[*].email").contains(&"5") && row(&table, "$.by[*].n").contains(&"5"), "{table}");
+    assert!(
+        row(&table, "$.by[*].email").contains(&"5") && row(&table, "$.by[*].n").contains(&"5"),
+        "{table}"
+    );
     assert!(row(&table, "$.total").contains(&"5"), "{table}");
     let json = ok(folder.path(), &[&check[..], &["--json"]].concat());
-    assert!(!table.contains("canary") && !json.contains("canary"), "{table}{json}");
+    assert!(
+        !table.contains("canary") && !json.contains("canary"),
+        "{table}{json}"
+    );
 }
 
 #[test]
@@ -745,13 +1399,35 @@ fn a_database_is_discovered_and_its_rules_are_taken() {
     dev.write("password", server.password());
     let ca = server.certificates().ca.display().to_string();
     let (from, to) = (database.tls_url(), target.tls_url());
-    let source = ["--database", &from, "--ca", &ca, "--password-file", "password"];
-    let discover = |more: &[&str]| run(dev.path(), &[&["mask", "discover"], &source[..], more].concat());
+    let source = [
+        "--database",
+        &from,
+        "--ca",
+        &ca,
+        "--password-file",
+        "password",
+    ];
+    let discover = |more: &[&str]| {
+        run(
+            dev.path(),
+            &[&["mask", "discover"], &source[..], more].concat(),
+        )
+    };
     let (out, said, status) = discover(&["--out", "rules.toml"]);
-    assert!(status == 0 && out.is_empty() && said.contains("6 fields: 3 to mask"), "{said}");
+    assert!(
+        status == 0 && out.is_empty() && said.contains("6 fields: 3 to mask"),
+        "{said}"
+    );
     let rules = std::fs::read_to_string(dev.path().join("rules.toml")).unwrap();
-    for column in ["public.customers.email", "public.customers.phone", "public.orders.customer"] {
-        assert!(rules.contains(&format!("\ncolumn = \"{column}\"")), "{column} is not in {rules}");
+    for column in [
+        "public.customers.email",
+        "public.customers.phone",
+        "public.orders.customer",
+    ] {
+        assert!(
+            rules.contains(&format!("\ncolumn = \"{column}\"")),
+            "{column} is not in {rules}"
+        );
     }
     let (json, _, _) = discover(&["--json"]);
     let found: Value = serde_json::from_str(&json).unwrap();
@@ -759,18 +1435,56 @@ fn a_database_is_discovered_and_its_rules_are_taken() {
     for text in [&rules, &json, &said] {
         assert!(!text.contains("canary") && !text.contains("+49"), "{text}");
     }
-    assert_eq!(discover(&[]).0, rules, "equal input and seed give equal rules");
-    let job = ["mask", "database", "--from", &from, "--from-ca", &ca, "--from-password-file", "password"];
-    let into = ["--to", &to, "--to-ca", &ca, "--to-password-file", "password", "--rules", "rules.toml", "--verify"];
+    assert_eq!(
+        discover(&[]).0,
+        rules,
+        "equal input and seed give equal rules"
+    );
+    let job = [
+        "mask",
+        "database",
+        "--from",
+        &from,
+        "--from-ca",
+        &ca,
+        "--from-password-file",
+        "password",
+    ];
+    let into = [
+        "--to",
+        &to,
+        "--to-ca",
+        &ca,
+        "--to-password-file",
+        "password",
+        "--rules",
+        "rules.toml",
+        "--verify",
+    ];
     dev.ok(&[&job[..], &into].concat());
-    assert_eq!(target.sql("SELECT count(*) FROM orders JOIN customers ON customer = email").unwrap().trim(), "60");
+    assert_eq!(
+        target
+            .sql("SELECT count(*) FROM orders JOIN customers ON customer = email")
+            .unwrap()
+            .trim(),
+        "60"
+    );
     // Errors name what is wrong, and no value.
     for (arguments, says) in [
-        (&["mask", "discover", "--database", &from, "--ca", &ca][..], "password"),
-        (&["mask", "discover", "x.json", "--database", &from], "cannot be used with"),
+        (
+            &["mask", "discover", "--database", &from, "--ca", &ca][..],
+            "password",
+        ),
+        (
+            &["mask", "discover", "x.json", "--database", &from],
+            "cannot be used with",
+        ),
     ] {
         let (_, said, status) = run(dev.path(), arguments);
-        assert!(status != 0 && said.contains(says) && !said.contains("canary"), "{said}");
+        assert!(
+            status != 0 && said.contains(says) && !said.contains("canary"),
+            "{said}"
+        );
     }
     dev.stop();
 }
@@ -794,10 +1508,18 @@ fn lists_are_files_beside_the_rules() {
     ] {
         let link = path("rules/zero");
         let _ = std::os::unix::fs::symlink("/dev/zero", link);
-        let rules =
-            "unknown = \"keep\"\n[lists]\nown = \"LIST\"\n[[rule]]\ncolumn = \"a\"\nmask = \"pseudonym(list=own)\"\n";
+        let rules = "unknown = \"keep\"\n[lists]\nown = \"LIST\"\n[[rule]]\ncolumn = \"a\"\nmask = \"pseudonym(list=own)\"\n";
         std::fs::write(path("rules/rules.toml"), rules.replace("LIST", list)).unwrap();
-        let (_, said, status) = run(folder.path(), &["mask", "check", "--rules", "rules/rules.toml", "sample.ndjson"]);
+        let (_, said, status) = run(
+            folder.path(),
+            &[
+                "mask",
+                "check",
+                "--rules",
+                "rules/rules.toml",
+                "sample.ndjson",
+            ],
+        );
         assert_eq!(status == 0, expected.is_empty(), "{list}: {said}");
         assert!(said.contains(expected), "{list}: {said}");
     }
@@ -807,8 +1529,7 @@ fn lists_are_files_beside_the_rules() {
 fn no_command_writes_over_what_it_reads() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    let rules =
-        "unknown = \"keep\"\n[lists]\nown = \"own\"\n[[rule]]\ncolumn = \"a\"\nmask = \"pseudonym(list=own)\"\n";
+    let rules = "unknown = \"keep\"\n[lists]\nown = \"own\"\n[[rule]]\ncolumn = \"a\"\nmask = \"pseudonym(list=own)\"\n";
     let files = [
         ("a.json", "{\"a\": \"x\"}\n"),
         ("rules.toml", rules),
@@ -822,35 +1543,112 @@ fn no_command_writes_over_what_it_reads() {
         std::fs::write(path(name), text).unwrap();
     }
     std::os::unix::fs::symlink("a.json", path("link")).unwrap();
-    assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
-    let mask = ["mask", "file", "a.json", "--rules", "rules.toml", "--replace", "--out"];
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(path("pipe"))
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mask = [
+        "mask",
+        "file",
+        "a.json",
+        "--rules",
+        "rules.toml",
+        "--replace",
+        "--out",
+    ];
     let discover = ["mask", "discover", "a.json", "--replace", "--out"];
     let connection = ["--ca", "ca.pem", "--cert", "cert.pem", "--key", "key.pem"];
     let pems = &["ca.pem", "cert.pem", "key.pem"][..];
-    let mask_over = ["mask", "file", "a.json", "--rules", "rules.toml", "--replace"];
-    let [mask_with_files, encrypt_with_files, decrypt_with_files, columns_with_files] =
-        [&mask_over[..], &["encrypt", "a.json"], &["decrypt", "a.json"], &["encrypt", "a.parquet"]]
-            .map(|command| [command, &connection, &[if command[0] == "mask" { "--out" } else { "--output" }]].concat());
-    let database =
-        ["mask", "discover", "--database", "postgres://a@h/b", "--password-file", "key.pem", "--replace", "--out"];
+    let mask_over = [
+        "mask",
+        "file",
+        "a.json",
+        "--rules",
+        "rules.toml",
+        "--replace",
+    ];
+    let [
+        mask_with_files,
+        encrypt_with_files,
+        decrypt_with_files,
+        columns_with_files,
+    ] = [
+        &mask_over[..],
+        &["encrypt", "a.json"],
+        &["decrypt", "a.json"],
+        &["encrypt", "a.parquet"],
+    ]
+    .map(|command| {
+        [
+            command,
+            &connection,
+            &[if command[0] == "mask" {
+                "--out"
+            } else {
+                "--output"
+            }],
+        ]
+        .concat()
+    });
+    let database = [
+        "mask",
+        "discover",
+        "--database",
+        "postgres://a@h/b",
+        "--password-file",
+        "key.pem",
+        "--replace",
+        "--out",
+    ];
     for (command, outputs) in [
-        (&mask[..], &["a.json", "link", "rules.toml", "own", "pipe"][..]),
+        (
+            &mask[..],
+            &["a.json", "link", "rules.toml", "own", "pipe"][..],
+        ),
         (&mask_with_files, pems),
         (&encrypt_with_files, pems),
         (&decrypt_with_files, pems),
-        (&columns_with_files, &["ca.pem", "cert.pem", "key.pem", "a.parquet"]),
-        (&["encrypt", "a.json", "--folder", ".", "--output"], &["ca.pem"]),
-        (&["encrypt", "a.parquet", "--s3-ca", "cert.pem", "--output"], &["cert.pem"]),
+        (
+            &columns_with_files,
+            &["ca.pem", "cert.pem", "key.pem", "a.parquet"],
+        ),
+        (
+            &["encrypt", "a.json", "--folder", ".", "--output"],
+            &["ca.pem"],
+        ),
+        (
+            &["encrypt", "a.parquet", "--s3-ca", "cert.pem", "--output"],
+            &["cert.pem"],
+        ),
         (&database, &["key.pem"]),
         (&discover, &["a.json", "link", "pipe"]),
-        (&["encrypt", "a.json", "--output"], &["a.json", "link", "pipe"]),
-        (&["decrypt", "a.json", "--output"], &["a.json", "link", "pipe"]),
-        (&["rewrap", "a.json", "--output"], &["a.json", "link", "pipe"]),
+        (
+            &["encrypt", "a.json", "--output"],
+            &["a.json", "link", "pipe"],
+        ),
+        (
+            &["decrypt", "a.json", "--output"],
+            &["a.json", "link", "pipe"],
+        ),
+        (
+            &["rewrap", "a.json", "--output"],
+            &["a.json", "link", "pipe"],
+        ),
     ] {
         for output in outputs {
             let (_, said, status) = run(folder.path(), &[command, &[output]].concat());
-            let expected = if *output == "pipe" { "is not a regular file" } else { "is a file that is read" };
-            assert!(status != 0 && said.contains(expected), "{command:?} {output}: {said}");
+            let expected = if *output == "pipe" {
+                "is not a regular file"
+            } else {
+                "is a file that is read"
+            };
+            assert!(
+                status != 0 && said.contains(expected),
+                "{command:?} {output}: {said}"
+            );
         }
     }
     for (name, text) in files {
@@ -865,13 +1663,19 @@ fn types_of_decrypted_columns_are_named_in_the_words_of_pyarrow() {
     for (column_type, expected) in [
         ("$.a=int64", "--type is for Parquet"),
         ("$.a=decimal128(10, 2)", "--type is for Parquet"),
-        ("$.a=timestamp[us, tz=Europe/Berlin]", "--type is for Parquet"),
+        (
+            "$.a=timestamp[us, tz=Europe/Berlin]",
+            "--type is for Parquet",
+        ),
         ("$.a", "write COLUMN=TYPE"),
         ("$.a=number", "there is no type"),
         ("$.a=decimal128(99, 2)", "cannot be restored"),
     ] {
         let (_, said, status) = run(folder.path(), &["decrypt", "a.json", "--type", column_type]);
-        assert!(status != 0 && said.contains(expected), "{column_type}: {said}");
+        assert!(
+            status != 0 && said.contains(expected),
+            "{column_type}: {said}"
+        );
     }
 }
 
@@ -882,11 +1686,21 @@ fn rules_without_a_rule_are_rejected() {
     for (rules, is_rejected) in [
         ("unknown = \"keep\"\n", true),
         ("unknown = \"keep\"\n[lists]\nown = [\"a\", \"b\"]\n", true),
-        ("unknown = \"keep\"\n[[rule]]\ncolumn = \"a\"\nmask = \"redact\"\n", false),
+        (
+            "unknown = \"keep\"\n[[rule]]\ncolumn = \"a\"\nmask = \"redact\"\n",
+            false,
+        ),
     ] {
         std::fs::write(folder.path().join("rules.toml"), rules).unwrap();
-        let (_, said, status) = run(folder.path(), &["mask", "check", "--rules", "rules.toml", "a.json"]);
+        let (_, said, status) = run(
+            folder.path(),
+            &["mask", "check", "--rules", "rules.toml", "a.json"],
+        );
         assert_eq!(status != 0, is_rejected, "{rules}: {said}");
-        assert_eq!(said.contains("rules.toml has no [[rule]]"), is_rejected, "{rules}: {said}");
+        assert_eq!(
+            said.contains("rules.toml has no [[rule]]"),
+            is_rejected,
+            "{rules}: {said}"
+        );
     }
 }

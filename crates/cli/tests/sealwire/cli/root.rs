@@ -28,9 +28,19 @@ fn an_engine_starts_with_any_slot_through_the_life_of_a_root_key() {
     refused(dev.path(), &["kek", "list"], 1, "stop the engine");
     let folder = dev.end();
     let at = folder.path().to_owned();
-    let (config, local) = (at.join("sealwire-dev/sealwire.toml"), at.join("sealwire-dev/kek"));
+    let (config, local) = (
+        at.join("sealwire-dev/sealwire.toml"),
+        at.join("sealwire-dev/kek"),
+    );
     let text = fs::read_to_string(&config).unwrap();
-    fs::write(&config, text.replace("file = \"kek\"", "file = \"kek\"\nproviders = \"providers.toml\"")).unwrap();
+    fs::write(
+        &config,
+        text.replace(
+            "file = \"kek\"",
+            "file = \"kek\"\nproviders = \"providers.toml\"",
+        ),
+    )
+    .unwrap();
     let table = "[vault]\nkind = \"file\"\npath = \"vault.key\"\n\n[spare]\nkind = \"file\"\npath = \"spare.key\"\n";
     fs::write(at.join("sealwire-dev/providers.toml"), table).unwrap();
     for (name, digit) in [("vault.key", "5"), ("spare.key", "6")] {
@@ -40,19 +50,49 @@ fn an_engine_starts_with_any_slot_through_the_life_of_a_root_key() {
         serde_json::from_str(&ok(&at, &[arguments, &["--json"]].concat())).unwrap()
     };
     let numbers = || -> Vec<u64> {
-        let slots = json(&["kek", "list"])["roots"][0]["slots"].as_array().unwrap().clone();
-        slots.iter().map(|slot| slot["number"].as_u64().unwrap()).collect()
+        let slots = json(&["kek", "list"])["roots"][0]["slots"]
+            .as_array()
+            .unwrap()
+            .clone();
+        slots
+            .iter()
+            .map(|slot| slot["number"].as_u64().unwrap())
+            .collect()
     };
 
     assert!(ok(&at, &["kek", "list"]).contains("the store has no root key"));
-    refused(&at, &["kek", "verify"], 1, "`sealwire kek init` creates one");
-    refused(&at, &["kek", "init", "--provider", "hsm"], 1, "provider hsm: not configured here");
-    assert!(ok(&at, &["kek", "init", "--provider", "local", "--provider", "vault"]).contains("2 slots"));
+    refused(
+        &at,
+        &["kek", "verify"],
+        1,
+        "`sealwire kek init` creates one",
+    );
+    refused(
+        &at,
+        &["kek", "init", "--provider", "hsm"],
+        1,
+        "provider hsm: not configured here",
+    );
+    assert!(
+        ok(
+            &at,
+            &["kek", "init", "--provider", "local", "--provider", "vault"]
+        )
+        .contains("2 slots")
+    );
     refused(&at, &["kek", "init"], 1, "root key already");
     let shown = ok(&at, &["kek", "list"]);
-    assert!(shown.contains(", active, created ") && shown.contains("provider spare (file) has no slot"), "{shown}");
+    assert!(
+        shown.contains(", active, created ") && shown.contains("provider spare (file) has no slot"),
+        "{shown}"
+    );
     assert_eq!(json(&["kek", "add", "spare"])["slot"], 3);
-    refused(&at, &["kek", "add", "spare"], 1, "provider spare has two slots");
+    refused(
+        &at,
+        &["kek", "add", "spare"],
+        1,
+        "provider spare has two slots",
+    );
 
     // The local key is lost. The other slots start the engine, and verify the audit log.
     let kept = fs::read_to_string(&local).unwrap();
@@ -62,7 +102,10 @@ fn an_engine_starts_with_any_slot_through_the_life_of_a_root_key() {
     assert!(at.join("sealwire-dev/audit/root.json").exists());
     assert!(ok(&at, &["audit", "verify"]).contains("records 1 to "));
     let uses = ok(&at, &["audit", "show", "--event", "provider"]);
-    assert!(uses.contains(", unwrap of slot ") && uses.contains(" (file): ok, "), "{uses}");
+    assert!(
+        uses.contains(", unwrap of slot ") && uses.contains(" (file): ok, "),
+        "{uses}"
+    );
     refused_after_output(&at, &["kek", "verify"], "1 slots do not unwrap");
     refused(
         &at,
@@ -80,9 +123,19 @@ fn an_engine_starts_with_any_slot_through_the_life_of_a_root_key() {
 
     // A slot goes only if another one unwraps now.
     fs::rename(at.join("sealwire-dev/spare.key"), at.join("spare.key")).unwrap();
-    refused(&at, &["kek", "remove", "4", "--yes"], 1, "no other slot unwraps the root key now");
+    refused(
+        &at,
+        &["kek", "remove", "4", "--yes"],
+        1,
+        "no other slot unwraps the root key now",
+    );
     ok(&at, &["kek", "remove", "5", "--yes"]);
-    refused(&at, &["kek", "remove", "4", "--yes"], 1, "the last slot cannot be removed");
+    refused(
+        &at,
+        &["kek", "remove", "4", "--yes"],
+        1,
+        "the last slot cannot be removed",
+    );
 
     let before = json(&["kek", "list"])["roots"][0]["id"].clone();
     ok(&at, &["root", "rotate"]);
@@ -94,7 +147,12 @@ fn an_engine_starts_with_any_slot_through_the_life_of_a_root_key() {
 
     assert!(ok(&at, &["root", "seal"]).contains("the store is sealed"));
     assert!(ok(&at, &["kek", "list"]).contains("sealed since "));
-    for refused_now in [&["kek", "verify"][..], &["kek", "add", "spare"], &["kek", "rotate"], &["root", "rotate"]] {
+    for refused_now in [
+        &["kek", "verify"][..],
+        &["kek", "add", "spare"],
+        &["kek", "rotate"],
+        &["root", "rotate"],
+    ] {
         refused(&at, refused_now, 1, "the store is sealed");
     }
     assert!(json(&["kek", "list"])["sealed_unix_s"].is_u64());
@@ -103,7 +161,12 @@ fn an_engine_starts_with_any_slot_through_the_life_of_a_root_key() {
     let folder = opens(folder);
 
     refused(&at, &["root", "remove"], 2, "--to-local");
-    refused(&at, &["root", "remove", "--to-local"], 1, "the audit log is not of this key-encryption key");
+    refused(
+        &at,
+        &["root", "remove", "--to-local"],
+        1,
+        "the audit log is not of this key-encryption key",
+    );
     fs::write(&local, kept).unwrap();
     ok(&at, &["root", "remove", "--to-local"]);
     fs::remove_file(at.join("sealwire-dev/vault.key")).unwrap();
@@ -115,7 +178,10 @@ fn an_engine_starts_with_any_slot_through_the_life_of_a_root_key() {
 fn refused_after_output(folder: &Path, arguments: &[&str], says: &str) {
     let output = super::sealwire(folder, arguments);
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(1) && !output.stdout.is_empty() && text.contains(says), "{text}");
+    assert!(
+        output.status.code() == Some(1) && !output.stdout.is_empty() && text.contains(says),
+        "{text}"
+    );
 }
 
 #[test]
@@ -125,9 +191,24 @@ fn a_missing_provider_is_named_and_nothing_is_changed() {
     ok(path, &[&DEV[..], &["--demo-only"]].concat());
     ok(path, &["kek", "init"]);
     fs::write(path.join("sealwire-dev/kek"), "0".repeat(64)).unwrap();
-    refused(path, &["config", "check"], 1, "root key: no slot unwraps it: slot 1 (provider local): ");
-    refused(path, &["kek", "add", "local"], 1, "slot 1 (provider local): ");
-    refused(path, &["root", "rotate", "--abandon", "--config", "absent.toml"], 64, "absent.toml");
+    refused(
+        path,
+        &["config", "check"],
+        1,
+        "root key: no slot unwraps it: slot 1 (provider local): ",
+    );
+    refused(
+        path,
+        &["kek", "add", "local"],
+        1,
+        "slot 1 (provider local): ",
+    );
+    refused(
+        path,
+        &["root", "rotate", "--abandon", "--config", "absent.toml"],
+        64,
+        "absent.toml",
+    );
 }
 
 /// A token, a transit engine and a file each start the store alone.
@@ -156,18 +237,36 @@ fn a_token_and_a_transit_engine_each_unseal_the_store() {
     fs::write(at.join("providers.toml"), tables).unwrap();
     let config = at.join("sealwire.toml");
     let text = fs::read_to_string(&config).unwrap();
-    fs::write(&config, text.replace("file = \"kek\"", "file = \"kek\"\nproviders = \"providers.toml\"")).unwrap();
+    fs::write(
+        &config,
+        text.replace(
+            "file = \"kek\"",
+            "file = \"kek\"\nproviders = \"providers.toml\"",
+        ),
+    )
+    .unwrap();
     let run = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
-        command.current_dir(path).args(arguments).env(CONFIGURATION, hsm.configuration());
+        command
+            .current_dir(path)
+            .args(arguments)
+            .env(CONFIGURATION, hsm.configuration());
         let output = command.output().unwrap();
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         (output.status.success(), said)
     };
 
-    assert!(run(&["kek", "generate", "vault"]).1.contains("keys of kind transit are made where they are kept"));
+    assert!(
+        run(&["kek", "generate", "vault"])
+            .1
+            .contains("keys of kind transit are made where they are kept")
+    );
     assert!(run(&["kek", "generate", "hsm"]).0);
-    assert!(run(&["kek", "generate", "hsm"]).1.contains("there is a key"));
+    assert!(
+        run(&["kek", "generate", "hsm"])
+            .1
+            .contains("there is a key")
+    );
     let (done, said) = run(&["kek", "init"]);
     assert!(done && said.contains("3 slots"), "{said}");
     assert!(run(&["kek", "verify"]).0);
@@ -178,26 +277,53 @@ fn a_token_and_a_transit_engine_each_unseal_the_store() {
         "provider hsm works with a test value",
         "provider vault works with a test value",
     ] {
-        assert!(said.contains(&format!("good     providers: {expected}")), "{expected} is not in {said}");
+        assert!(
+            said.contains(&format!("good     providers: {expected}")),
+            "{expected} is not in {said}"
+        );
     }
     let key = fs::read_to_string(at.join("kek")).unwrap();
     fs::write(at.join("kek"), "0".repeat(64)).unwrap();
-    assert!(run(&["config", "check"]).0, "token and transit engine are left");
+    assert!(
+        run(&["config", "check"]).0,
+        "token and transit engine are left"
+    );
     // Without its configuration SoftHSM has no token.
-    assert!(ok(path, &["config", "check"]).contains("is good"), "the transit engine is left");
+    assert!(
+        ok(path, &["config", "check"]).contains("is good"),
+        "the transit engine is left"
+    );
     drop(transit);
     let said = run(&["doctor"]).1;
-    assert!(said.contains("warning  providers: slot 3 (provider vault, transit) does not unwrap root key"), "{said}");
+    assert!(
+        said.contains(
+            "warning  providers: slot 3 (provider vault, transit) does not unwrap root key"
+        ),
+        "{said}"
+    );
     refused(path, &["config", "check"], 1, "no slot unwraps it");
     assert!(run(&["config", "check"]).0, "the token is left");
     let (verified, said) = run(&["kek", "verify"]);
-    assert!(!verified && said.contains("slot 1 (provider hsm): unwraps the root key"), "{said}");
+    assert!(
+        !verified && said.contains("slot 1 (provider hsm): unwraps the root key"),
+        "{said}"
+    );
     fs::write(at.join("kek"), key).unwrap();
-    assert!(ok(path, &["config", "check"]).contains("is good"), "the file is left");
+    assert!(
+        ok(path, &["config", "check"]).contains("is good"),
+        "the file is left"
+    );
 }
 
 fn copy_folder(from: &Path, to: &Path) {
-    assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+    assert!(
+        Command::new("cp")
+            .arg("-a")
+            .args([from, to])
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 /// Puts back the state folder of an earlier time, which is authentic.
@@ -211,8 +337,9 @@ fn a_state_that_was_put_back_is_refused_or_only_read() {
     let home = at.join("sealwire-dev");
     ok(&at, &["kek", "init"]);
     let folder = opens(folder);
-    let anchor =
-        || -> serde_json::Value { serde_json::from_slice(&fs::read(home.join("audit/anchor.json")).unwrap()).unwrap() };
+    let anchor = || -> serde_json::Value {
+        serde_json::from_slice(&fs::read(home.join("audit/anchor.json")).unwrap()).unwrap()
+    };
     let before = anchor()["generation"].as_u64().unwrap();
     copy_folder(&home.join("state"), &at.join("backup"));
 
@@ -227,25 +354,46 @@ fn a_state_that_was_put_back_is_refused_or_only_read() {
         copy_folder(&at.join("backup"), &home.join("state"));
     };
     put_back();
-    let says = format!("the store is of generation {before}, and generation {after} was seen before");
-    for command in [&["config", "check"][..], &["serve"], &["kek", "rotate"], &["root", "rotate"]] {
+    let says =
+        format!("the store is of generation {before}, and generation {after} was seen before");
+    for command in [
+        &["config", "check"][..],
+        &["serve"],
+        &["kek", "rotate"],
+        &["root", "rotate"],
+    ] {
         refused(&at, command, 1, &says);
     }
 
     let config = home.join("sealwire.toml");
     let text = fs::read_to_string(&config).unwrap();
     assert!(text.contains("[state]\n"), "{text}");
-    fs::write(&config, text.replace("[state]\n", "[state]\non_rollback = \"read_only\"\n")).unwrap();
+    fs::write(
+        &config,
+        text.replace("[state]\n", "[state]\non_rollback = \"read_only\"\n"),
+    )
+    .unwrap();
     let dev = Dev::start_in(folder);
     assert!(dev.ok(&["decrypt", "sealed.json"]).contains("4242"));
-    dev.may_not(&["apps", "create", "other"], 1, "an older state was put back");
-    dev.may_not(&["roles", "set", "reader", "decrypt apps=*"], 1, "an older state was put back");
+    dev.may_not(
+        &["apps", "create", "other"],
+        1,
+        "an older state was put back",
+    );
+    dev.may_not(
+        &["roles", "set", "reader", "decrypt apps=*"],
+        1,
+        "an older state was put back",
+    );
     let folder = dev.end();
     assert_eq!(anchor()["generation"], after);
     fs::write(&config, text).unwrap();
     refused(&at, &["config", "check"], 1, &says);
 
-    assert!(ok(&at, &["root", "accept-rollback"]).contains(&format!("from generation {} on", after + 1)));
+    assert!(
+        ok(&at, &["root", "accept-rollback"])
+            .contains(&format!("from generation {} on", after + 1))
+    );
     refused(&at, &["root", "accept-rollback"], 1, "nothing to accept");
     let dev = Dev::start_in(folder);
     assert!(dev.ok(&["decrypt", "sealed.json"]).contains("4242"));
@@ -258,19 +406,24 @@ fn a_state_that_was_put_back_is_refused_or_only_read() {
 /// set.
 #[test]
 fn rotations_of_the_root_key_that_are_killed_lose_nothing() {
-    let kills = std::env::var("SEALWIRE_KILL_ROUNDS").map_or(20, |rounds| rounds.parse::<u32>().unwrap());
+    let kills =
+        std::env::var("SEALWIRE_KILL_ROUNDS").map_or(20, |rounds| rounds.parse::<u32>().unwrap());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     ok(path, &[&DEV[..], &["--demo-only"]].concat());
     ok(path, &["kek", "init"]);
     let config = path.join("sealwire-dev/sealwire.toml");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     // Returns the records, after a check that the root key of earlier ones, if it was replaced, opens none of them.
     let read = |earlier: Option<&Snapshot>| {
         runtime.block_on(async {
             let raw = RawStore::open(&config).await;
             let now = raw.read().await;
-            let replaced = earlier.filter(|earlier| root_of(earlier).active.id != root_of(&now).active.id);
+            let replaced =
+                earlier.filter(|earlier| root_of(earlier).active.id != root_of(&now).active.id);
             if let Some(earlier) = replaced {
                 raw.opens_nothing_with_root_of(earlier).await;
             }
@@ -289,11 +442,16 @@ fn rotations_of_the_root_key_that_are_killed_lose_nothing() {
         std::thread::sleep(whole * kill / kills);
         let _ = child.kill();
         ended_early += u32::from(!child.wait().unwrap().success());
-        assert!(ok(path, &["config", "check"]).contains("1 apps"), "kill {kill}");
+        assert!(
+            ok(path, &["config", "check"]).contains("1 apps"),
+            "kill {kill}"
+        );
         let (now, is_replaced) = read(Some(&state));
         (state, new_roots) = (now, new_roots + u32::from(is_replaced));
     }
-    println!("{ended_early} of {kills} killed before their end, in up to {whole:?}; {new_roots} root keys replaced");
+    println!(
+        "{ended_early} of {kills} killed before their end, in up to {whole:?}; {new_roots} root keys replaced"
+    );
     ok(path, &["root", "rotate"]);
     // Records times, in a generation of its own.
     ok(path, &["kek", "verify"]);
@@ -302,7 +460,10 @@ fn rotations_of_the_root_key_that_are_killed_lose_nothing() {
 
     // Another process refuses a copy of the folder in which the old root record was put back.
     let put_back = |records: &std::collections::BTreeMap<String, Vec<u8>>| {
-        let copy = Snapshot { generation: now.generation, records: records.clone() };
+        let copy = Snapshot {
+            generation: now.generation,
+            records: records.clone(),
+        };
         runtime.block_on(async {
             let raw = RawStore::open(&config).await;
             raw.put_into_new_store(&copy).await;
@@ -317,11 +478,17 @@ fn rotations_of_the_root_key_that_are_killed_lose_nothing() {
     let mut records = now.records.clone();
     records.insert(ROOT_RECORD.into(), state.records[ROOT_RECORD].clone());
     put_back(&records);
-    refused(path, &["config", "check"], 1, "record head is not authentic");
+    refused(
+        path,
+        &["config", "check"],
+        1,
+        "record head is not authentic",
+    );
 }
 
 fn anchored(home: &Path) -> u64 {
-    let anchor: serde_json::Value = serde_json::from_slice(&fs::read(home.join("audit/anchor.json")).unwrap()).unwrap();
+    let anchor: serde_json::Value =
+        serde_json::from_slice(&fs::read(home.join("audit/anchor.json")).unwrap()).unwrap();
     anchor["generation"].as_u64().unwrap()
 }
 
@@ -336,18 +503,28 @@ fn every_commit_is_in_the_anchor_before_its_response() {
     let home = at.join("sealwire-dev");
     let generation = |text: &str| -> u64 {
         let values: serde_json::Value = serde_json::from_str(text).unwrap();
-        values["generation"].as_u64().unwrap_or_else(|| panic!("{values}"))
+        values["generation"]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{values}"))
     };
     // Commands that change the store directly.
-    for command in
-        [&["kek", "init"][..], &["kek", "rotate"], &["root", "rotate"], &["root", "seal"], &["root", "unseal"]]
-    {
+    for command in [
+        &["kek", "init"][..],
+        &["kek", "rotate"],
+        &["root", "rotate"],
+        &["root", "seal"],
+        &["root", "unseal"],
+    ] {
         let committed = generation(&ok(&at, &[command, &["--json"]].concat()));
         assert_eq!(anchored(&home), committed, "{command:?}");
     }
     let verified = ok(&at, &["kek", "verify"]);
     assert!(verified.contains("unwraps the root key"), "{verified}");
-    assert_eq!(anchored(&home), generation(&ok(&at, &["kek", "list", "--json"])), "kek verify records times");
+    assert_eq!(
+        anchored(&home),
+        generation(&ok(&at, &["kek", "list", "--json"])),
+        "kek verify records times"
+    );
 
     // Changes at an engine.
     let backup = |name: &str| copy_folder(&home.join("state"), &at.join(name));
@@ -376,7 +553,10 @@ fn every_commit_is_in_the_anchor_before_its_response() {
     let folder = std::mem::replace(&mut dev.folder, tempfile::tempdir().unwrap());
     drop(dev);
     assert!(ok(&at, &["kek", "list"]).contains("sealed since "));
-    assert_eq!(anchored(&home), generation(&ok(&at, &["kek", "list", "--json"])));
+    assert_eq!(
+        anchored(&home),
+        generation(&ok(&at, &["kek", "list", "--json"]))
+    );
 
     // The state from before the seal does not come back.
     backup("sealed");
@@ -386,7 +566,12 @@ fn every_commit_is_in_the_anchor_before_its_response() {
     };
     put_back("before");
     for command in [&["config", "check"][..], &["serve"]] {
-        refused(&at, command, 1, &format!("generation {last} was seen before"));
+        refused(
+            &at,
+            command,
+            1,
+            &format!("generation {last} was seen before"),
+        );
     }
     put_back("sealed");
     ok(&at, &["root", "unseal"]);
@@ -402,13 +587,33 @@ fn a_commit_without_its_anchor_is_an_error_that_names_both() {
     ok(path, &["kek", "init"]);
     let config = path.join("sealwire-dev/sealwire.toml");
     let text = fs::read_to_string(&config).unwrap();
-    fs::write(&config, text.replace("[state]\n", "[state]\nanchor_file = \"absent/anchor.json\"\n")).unwrap();
-    refused(path, &["root", "seal"], 1, "the change was made, as generation ");
-    refused(path, &["root", "seal"], 1, "absent/anchor.json was not written: No such file");
+    fs::write(
+        &config,
+        text.replace(
+            "[state]\n",
+            "[state]\nanchor_file = \"absent/anchor.json\"\n",
+        ),
+    )
+    .unwrap();
+    refused(
+        path,
+        &["root", "seal"],
+        1,
+        "the change was made, as generation ",
+    );
+    refused(
+        path,
+        &["root", "seal"],
+        1,
+        "absent/anchor.json was not written: No such file",
+    );
     fs::create_dir(path.join("sealwire-dev/absent")).unwrap();
     ok(path, &["root", "seal"]);
     let anchor = fs::read_to_string(path.join("sealwire-dev/absent/anchor.json")).unwrap();
-    assert!(anchor.contains("\"format\":2") && anchor.contains("\"roots\":["), "{anchor}");
+    assert!(
+        anchor.contains("\"format\":2") && anchor.contains("\"roots\":["),
+        "{anchor}"
+    );
     assert!(ok(path, &["kek", "list"]).contains("sealed since "));
 }
 
@@ -418,9 +623,19 @@ fn commands_on_the_configured_file_continue_no_older_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     ok(path, &[&DEV[..], &["--demo-only"]].concat());
-    let (home, config) = (path.join("sealwire-dev"), path.join("sealwire-dev/sealwire.toml"));
+    let (home, config) = (
+        path.join("sealwire-dev"),
+        path.join("sealwire-dev/sealwire.toml"),
+    );
     let text = fs::read_to_string(&config).unwrap();
-    fs::write(&config, text.replace("[state]\n", "[state]\nmode = \"stateless\"\nfile = \"apps.json\"\n")).unwrap();
+    fs::write(
+        &config,
+        text.replace(
+            "[state]\n",
+            "[state]\nmode = \"stateless\"\nfile = \"apps.json\"\n",
+        ),
+    )
+    .unwrap();
     let create = |app| ["apps", "create", app, "--file", "sealwire-dev/apps.json"];
     ok(path, &create("demo"));
     ok(path, &["kek", "init"]);
@@ -430,13 +645,35 @@ fn commands_on_the_configured_file_continue_no_older_one() {
 
     fs::write(home.join("apps.json"), &older).unwrap();
     fs::write(home.join("copy.json"), &older).unwrap();
-    for command in [&create("other")[..], &["apps", "list", "--file", "sealwire-dev/../sealwire-dev/apps.json"]] {
+    for command in [
+        &create("other")[..],
+        &[
+            "apps",
+            "list",
+            "--file",
+            "sealwire-dev/../sealwire-dev/apps.json",
+        ],
+    ] {
         refused(path, command, 1, "an older state was put back");
     }
     assert_eq!(fs::read(home.join("apps.json")).unwrap(), older);
-    ok(path, &["apps", "create", "other", "--file", "sealwire-dev/copy.json"]);
+    ok(
+        path,
+        &[
+            "apps",
+            "create",
+            "other",
+            "--file",
+            "sealwire-dev/copy.json",
+        ],
+    );
     fs::remove_file(home.join("apps.json")).unwrap();
-    refused(path, &create("other"), 1, "this machine's anchor names the set of root keys");
+    refused(
+        path,
+        &create("other"),
+        1,
+        "this machine's anchor names the set of root keys",
+    );
     assert_eq!(fs::read(home.join("audit/anchor.json")).unwrap(), anchored);
 
     fs::write(home.join("apps.json"), &older).unwrap();
@@ -450,23 +687,46 @@ fn root_key_listings_mark_what_is_not_verified() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     ok(path, &[&DEV[..], &["--demo-only"]].concat());
-    let list = || -> serde_json::Value { serde_json::from_str(&ok(path, &["kek", "list", "--json"])).unwrap() };
-    assert!(list()["verified"] == false, "nothing authenticates a store without a root key");
+    let list = || -> serde_json::Value {
+        serde_json::from_str(&ok(path, &["kek", "list", "--json"])).unwrap()
+    };
+    assert!(
+        list()["verified"] == false,
+        "nothing authenticates a store without a root key"
+    );
     ok(path, &["kek", "init"]);
     let (text, values) = (ok(path, &["kek", "list"]), list());
     assert!(!text.to_lowercase().contains("not verified"), "{text}");
-    assert!(values["verified"] == true && values["unverified_reason"].is_null(), "{values}");
+    assert!(
+        values["verified"] == true && values["unverified_reason"].is_null(),
+        "{values}"
+    );
     // Nobody unwraps the root key: the slots in the store can be anybody's.
     let kek = path.join("sealwire-dev/kek");
     let kept = fs::read_to_string(&kek).unwrap();
     fs::write(&kek, "0".repeat(64)).unwrap();
     let (text, values) = (ok(path, &["kek", "list"]), list());
-    assert!(text.starts_with("NOT VERIFIED: ") && text.contains(", not verified\n"), "{text}");
+    assert!(
+        text.starts_with("NOT VERIFIED: ") && text.contains(", not verified\n"),
+        "{text}"
+    );
     assert_eq!(values["verified"], false);
-    assert!(values["unverified_reason"].as_str().unwrap().contains("no slot unwraps it"), "{values}");
+    assert!(
+        values["unverified_reason"]
+            .as_str()
+            .unwrap()
+            .contains("no slot unwraps it"),
+        "{values}"
+    );
     fs::write(&kek, kept).unwrap();
     ok(path, &["root", "seal"]);
     let (text, values) = (ok(path, &["kek", "list"]), list());
-    assert!(text.contains(" (not verified); `sealwire root unseal`"), "{text}");
-    assert!(values["verified"] == false && values["sealed_unix_s"].is_u64(), "{values}");
+    assert!(
+        text.contains(" (not verified); `sealwire root unseal`"),
+        "{text}"
+    );
+    assert!(
+        values["verified"] == false && values["sealed_unix_s"].is_u64(),
+        "{values}"
+    );
 }

@@ -22,18 +22,41 @@ fn a_role_taken_away_on_one_engine_ends_at_once_there_and_with_the_notification_
         let engines = ["one", "two"].map(|name| cluster.engine(name));
         cluster.furnish(&engines[0]).await;
         let operator = cluster.operator(&engines[0]);
-        let set = RoleOperation::Set { grants: vec!["encrypt apps=*"] };
-        operator.change_role(RoleCall { role: "relay", ask: set }).await.unwrap();
+        let set = RoleOperation::Set {
+            grants: vec!["encrypt apps=*"],
+        };
+        operator
+            .change_role(RoleCall {
+                role: "relay",
+                ask: set,
+            })
+            .await
+            .unwrap();
         let clients = engines.each_ref().map(|engine| cluster.client(&[engine]));
         for _ in 0..2 {
             let grant = PrincipalOperation::Grant { role: "relay" };
-            operator.change_principal(PrincipalCall { principal: "relay", ask: grant }).await.unwrap();
+            operator
+                .change_principal(PrincipalCall {
+                    principal: "relay",
+                    ask: grant,
+                })
+                .await
+                .unwrap();
             assert!(passes(&clients[0]).await, "at once where it was granted");
             let granted = async || passes(&clients[1]).await.then_some(());
             until("the other engine grants", granted).await;
             let revoke = PrincipalOperation::Revoke { role: None };
-            operator.change_principal(PrincipalCall { principal: "relay", ask: revoke }).await.unwrap();
-            assert!(!passes(&clients[0]).await, "at once where it was taken away");
+            operator
+                .change_principal(PrincipalCall {
+                    principal: "relay",
+                    ask: revoke,
+                })
+                .await
+                .unwrap();
+            assert!(
+                !passes(&clients[0]).await,
+                "at once where it was taken away"
+            );
             let gone = async || (!passes(&clients[1]).await).then_some(());
             until("the other engine denies", gone).await;
         }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use sealwire_client::control::{AppCall, AppOperation, Kind, RotateKind, TokenFormat};
-use sealwire_client::{Client, Decrypt, Encrypt, Error, ErrorCode, Tokenize, TokenizeOptions, to_payload};
+use sealwire_client::{
+    Client, Decrypt, Encrypt, Error, ErrorCode, Tokenize, TokenizeOptions, to_payload,
+};
 use sealwire_testkit::Postgres;
 
 use crate::cluster::engines::{APP, Cluster, DETERMINISTIC, run, until};
@@ -21,7 +23,11 @@ async fn seals(client: &Client, app: &str) -> bool {
     let payload = to_payload(&["value"]).unwrap();
     match client.encrypt(Encrypt::new(app, &payload)).await {
         Ok(_) => true,
-        Err(Error::Rpc(error)) if [ErrorCode::NotFound, ErrorCode::Forbidden].contains(&error.code) => false,
+        Err(Error::Rpc(error))
+            if [ErrorCode::NotFound, ErrorCode::Forbidden].contains(&error.code) =>
+        {
+            false
+        }
         Err(other) => panic!("{other}"),
     }
 }
@@ -36,29 +42,67 @@ fn an_app_made_on_one_engine_is_served_by_all_and_a_disabled_key_stops_on_all() 
         assert_eq!(operator.instances().await.unwrap().instances.len(), 3);
         let payload = to_payload(&["value"]).unwrap();
         for app in ["fresh-1", "fresh-2"] {
-            let made = operator.change_app(AppCall { app, ask: AppOperation::Create }).await.unwrap();
+            let made = operator
+                .change_app(AppCall {
+                    app,
+                    ask: AppOperation::Create,
+                })
+                .await
+                .unwrap();
             for client in &clients {
-                until("an app made elsewhere", async || seals(client, app).await.then_some(())).await;
+                until("an app made elsewhere", async || {
+                    seals(client, app).await.then_some(())
+                })
+                .await;
             }
-            let sealed = clients[0].encrypt(Encrypt::new(app, &payload)).await.unwrap();
-            let opens = async |client: &Client| client.decrypt(Decrypt::new(app, &sealed.payload)).await;
+            let sealed = clients[0]
+                .encrypt(Encrypt::new(app, &payload))
+                .await
+                .unwrap();
+            let opens =
+                async |client: &Client| client.decrypt(Decrypt::new(app, &sealed.payload)).await;
             for client in &clients {
                 assert!(opens(client).await.is_ok());
             }
             let made = made.app.unwrap();
-            let key = made.keys.iter().find(|key| key.suite == "p256-psk").unwrap();
-            operator.change_app(AppCall { app, ask: AppOperation::Disable { key: Some(&key.id) } }).await.unwrap();
-            assert_eq!(code(opens(&clients[0]).await), Some(ErrorCode::CannotOpen), "at once where it was disabled");
+            let key = made
+                .keys
+                .iter()
+                .find(|key| key.suite == "p256-psk")
+                .unwrap();
+            operator
+                .change_app(AppCall {
+                    app,
+                    ask: AppOperation::Disable { key: Some(&key.id) },
+                })
+                .await
+                .unwrap();
+            assert_eq!(
+                code(opens(&clients[0]).await),
+                Some(ErrorCode::CannotOpen),
+                "at once where it was disabled"
+            );
             for client in &clients[1..] {
-                let ended = async || (code(opens(client).await) == Some(ErrorCode::CannotOpen)).then_some(());
+                let ended = async || {
+                    (code(opens(client).await) == Some(ErrorCode::CannotOpen)).then_some(())
+                };
                 until("a key disabled elsewhere", ended).await;
             }
         }
 
         // A fence: no engine responds from an older state than the client requires.
-        let made = operator.change_app(AppCall { app: "fenced", ask: AppOperation::Create }).await.unwrap();
+        let made = operator
+            .change_app(AppCall {
+                app: "fenced",
+                ask: AppOperation::Create,
+            })
+            .await
+            .unwrap();
         let ahead = Some(made.generation + 100);
-        let fenced = clients[1].encrypt(Encrypt { min_generation: ahead, ..Encrypt::new("fenced", &payload) });
+        let fenced = clients[1].encrypt(Encrypt {
+            min_generation: ahead,
+            ..Encrypt::new("fenced", &payload)
+        });
         assert_eq!(code(fenced.await), Some(ErrorCode::Conflict));
     });
 }
@@ -71,7 +115,10 @@ fn without_notification_a_poll_is_enough() {
         let client = cluster.client(&[&engine]);
         let before = client.info().await.unwrap().generation;
         // A change without a notification.
-        cluster.database.sql("UPDATE sealwire.control SET generation = generation + 1").unwrap();
+        cluster
+            .database
+            .sql("UPDATE sealwire.control SET generation = generation + 1")
+            .unwrap();
         let moved = async || (client.info().await.unwrap().generation == before + 1).then_some(());
         until("a change that nobody told of", moved).await;
     });
@@ -84,11 +131,23 @@ fn a_name_is_not_used_again_while_an_engine_may_serve_what_it_was() {
         let engines = ["one", "two"].map(|name| cluster.engine(name));
         let operator = cluster.operator(&engines[0]);
         let app = |ask| AppCall { app: "name", ask };
-        operator.change_app(app(AppOperation::Create)).await.unwrap();
+        operator
+            .change_app(app(AppOperation::Create))
+            .await
+            .unwrap();
         let other = cluster.client(&[&engines[1]]);
-        until("the app", async || seals(&other, "name").await.then_some(())).await;
+        until("the app", async || {
+            seals(&other, "name").await.then_some(())
+        })
+        .await;
         engines[1].signal("STOP");
-        operator.change_app(app(AppOperation::Delete { key: None, delay_s: Some(0) })).await.unwrap();
+        operator
+            .change_app(app(AppOperation::Delete {
+                key: None,
+                delay_s: Some(0),
+            }))
+            .await
+            .unwrap();
         // The name is taken until the app is deleted on all engines. The frozen engine may still serve the old app
         // before.
         let create = async || operator.change_app(app(AppOperation::Create)).await;
@@ -96,12 +155,19 @@ fn a_name_is_not_used_again_while_an_engine_may_serve_what_it_was() {
             Err(Error::Rpc(error)) => Some(error),
             other => panic!("the name was used again: {other:?}"),
         };
-        let error =
-            until("removal", async || refused().await.filter(|error| error.message.contains("live instances"))).await;
+        let error = until("removal", async || {
+            refused()
+                .await
+                .filter(|error| error.message.contains("live instances"))
+        })
+        .await;
         assert_eq!(error.code, ErrorCode::Conflict);
         println!("refused: {}", error.message);
         engines[1].signal("CONT");
-        until("the other engine to catch up", async || create().await.ok().map(drop)).await;
+        until("the other engine to catch up", async || {
+            create().await.ok().map(drop)
+        })
+        .await;
     });
 }
 
@@ -125,7 +191,12 @@ fn engines_are_restarted_one_after_the_other_and_no_call_fails() {
         ledger.goes_on(20).await;
         ledger.stop();
         callers.join_all().await;
-        println!("{} calls, failed: {:?}; {:?}", ledger.calls(), ledger.failures(), client.stats());
+        println!(
+            "{} calls, failed: {:?}; {:?}",
+            ledger.calls(),
+            ledger.failures(),
+            client.stats()
+        );
         assert_eq!(ledger.failures(), []);
         ledger.verify(&client, &cluster.database).await;
     });
@@ -137,37 +208,79 @@ fn one_value_has_one_token_whoever_asks_whichever_engine() {
         let cluster = Cluster::new(Postgres::shared());
         let engines = ["one", "two", "three"].map(|name| cluster.engine(name));
         cluster.furnish(&engines[0]).await;
-        cluster.collection(&engines[0], "digits", Kind::Deterministic, TokenFormat::Digits).await;
+        cluster
+            .collection(
+                &engines[0],
+                "digits",
+                Kind::Deterministic,
+                TokenFormat::Digits,
+            )
+            .await;
         let clients = engines.each_ref().map(|engine| cluster.client(&[engine]));
         cluster.agree(&engines.each_ref()).await;
         for (collection, width) in [(DETERMINISTIC, 12), ("digits", 5)] {
             for round in 0..2 {
-                let values: Vec<String> = (0..100).map(|value| format!("{:0width$}", round * 50 + value)).collect();
+                let values: Vec<String> = (0..100)
+                    .map(|value| format!("{:0width$}", round * 50 + value))
+                    .collect();
                 let payload: Arc<[u8]> = to_payload(&values).unwrap().into();
                 let mut callers = tokio::task::JoinSet::new();
                 for caller in 0..64 {
                     let (client, payload) = (clients[caller % 3].clone(), Arc::clone(&payload));
                     callers.spawn(async move {
-                        let writing = TokenizeOptions { collection, ..TokenizeOptions::default() };
-                        let call = Tokenize { writing, ..Tokenize::new(APP, &payload) };
-                        client.tokenize(call).await.unwrap().to_value::<Vec<String>>().unwrap()
+                        let writing = TokenizeOptions {
+                            collection,
+                            ..TokenizeOptions::default()
+                        };
+                        let call = Tokenize {
+                            writing,
+                            ..Tokenize::new(APP, &payload)
+                        };
+                        client
+                            .tokenize(call)
+                            .await
+                            .unwrap()
+                            .to_value::<Vec<String>>()
+                            .unwrap()
                     });
                 }
                 let mut answers = callers.join_all().await;
                 answers.dedup();
-                assert_eq!(answers.len(), 1, "64 callers over three engines got one token for each value");
+                assert_eq!(
+                    answers.len(),
+                    1,
+                    "64 callers over three engines got one token for each value"
+                );
             }
         }
         // The key that seals changes, but the tokens of values do not.
-        let rotate = AppOperation::Rotate { kind: RotateKind::Token };
+        let rotate = AppOperation::Rotate {
+            kind: RotateKind::Token,
+        };
         let call = |payload| {
-            let writing = TokenizeOptions { collection: DETERMINISTIC, ..TokenizeOptions::default() };
-            Tokenize { writing, ..Tokenize::new(APP, payload) }
+            let writing = TokenizeOptions {
+                collection: DETERMINISTIC,
+                ..TokenizeOptions::default()
+            };
+            Tokenize {
+                writing,
+                ..Tokenize::new(APP, payload)
+            }
         };
         let payload = to_payload(&["000000000001"]).unwrap();
         let before = clients[0].tokenize(call(&payload)).await.unwrap().payload;
-        let turned = cluster.operator(&engines[0]).change_app(AppCall { app: APP, ask: rotate }).await.unwrap();
-        let call = Tokenize { min_generation: Some(turned.generation), ..call(&payload) };
+        let turned = cluster
+            .operator(&engines[0])
+            .change_app(AppCall {
+                app: APP,
+                ask: rotate,
+            })
+            .await
+            .unwrap();
+        let call = Tokenize {
+            min_generation: Some(turned.generation),
+            ..call(&payload)
+        };
         assert_eq!(clients[1].tokenize(call).await.unwrap().payload, before);
     });
 }

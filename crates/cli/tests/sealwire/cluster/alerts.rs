@@ -23,11 +23,18 @@ impl Prometheus {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let mut rules = String::new();
         for line in read("ops/prometheus/sealwire.rules.yml").lines() {
-            rules.push_str(if line.trim_start().starts_with("for: ") { "        for: 1s" } else { line });
+            rules.push_str(if line.trim_start().starts_with("for: ") {
+                "        for: 1s"
+            } else {
+                line
+            });
             rules.push('\n');
         }
         fs::write(cluster.path("rules.yml"), rules).unwrap();
-        let targets: Vec<_> = engines.iter().map(|engine| format!("\"{}\"", engine.admin)).collect();
+        let targets: Vec<_> = engines
+            .iter()
+            .map(|engine| format!("\"{}\"", engine.admin))
+            .collect();
         let config = format!(
             "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [rules.yml]\nscrape_configs:\n\
              - job_name: sealwire\n  static_configs:\n  - targets: [{}]\n",
@@ -37,7 +44,10 @@ impl Prometheus {
         fs::write(&file, config).unwrap();
         let child = Command::new(prometheus)
             .arg(format!("--config.file={}", file.display()))
-            .arg(format!("--storage.tsdb.path={}", cluster.path("prometheus").display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                cluster.path("prometheus").display()
+            ))
             .arg(format!("--web.listen-address={address}"))
             .stdout(Stdio::null())
             .stderr(fs::File::create(cluster.path("prometheus.log")).unwrap())
@@ -48,10 +58,16 @@ impl Prometheus {
 
     /// Waits until an alert fires.
     async fn fires(&self, alert: &str) {
-        let path = format!("/api/v1/query?query=ALERTS%7Balertname=%22{alert}%22,alertstate=%22firing%22%7D");
+        let path = format!(
+            "/api/v1/query?query=ALERTS%7Balertname=%22{alert}%22,alertstate=%22firing%22%7D"
+        );
         until(alert, async || {
             tokio::net::TcpStream::connect(self.address).await.ok()?;
-            http_get(self.address, &path).await.1.contains(alert).then_some(())
+            http_get(self.address, &path)
+                .await
+                .1
+                .contains(alert)
+                .then_some(())
         })
         .await;
         println!("{alert} fires");
@@ -67,7 +83,9 @@ impl Drop for Prometheus {
 
 #[test]
 fn alerts_fire_in_a_running_prometheus() {
-    let Some(prometheus) = program("prometheus") else { return not_tried("prometheus") };
+    let Some(prometheus) = program("prometheus") else {
+        return not_tried("prometheus");
+    };
     let postgres = Postgres::start(Options::default()).unwrap();
     run(async {
         // A small folder for audit records, authorization switched off, and certificates that end within days.
@@ -89,12 +107,26 @@ fn alerts_fire_in_a_running_prometheus() {
         monitor.fires("SealwireCertificateFilesRejected").await;
 
         for change in [["kek", "init"], ["root", "seal"]] {
-            assert!(engines[0].command(&change).output().unwrap().status.success());
+            assert!(
+                engines[0]
+                    .command(&change)
+                    .output()
+                    .unwrap()
+                    .status
+                    .success()
+            );
         }
         for alert in ["SealwireSealed", "SealwireNotReady"] {
             monitor.fires(alert).await;
         }
-        assert!(engines[0].command(&["root", "unseal"]).output().unwrap().status.success());
+        assert!(
+            engines[0]
+                .command(&["root", "unseal"])
+                .output()
+                .unwrap()
+                .status
+                .success()
+        );
 
         postgres.stop(Stop::Kill);
         for alert in ["SealwireConditionFailing", "SealwireStoreDisconnected"] {

@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 
 use sealwire_client::control::{Kind, TokenFormat};
-use sealwire_client::{Detokenize, Encrypt, Error, TokenLookupScope, Tokenize, TokenizeOptions, to_payload};
+use sealwire_client::{
+    Detokenize, Encrypt, Error, TokenLookupScope, Tokenize, TokenizeOptions, to_payload,
+};
 use sealwire_testkit::{Options, Postgres};
 
 use crate::cluster::engines::{APP, Cluster, DETERMINISTIC, RANDOM, run};
@@ -28,21 +30,46 @@ fn forms(value: &str) -> Vec<String> {
 
 #[test]
 fn a_dump_and_the_logs_hold_no_value_and_do_not_tell_which_are_equal() {
-    let options = Options::default().set("log_statement", "all").set("log_min_duration_statement", "0");
+    let options = Options::default()
+        .set("log_statement", "all")
+        .set("log_min_duration_statement", "0");
     let postgres = Postgres::start(options.set("log_parameter_max_length", "-1")).unwrap();
     run(async {
         let cluster = Cluster::new(&postgres).log_filter("trace");
         let engine = cluster.engine("one");
         cluster.furnish(&engine).await;
-        cluster.collection(&engine, "hashes", Kind::OneWay, TokenFormat::Uuid).await;
-        cluster.collection(&engine, "pans", Kind::Random, TokenFormat::Card).await;
+        cluster
+            .collection(&engine, "hashes", Kind::OneWay, TokenFormat::Uuid)
+            .await;
+        cluster
+            .collection(&engine, "pans", Kind::Random, TokenFormat::Card)
+            .await;
         let client = cluster.client(&[&engine]);
         let tokenize = async |collection, values: &[&str]| -> Result<Vec<String>, Error> {
             let payload = to_payload(values)?;
-            let tags = if [RANDOM, "pans"].contains(&collection) { vec!["random"] } else { Vec::new() };
-            let context = if collection == RANDOM { CONTEXT.as_bytes() } else { b"" };
-            let writing = TokenizeOptions { collection, tags, ..TokenizeOptions::default() };
-            client.tokenize(Tokenize { context, writing, ..Tokenize::new(APP, &payload) }).await?.to_value()
+            let tags = if [RANDOM, "pans"].contains(&collection) {
+                vec!["random"]
+            } else {
+                Vec::new()
+            };
+            let context = if collection == RANDOM {
+                CONTEXT.as_bytes()
+            } else {
+                b""
+            };
+            let writing = TokenizeOptions {
+                collection,
+                tags,
+                ..TokenizeOptions::default()
+            };
+            client
+                .tokenize(Tokenize {
+                    context,
+                    writing,
+                    ..Tokenize::new(APP, &payload)
+                })
+                .await?
+                .to_value()
         };
         for collection in [RANDOM, DETERMINISTIC, "hashes"] {
             for _ in 0..50 {
@@ -51,18 +78,34 @@ fn a_dump_and_the_logs_hold_no_value_and_do_not_tell_which_are_equal() {
         }
         let pans = tokenize("pans", &[CARD; 20]).await.unwrap();
         let payload = to_payload(&pans).unwrap();
-        let call = Detokenize { writing: TokenLookupScope { collection: "pans" }, ..Detokenize::new(APP, &payload) };
+        let call = Detokenize {
+            writing: TokenLookupScope { collection: "pans" },
+            ..Detokenize::new(APP, &payload)
+        };
         let back: Vec<String> = client.detokenize(call).await.unwrap().to_value().unwrap();
         assert_eq!(back, [CARD; 20]);
         // Failures are logged too.
         assert!(tokenize("no-such-collection", &[NAME]).await.is_err());
         assert!(tokenize("pans", &[NAME]).await.is_err());
         let payload = to_payload(&[NAME, CARD]).unwrap();
-        client.encrypt(Encrypt { context: CONTEXT.as_bytes(), ..Encrypt::new(APP, &payload) }).await.unwrap();
+        client
+            .encrypt(Encrypt {
+                context: CONTEXT.as_bytes(),
+                ..Encrypt::new(APP, &payload)
+            })
+            .await
+            .unwrap();
 
-        let dump = postgres.command("pg_dump").args(["--dbname", cluster.database.name()]).output().unwrap();
+        let dump = postgres
+            .command("pg_dump")
+            .args(["--dbname", cluster.database.name()])
+            .output()
+            .unwrap();
         let dump = String::from_utf8(dump.stdout).unwrap();
-        assert!(dump.contains("sealwire.tokens") && dump.len() > 10_000, "the dump has the rows");
+        assert!(
+            dump.contains("sealwire.tokens") && dump.len() > 10_000,
+            "the dump has the rows"
+        );
         let log = postgres.log();
         assert!(
             log.contains("INSERT INTO sealwire.tokens") || log.contains("sealwire.tokens"),
@@ -70,12 +113,20 @@ fn a_dump_and_the_logs_hold_no_value_and_do_not_tell_which_are_equal() {
         );
         assert!(engine.log().contains("ready"));
         let lower = |text: &str| text.to_ascii_lowercase();
-        for (place, text) in
-            [("dump", lower(&dump)), ("database log", lower(&log)), ("engine log", lower(&engine.log()))]
-        {
-            for canary in [NAME, CARD, CONTEXT].into_iter().chain(pans.iter().map(String::as_str)) {
+        for (place, text) in [
+            ("dump", lower(&dump)),
+            ("database log", lower(&log)),
+            ("engine log", lower(&engine.log())),
+        ] {
+            for canary in [NAME, CARD, CONTEXT]
+                .into_iter()
+                .chain(pans.iter().map(String::as_str))
+            {
                 for form in forms(canary) {
-                    assert!(!text.contains(&lower(&form)), "{place} has {canary} as {form}");
+                    assert!(
+                        !text.contains(&lower(&form)),
+                        "{place} has {canary} as {form}"
+                    );
                 }
             }
         }
@@ -93,12 +144,19 @@ fn a_dump_and_the_logs_hold_no_value_and_do_not_tell_which_are_equal() {
             for text in [hashes, &sealed[10..]] {
                 for start in (0..text.len() - 16).step_by(2) {
                     let other = seen.insert(&text[start..start + 16], row);
-                    assert!(other.is_none_or(|other| other == row), "rows {row} and {other:?} are linked");
+                    assert!(
+                        other.is_none_or(|other| other == row),
+                        "rows {row} and {other:?} are linked"
+                    );
                 }
             }
             count += 1;
         }
-        println!("{} bytes of dump, {} of logs; {count} random rows", dump.len(), log.len() + engine.log().len());
+        println!(
+            "{} bytes of dump, {} of logs; {count} random rows",
+            dump.len(),
+            log.len() + engine.log().len()
+        );
         assert_eq!(count, 120, "all random rows were looked at");
     });
 }

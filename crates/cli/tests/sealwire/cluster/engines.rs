@@ -9,12 +9,16 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sealwire_client::control::{AppCall, AppOperation, CollectionCall, CollectionOperation, Kind, Scope, TokenFormat};
+use sealwire_client::control::{
+    AppCall, AppOperation, CollectionCall, CollectionOperation, Kind, Scope, TokenFormat,
+};
 use sealwire_client::{Client, ClientConfig, Endpoint, Pem};
 use sealwire_crypto::Kek;
 use sealwire_dev_ca::{Access, Authority, Existing, Issued, Leaf, Name, Usage, Validity};
 use sealwire_store_postgres::{PostgresOptions, distribute};
-use sealwire_testkit::{Certificates, Citus, Database, Postgres, ROOT_TOKEN, TransitServer, free_ports};
+use sealwire_testkit::{
+    Certificates, Citus, Database, Postgres, ROOT_TOKEN, TransitServer, free_ports,
+};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -67,9 +71,17 @@ fn home(postgres: &Postgres) -> (&Postgres, Database<'_>) {
     let database = citus.database().unwrap();
     let password = Some(citus.coordinator().password().to_owned());
     let timeout = Duration::from_secs(60);
-    let options = PostgresOptions { password, timeout, ..PostgresOptions::new(database.socket_url()) };
+    let options = PostgresOptions {
+        password,
+        timeout,
+        ..PostgresOptions::new(database.socket_url())
+    };
     // The test can run in a runtime of its own.
-    let distributed = thread::spawn(|| Runtime::new().unwrap().block_on(distribute(options, None, false)));
+    let distributed = thread::spawn(|| {
+        Runtime::new()
+            .unwrap()
+            .block_on(distribute(options, None, false))
+    });
     distributed.join().unwrap().unwrap();
     (citus.coordinator(), database)
 }
@@ -81,8 +93,14 @@ impl<'a> Cluster<'a> {
         let issued = authority.issue(&leaf(Usage::Server, "engine")).unwrap();
         fs::write(folder.path().join("ca.pem"), authority.cert_pem()).unwrap();
         fs::write(folder.path().join("server.pem"), &issued.cert_pem).unwrap();
-        private(&folder.path().join("server-key.pem"), issued.key_pem.expose());
-        private(&folder.path().join("kek.key"), &Kek::generate_hex().unwrap());
+        private(
+            &folder.path().join("server-key.pem"),
+            issued.key_pem.expose(),
+        );
+        private(
+            &folder.path().join("kek.key"),
+            &Kek::generate_hex().unwrap(),
+        );
         let (postgres, database) = home(postgres);
         private(&folder.path().join("password"), postgres.password());
         Self {
@@ -164,13 +182,17 @@ impl<'a> Cluster<'a> {
 
     /// Makes engines sweep continuously and record the sweeps.
     pub(crate) fn sweeping(mut self) -> Self {
-        self.more = "[sweep]\ninterval_s = 1\nrows_per_s = 1000000\n[audit]\nfolder = \"audit\"\n".into();
+        self.more =
+            "[sweep]\ninterval_s = 1\nrows_per_s = 1000000\n[audit]\nfolder = \"audit\"\n".into();
         self
     }
 
     /// Gives engines a second provider of the root key, `spare`.
     pub(crate) fn with_spare_provider(mut self) -> Self {
-        private(&self.folder.path().join("spare.key"), &Kek::generate_hex().unwrap());
+        private(
+            &self.folder.path().join("spare.key"),
+            &Kek::generate_hex().unwrap(),
+        );
         let table = "[spare]\nkind = \"file\"\npath = \"spare.key\"\n";
         fs::write(self.folder.path().join("providers.toml"), table).unwrap();
         self.kek = "providers = \"../providers.toml\"\n".into();
@@ -179,13 +201,22 @@ impl<'a> Cluster<'a> {
 
     /// Returns the options with which a command reaches an engine's control listener as the operator.
     pub(crate) fn operator_options(&self, engine: &EngineProcess) -> Vec<String> {
-        let Issued { cert_pem, key_pem, .. } = self.authority.issue(&leaf(Usage::Client, "operator")).unwrap();
+        let Issued {
+            cert_pem, key_pem, ..
+        } = self
+            .authority
+            .issue(&leaf(Usage::Client, "operator"))
+            .unwrap();
         let at = |name: &str| self.folder.path().join(name);
         fs::write(at("operator.pem"), &cert_pem).unwrap();
         private(&at("operator-key.pem"), key_pem.expose());
         let mut options = vec!["--connect".to_owned(), engine.control.to_string()];
         options.extend(["--server-name".to_owned(), "localhost".to_owned()]);
-        for (option, file) in [("--ca", "ca.pem"), ("--cert", "operator.pem"), ("--key", "operator-key.pem")] {
+        for (option, file) in [
+            ("--ca", "ca.pem"),
+            ("--cert", "operator.pem"),
+            ("--key", "operator-key.pem"),
+        ] {
             options.extend([option.to_owned(), at(file).display().to_string()]);
         }
         options
@@ -199,13 +230,19 @@ impl<'a> Cluster<'a> {
 
     /// Makes engines record calls in folders of at most this size.
     pub(crate) fn audited_in_mib(mut self, mib: u32) -> Self {
-        self.more = format!("[audit]\nfolder = \"audit\"\nsegment_mib = 1\nfolder_mib_max = {mib}\n");
+        self.more =
+            format!("[audit]\nfolder = \"audit\"\nsegment_mib = 1\nfolder_mib_max = {mib}\n");
         self
     }
 
     /// Starts an engine on the database, which is sealed, and waits until it says so.
     pub(crate) fn engine_sealed(&self, name: &str) -> EngineProcess {
-        let mut engine = self.prepared(name, &self.postgres(&self.database.socket_url(), ""), true, true);
+        let mut engine = self.prepared(
+            name,
+            &self.postgres(&self.database.socket_url(), ""),
+            true,
+            true,
+        );
         engine.launch();
         engine.becomes_sealed();
         engine
@@ -217,9 +254,20 @@ impl<'a> Cluster<'a> {
     }
 
     /// Starts an engine that reaches the database by `url` over TLS, at one of `servers`, and waits until it is ready.
-    pub(crate) fn engine_over_tls(&self, name: &str, url: &str, servers: &[&Postgres]) -> EngineProcess {
-        let authorities = servers.iter().map(|server| fs::read_to_string(&server.certificates().ca).unwrap());
-        fs::write(self.folder.path().join("database-ca.pem"), authorities.collect::<String>()).unwrap();
+    pub(crate) fn engine_over_tls(
+        &self,
+        name: &str,
+        url: &str,
+        servers: &[&Postgres],
+    ) -> EngineProcess {
+        let authorities = servers
+            .iter()
+            .map(|server| fs::read_to_string(&server.certificates().ca).unwrap());
+        fs::write(
+            self.folder.path().join("database-ca.pem"),
+            authorities.collect::<String>(),
+        )
+        .unwrap();
         self.engine_on(name, url, "ca = \"../database-ca.pem\"\n")
     }
 
@@ -230,12 +278,22 @@ impl<'a> Cluster<'a> {
 
     /// Starts an engine on the database without a data listener, and waits until it is ready.
     pub(crate) fn engine_of_control_alone(&self, name: &str) -> EngineProcess {
-        self.engine_listening(name, &self.postgres(&self.database.socket_url(), ""), false, true)
+        self.engine_listening(
+            name,
+            &self.postgres(&self.database.socket_url(), ""),
+            false,
+            true,
+        )
     }
 
     /// Starts an engine on the database without a control listener, and waits until it is ready.
     pub(crate) fn engine_of_data_alone(&self, name: &str) -> EngineProcess {
-        self.engine_listening(name, &self.postgres(&self.database.socket_url(), ""), true, false)
+        self.engine_listening(
+            name,
+            &self.postgres(&self.database.socket_url(), ""),
+            true,
+            false,
+        )
     }
 
     fn engine_on(&self, name: &str, url: &str, postgres: &str) -> EngineProcess {
@@ -244,8 +302,16 @@ impl<'a> Cluster<'a> {
 
     /// Returns the state section of an engine on a database, with more settings in `postgres`.
     fn postgres(&self, url: &str, postgres: &str) -> String {
-        let mut text = format!("mode = \"postgres\"\npoll_s = {}\n[postgres]\nurl = \"{url}\"\n", self.poll_s);
-        writeln!(text, "password_file = \"../password\"\ntimeout_ms = {}\n{postgres}", self.timeout_ms).unwrap();
+        let mut text = format!(
+            "mode = \"postgres\"\npoll_s = {}\n[postgres]\nurl = \"{url}\"\n",
+            self.poll_s
+        );
+        writeln!(
+            text,
+            "password_file = \"../password\"\ntimeout_ms = {}\n{postgres}",
+            self.timeout_ms
+        )
+        .unwrap();
         text
     }
 
@@ -253,48 +319,123 @@ impl<'a> Cluster<'a> {
         self.engine_listening(name, state, true, true)
     }
 
-    fn engine_listening(&self, name: &str, state: &str, data: bool, changes: bool) -> EngineProcess {
+    fn engine_listening(
+        &self,
+        name: &str,
+        state: &str,
+        data: bool,
+        changes: bool,
+    ) -> EngineProcess {
         let mut engine = self.prepared(name, state, data, changes);
         engine.start();
         engine
     }
 
     fn prepared(&self, name: &str, state: &str, data: bool, changes: bool) -> EngineProcess {
-        let [address, control, admin] = free_ports::<3>().map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let [address, control, admin] =
+            free_ports::<3>().map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let folder = self.folder.path().join(name);
         fs::create_dir(&folder).unwrap();
         let mut text = String::new();
         let listens = |on: bool, at: SocketAddr| if on { at.to_string() } else { String::new() };
         let (listen, control_listen) = (listens(data, address), listens(changes, control));
-        writeln!(text, "[listen]\naddress = \"{listen}\"\n[admin]\naddress = \"{admin}\"").unwrap();
-        writeln!(text, "[control]\naddress = \"{control_listen}\"\nprincipals = [\"operator\", \"deputy\"]").unwrap();
-        writeln!(text, "[tls]\ncertificate = \"../server.pem\"\nkey = \"../server-key.pem\"").unwrap();
-        writeln!(text, "client_ca = \"../ca.pem\"\n[kek]\nfile = \"../kek.key\"\n{}", self.kek).unwrap();
-        writeln!(text, "[access]\nmode = \"{}\"\nadministrators = [\"operator\"]", self.access).unwrap();
-        writeln!(text, "cache_s = {}\n{}[state]\n{state}", self.cache_s, self.more).unwrap();
+        writeln!(
+            text,
+            "[listen]\naddress = \"{listen}\"\n[admin]\naddress = \"{admin}\""
+        )
+        .unwrap();
+        writeln!(
+            text,
+            "[control]\naddress = \"{control_listen}\"\nprincipals = [\"operator\", \"deputy\"]"
+        )
+        .unwrap();
+        writeln!(
+            text,
+            "[tls]\ncertificate = \"../server.pem\"\nkey = \"../server-key.pem\""
+        )
+        .unwrap();
+        writeln!(
+            text,
+            "client_ca = \"../ca.pem\"\n[kek]\nfile = \"../kek.key\"\n{}",
+            self.kek
+        )
+        .unwrap();
+        writeln!(
+            text,
+            "[access]\nmode = \"{}\"\nadministrators = [\"operator\"]",
+            self.access
+        )
+        .unwrap();
+        writeln!(
+            text,
+            "cache_s = {}\n{}[state]\n{state}",
+            self.cache_s, self.more
+        )
+        .unwrap();
         // Long limits, so that no request is rejected because the machine is slow.
-        writeln!(text, "[limits]\ndeadline_ms_default = 600000\n[schedule]\nwait_max_ms = 3600000").unwrap();
-        writeln!(text, "[crypto]\nthreads = 1\nprecomputed_tables = 0\n[log]\nfilter = \"{}\"", self.log_filter)
-            .unwrap();
+        writeln!(
+            text,
+            "[limits]\ndeadline_ms_default = 600000\n[schedule]\nwait_max_ms = 3600000"
+        )
+        .unwrap();
+        writeln!(
+            text,
+            "[crypto]\nthreads = 1\nprecomputed_tables = 0\n[log]\nfilter = \"{}\"",
+            self.log_filter
+        )
+        .unwrap();
         let (config, log) = (folder.join("sealwire.toml"), folder.join("log"));
         fs::write(&config, text).unwrap();
         let environment = self.environment.clone();
-        EngineProcess { address, control, admin, config, log, environment, child: None }
+        EngineProcess {
+            address,
+            control,
+            admin,
+            config,
+            log,
+            environment,
+            child: None,
+        }
     }
 
     /// Makes a client of the data listeners of `engines`.
     pub(crate) fn client(&self, engines: &[&EngineProcess]) -> Client {
-        self.client_at(&engines.iter().map(|engine| engine.address).collect::<Vec<_>>(), "relay", |_| ())
+        self.client_at(
+            &engines
+                .iter()
+                .map(|engine| engine.address)
+                .collect::<Vec<_>>(),
+            "relay",
+            |_| (),
+        )
     }
 
     /// Makes a client of the data listeners whose certificate has this name.
     pub(crate) fn client_named(&self, engines: &[&EngineProcess], name: &str) -> Client {
-        self.client_at(&engines.iter().map(|engine| engine.address).collect::<Vec<_>>(), name, |_| ())
+        self.client_at(
+            &engines
+                .iter()
+                .map(|engine| engine.address)
+                .collect::<Vec<_>>(),
+            name,
+            |_| (),
+        )
     }
 
     /// Returns a client with a changed configuration.
-    pub(crate) fn client_with(&self, engines: &[&EngineProcess], change: impl FnOnce(&mut ClientConfig)) -> Client {
-        self.client_at(&engines.iter().map(|engine| engine.address).collect::<Vec<_>>(), "relay", change)
+    pub(crate) fn client_with(
+        &self,
+        engines: &[&EngineProcess],
+        change: impl FnOnce(&mut ClientConfig),
+    ) -> Client {
+        self.client_at(
+            &engines
+                .iter()
+                .map(|engine| engine.address)
+                .collect::<Vec<_>>(),
+            "relay",
+            change,
+        )
     }
 
     /// Makes a client of an engine's control listener that tries once.
@@ -304,12 +445,16 @@ impl<'a> Cluster<'a> {
 
     /// Makes a client of an engine's control listener that tries once, for another operator.
     pub(crate) fn operator_named(&self, engine: &EngineProcess, name: &str) -> Client {
-        self.client_at(&[engine.control], name, |config| (config.connections, config.attempts_max) = (1, 1))
+        self.client_at(&[engine.control], name, |config| {
+            (config.connections, config.attempts_max) = (1, 1)
+        })
     }
 
     /// Makes a client of an engine's control listener.
     pub(crate) fn operator(&self, engine: &EngineProcess) -> Client {
-        self.client_at(&[engine.control], "operator", |config| config.connections = 1)
+        self.client_at(&[engine.control], "operator", |config| {
+            config.connections = 1
+        })
     }
 
     /// Makes a client of other addresses, such as that of a balancer.
@@ -319,12 +464,20 @@ impl<'a> Cluster<'a> {
         name: &str,
         change: impl FnOnce(&mut ClientConfig),
     ) -> Client {
-        let Issued { cert_pem, key_pem, .. } = self.authority.issue(&leaf(Usage::Client, name)).unwrap();
+        let Issued {
+            cert_pem, key_pem, ..
+        } = self.authority.issue(&leaf(Usage::Client, name)).unwrap();
         let bytes = |text: &str| Pem::Bytes(text.as_bytes().to_vec());
-        let (ca, cert, key) = (bytes(self.authority.cert_pem()), bytes(&cert_pem), bytes(key_pem.expose()));
+        let (ca, cert, key) = (
+            bytes(self.authority.cert_pem()),
+            bytes(&cert_pem),
+            bytes(key_pem.expose()),
+        );
         let mut config = ClientConfig::new(addresses[0].to_string(), "localhost", ca, cert, key);
         for address in &addresses[1..] {
-            config.endpoints.push(Endpoint::new(address.to_string(), "localhost"));
+            config
+                .endpoints
+                .push(Endpoint::new(address.to_string(), "localhost"));
         }
         change(&mut config);
         Client::lazy(config).unwrap()
@@ -333,9 +486,16 @@ impl<'a> Cluster<'a> {
     /// Creates the app and its collections.
     pub(crate) async fn furnish(&self, engine: &EngineProcess) {
         let operator = self.operator(engine);
-        operator.change_app(AppCall { app: APP, ask: AppOperation::Create }).await.unwrap();
+        operator
+            .change_app(AppCall {
+                app: APP,
+                ask: AppOperation::Create,
+            })
+            .await
+            .unwrap();
         for (collection, kind) in [(RANDOM, Kind::Random), (DETERMINISTIC, Kind::Deterministic)] {
-            self.collection(engine, collection, kind, TokenFormat::Opaque).await;
+            self.collection(engine, collection, kind, TokenFormat::Opaque)
+                .await;
         }
     }
 
@@ -344,13 +504,20 @@ impl<'a> Cluster<'a> {
         let generation = self.client(&engines[..1]).info().await.unwrap().generation;
         for engine in engines {
             let client = self.client(&[engine]);
-            let follows = async || (client.info().await.unwrap().generation >= generation).then_some(());
+            let follows =
+                async || (client.info().await.unwrap().generation >= generation).then_some(());
             until("an engine to follow", follows).await;
         }
     }
 
     /// Creates a collection of the app.
-    pub(crate) async fn collection(&self, engine: &EngineProcess, name: &str, kind: Kind, format: TokenFormat) {
+    pub(crate) async fn collection(
+        &self,
+        engine: &EngineProcess,
+        name: &str,
+        kind: Kind,
+        format: TokenFormat,
+    ) {
         let scope = Scope::Collection;
         let ask = CollectionOperation::Create {
             kind,
@@ -361,7 +528,11 @@ impl<'a> Cluster<'a> {
             expires_s: None,
             retention_s: None,
         };
-        let call = CollectionCall { app: APP, collection: name, ask };
+        let call = CollectionCall {
+            app: APP,
+            collection: name,
+            ask,
+        };
         self.operator(engine).change_collection(call).await.unwrap();
     }
 }
@@ -383,14 +554,22 @@ impl EngineProcess {
         let end = Instant::now() + Duration::from_secs(HANG_S);
         while !self.page("/ready").is_some_and(|page| page.contains(text)) {
             let ended = self.child.as_mut().unwrap().try_wait().unwrap();
-            assert!(ended.is_none() && Instant::now() < end, "not ready: {}", self.log());
+            assert!(
+                ended.is_none() && Instant::now() < end,
+                "not ready: {}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
     /// Starts the process without waiting.
     pub(crate) fn launch(&mut self) {
-        let log = File::options().create(true).append(true).open(&self.log).unwrap();
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .unwrap();
         let mut command = self.command(&["serve"]);
         self.child = Some(command.stdout(Stdio::null()).stderr(log).spawn().unwrap());
     }
@@ -398,7 +577,11 @@ impl EngineProcess {
     /// Returns a command of the program on the engine's configuration.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
-        command.args(arguments).arg("--config").arg(&self.config).stdin(Stdio::null());
+        command
+            .args(arguments)
+            .arg("--config")
+            .arg(&self.config)
+            .stdin(Stdio::null());
         command.envs(self.environment.iter().cloned());
         command
     }
@@ -420,7 +603,13 @@ impl EngineProcess {
     /// Sends a signal by its name.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.as_ref().unwrap().id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .args(["-s", name, &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
     }
 
     /// Returns the status of `/ready`, or `None` without a response.
@@ -436,7 +625,10 @@ impl EngineProcess {
     /// Returns the value of a metric with its labels.
     pub(crate) fn metric(&self, series: &str) -> u64 {
         let page = self.page("/metrics").unwrap();
-        let value = page.lines().find_map(|line| line.strip_prefix(series)).unwrap();
+        let value = page
+            .lines()
+            .find_map(|line| line.strip_prefix(series))
+            .unwrap();
         value.trim().parse().unwrap()
     }
 
@@ -469,9 +661,21 @@ impl Drop for EngineProcess {
 }
 
 fn leaf(usage: Usage, name: &str) -> Leaf {
-    let host = if usage == Usage::Server { "localhost" } else { name };
-    let names = vec![Name::Dns(host.into()), Name::Ip(IpAddr::from([127, 0, 0, 1]))];
-    Leaf { common_name: name.into(), names, usage, validity: Validity::days(1) }
+    let host = if usage == Usage::Server {
+        "localhost"
+    } else {
+        name
+    };
+    let names = vec![
+        Name::Dns(host.into()),
+        Name::Ip(IpAddr::from([127, 0, 0, 1])),
+    ];
+    Leaf {
+        common_name: name.into(),
+        names,
+        usage,
+        validity: Validity::days(1),
+    }
 }
 
 fn private(path: &Path, contents: &str) {
@@ -492,6 +696,10 @@ pub(crate) async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<
 
 /// Runs a test on a separate runtime.
 pub(crate) fn run(body: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(body);
 }

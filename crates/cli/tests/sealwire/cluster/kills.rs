@@ -43,8 +43,15 @@ fn no_acknowledged_token_is_lost_when_engine_or_database_are_killed() {
         }
         ledger.goes_on(20).await;
         ledger.stop();
-        assert!(callers.join_all().await.len() == 16, "no caller found a broken promise");
-        println!("{rounds} kills, {} calls acknowledged, failed: {:?}", ledger.calls(), ledger.failures());
+        assert!(
+            callers.join_all().await.len() == 16,
+            "no caller found a broken promise"
+        );
+        println!(
+            "{rounds} kills, {} calls acknowledged, failed: {:?}",
+            ledger.calls(),
+            ledger.failures()
+        );
         ledger.verify(&client, &cluster.database).await;
     });
 }

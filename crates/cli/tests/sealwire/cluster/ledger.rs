@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sealwire_client::{Client, Detokenize, Error, ErrorCode, TokenLookupScope, Tokenize, TokenizeOptions, to_payload};
+use sealwire_client::{
+    Client, Detokenize, Error, ErrorCode, TokenLookupScope, Tokenize, TokenizeOptions, to_payload,
+};
 use sealwire_testkit::Database;
 
 use crate::cluster::engines::{APP, DETERMINISTIC, RANDOM, until};
@@ -63,7 +65,11 @@ impl Ledger {
     }
 
     /// Starts `callers` tasks that tokenize until [`Ledger::stop`].
-    pub(crate) fn callers(self: &Arc<Self>, client: &Client, callers: u64) -> tokio::task::JoinSet<()> {
+    pub(crate) fn callers(
+        self: &Arc<Self>,
+        client: &Client,
+        callers: u64,
+    ) -> tokio::task::JoinSet<()> {
         let mut tasks = tokio::task::JoinSet::new();
         for caller in 0..callers {
             let (ledger, client) = (Arc::clone(self), client.clone());
@@ -83,7 +89,12 @@ impl Ledger {
             match done {
                 Ok(()) => drop(self.calls.fetch_add(1, Ordering::Relaxed)),
                 Err(error) => {
-                    *self.failures.lock().unwrap().entry(kind(&error)).or_default() += 1;
+                    *self
+                        .failures
+                        .lock()
+                        .unwrap()
+                        .entry(kind(&error))
+                        .or_default() += 1;
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             }
@@ -93,26 +104,56 @@ impl Ledger {
     /// Tokenizes new values, tagged with their number.
     async fn write_random(&self, client: &Client, caller: u64, round: u64) -> Result<(), Error> {
         let count = 1 + round % 17;
-        let values: Vec<String> = (0..count).map(|field| format!("value {caller}/{round}/{field}")).collect();
+        let values: Vec<String> = (0..count)
+            .map(|field| format!("value {caller}/{round}/{field}"))
+            .collect();
         let tag = format!("{count}/{}/{caller}/{round}", self.name);
-        let writing = TokenizeOptions { collection: RANDOM, tags: vec![&tag], ..TokenizeOptions::default() };
+        let writing = TokenizeOptions {
+            collection: RANDOM,
+            tags: vec![&tag],
+            ..TokenizeOptions::default()
+        };
         let payload = to_payload(&values)?;
-        let call = Tokenize { deadline_ms: Some(self.deadline_ms), writing, ..Tokenize::new(APP, &payload) };
+        let call = Tokenize {
+            deadline_ms: Some(self.deadline_ms),
+            writing,
+            ..Tokenize::new(APP, &payload)
+        };
         let tokens: Vec<String> = client.tokenize(call).await?.to_value()?;
         let mut random = self.random.lock().unwrap();
         for (token, value) in tokens.into_iter().zip(values) {
-            assert!(random.insert(token, value).is_none(), "a random token was given twice");
+            assert!(
+                random.insert(token, value).is_none(),
+                "a random token was given twice"
+            );
         }
         Ok(())
     }
 
     /// Tokenizes values that other clients tokenize too.
-    async fn write_deterministic(&self, client: &Client, caller: u64, round: u64) -> Result<(), Error> {
-        let value = |field| format!("card {}", (caller * 31 + round * 7 + field * 3) % SHARED_VALUES);
+    async fn write_deterministic(
+        &self,
+        client: &Client,
+        caller: u64,
+        round: u64,
+    ) -> Result<(), Error> {
+        let value = |field| {
+            format!(
+                "card {}",
+                (caller * 31 + round * 7 + field * 3) % SHARED_VALUES
+            )
+        };
         let values: Vec<String> = (0..1 + round % 9).map(value).collect();
         let payload = to_payload(&values)?;
-        let writing = TokenizeOptions { collection: DETERMINISTIC, ..TokenizeOptions::default() };
-        let call = Tokenize { deadline_ms: Some(self.deadline_ms), writing, ..Tokenize::new(APP, &payload) };
+        let writing = TokenizeOptions {
+            collection: DETERMINISTIC,
+            ..TokenizeOptions::default()
+        };
+        let call = Tokenize {
+            deadline_ms: Some(self.deadline_ms),
+            writing,
+            ..Tokenize::new(APP, &payload)
+        };
         let tokens: Vec<String> = client.tokenize(call).await?.to_value()?;
         let mut deterministic = self.deterministic.lock().unwrap();
         for (token, value) in tokens.into_iter().zip(values) {
@@ -130,7 +171,10 @@ impl Ledger {
     /// Waits until `calls` more requests are acknowledged.
     pub(crate) async fn goes_on(&self, calls: u64) {
         let before = self.calls();
-        until("the load goes on", async || (self.calls() > before + calls).then_some(())).await;
+        until("the load goes on", async || {
+            (self.calls() > before + calls).then_some(())
+        })
+        .await;
     }
 
     /// Returns the number of acknowledged requests.
@@ -150,14 +194,19 @@ impl Ledger {
     pub(crate) async fn verify(&self, client: &Client, database: &Database<'_>) {
         let random: Vec<_> = self.random.lock().unwrap().clone().into_iter().collect();
         let cards = self.deterministic.lock().unwrap().clone();
-        let cards: Vec<_> = cards.into_iter().map(|(value, token)| (token, value)).collect();
+        let cards: Vec<_> = cards
+            .into_iter()
+            .map(|(value, token)| (token, value))
+            .collect();
         for (collection, promised) in [(RANDOM, &random), (DETERMINISTIC, &cards)] {
             for part in promised.chunks(VERIFIED_AT_ONCE) {
                 let (tokens, values): (Vec<_>, Vec<_>) = part.iter().cloned().unzip();
                 let payload = to_payload(&tokens).unwrap();
                 let detokenize = async || {
-                    let call =
-                        Detokenize { writing: TokenLookupScope { collection }, ..Detokenize::new(APP, &payload) };
+                    let call = Detokenize {
+                        writing: TokenLookupScope { collection },
+                        ..Detokenize::new(APP, &payload)
+                    };
                     // Right after a loss, the store can be unavailable for a moment. A lost token would give another
                     // error.
                     match client.detokenize(call).await {
@@ -171,10 +220,18 @@ impl Ledger {
         }
         let halves = "SELECT count(*) FROM (SELECT tags[1] AS tag, count(*) AS rows FROM sealwire.tokens \
                       WHERE tags IS NOT NULL GROUP BY 1) AS calls WHERE rows <> split_part(tag, '/', 1)::int";
-        assert_eq!(database.sql(halves).unwrap(), "0", "a call was written by half");
+        assert_eq!(
+            database.sql(halves).unwrap(),
+            "0",
+            "a call was written by half"
+        );
         let rows = "SELECT count(*) - count(DISTINCT (app, collection, fingerprint)) FROM sealwire.tokens \
                     WHERE fingerprint IS NOT NULL";
-        assert_eq!(database.sql(rows).unwrap(), "0", "a fingerprint is there twice");
+        assert_eq!(
+            database.sql(rows).unwrap(),
+            "0",
+            "a fingerprint is there twice"
+        );
     }
 }
 

@@ -80,13 +80,16 @@ fn a_lost_database_is_unavailable_in_time_and_comes_back_by_itself() {
     ];
     run(async {
         let cluster = Cluster::new(&postgres);
-        let engine = cluster.engine_over_tls("one", &cluster.database.url(&[proxy.port()]), &[&postgres]);
+        let engine =
+            cluster.engine_over_tls("one", &cluster.database.url(&[proxy.port()]), &[&postgres]);
         cluster.furnish(&engine).await;
         // The client does not retry, so that the test sees the engine's responses.
         let client = cluster.client_with(&[&engine], |config| config.attempts_max = 1);
         // A client closes a connection on which a request is overdue, and all requests on it fail. So requests that need
         // no database have connections of their own.
-        let other = cluster.client_with(&[&engine], |config| config.deadline = Duration::from_secs(HANG_S));
+        let other = cluster.client_with(&[&engine], |config| {
+            config.deadline = Duration::from_secs(HANG_S)
+        });
         for case in cases {
             let ledger = Ledger::open();
             let callers = ledger.callers(&client, 8);
@@ -96,7 +99,8 @@ fn a_lost_database_is_unavailable_in_time_and_comes_back_by_itself() {
             // The database comes back only after these requests. Any request to the database would fail, or wait for
             // it.
             let mut looks = 0;
-            while !case.lost_for.is_zero() && (start.elapsed() < case.lost_for || looks < LOOKS_MIN) {
+            while !case.lost_for.is_zero() && (start.elapsed() < case.lost_for || looks < LOOKS_MIN)
+            {
                 let payload = to_payload(&["needs no database"]).unwrap();
                 other.encrypt(Encrypt::new(APP, &payload)).await.unwrap();
                 assert_eq!(engine.status("/live"), Some(200));
@@ -108,13 +112,27 @@ fn a_lost_database_is_unavailable_in_time_and_comes_back_by_itself() {
             ledger.stop();
             let ended = tokio::time::timeout(Duration::from_secs(HANG_S), callers.join_all()).await;
             assert!(ended.is_ok(), "{}: a call hung", case.name);
-            until("ready again", async || (engine.status("/ready/store") == Some(200)).then_some(())).await;
+            until("ready again", async || {
+                (engine.status("/ready/store") == Some(200)).then_some(())
+            })
+            .await;
             ledger.verify(&client, &cluster.database).await;
-            println!("{}: {} calls acknowledged, callers saw {:?}", case.name, ledger.calls(), ledger.failures());
+            println!(
+                "{}: {} calls acknowledged, callers saw {:?}",
+                case.name,
+                ledger.calls(),
+                ledger.failures()
+            );
             for (kind, _) in ledger.failures() {
                 assert!(
-                    ["unavailable", "deadline_exceeded", "deadline (client)", "overloaded", "disconnected"]
-                        .contains(&&*kind),
+                    [
+                        "unavailable",
+                        "deadline_exceeded",
+                        "deadline (client)",
+                        "overloaded",
+                        "disconnected"
+                    ]
+                    .contains(&&*kind),
                     "{}: {kind}",
                     case.name
                 );
@@ -133,7 +151,8 @@ impl Balancer {
     async fn start(haproxy: &str, cluster: &Cluster<'_>, engines: &[EngineProcess; 2]) -> Self {
         let [port] = free_ports();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let mut text = include_str!("../../../../../ops/haproxy.cfg").replace("bind :7443", &format!("bind {address}"));
+        let mut text = include_str!("../../../../../ops/haproxy.cfg")
+            .replace("bind :7443", &format!("bind {address}"));
         for (number, engine) in (1..).zip(engines) {
             let admin = engine.admin.port();
             let server = format!("engine{number}.internal:7443 port 7444");
@@ -142,9 +161,17 @@ impl Balancer {
         assert!(!text.contains(".internal"), "{text}");
         let file = cluster.path("haproxy.cfg");
         std::fs::write(&file, text).unwrap();
-        let child = Command::new(haproxy).args(["-db", "-f"]).arg(&file).stdout(Stdio::null()).spawn().unwrap();
+        let child = Command::new(haproxy)
+            .args(["-db", "-f"])
+            .arg(&file)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
         let balancer = Self { address, child };
-        until("HAProxy", async || tokio::net::TcpStream::connect(address).await.ok()).await;
+        until("HAProxy", async || {
+            tokio::net::TcpStream::connect(address).await.ok()
+        })
+        .await;
         balancer
     }
 
@@ -155,7 +182,11 @@ impl Balancer {
             config.attempts_max = 1;
             config.deadline = Duration::from_secs(HANG_S);
         });
-        Ok(client.decrypt(Decrypt::new(APP, sealed)).await?.payload.to_vec())
+        Ok(client
+            .decrypt(Decrypt::new(APP, sealed))
+            .await?
+            .payload
+            .to_vec())
     }
 }
 
@@ -171,7 +202,9 @@ fn decryption_behind_a_balancer_survives_the_loss_of_the_database() {
     const DECRYPTS_MIN: u32 = 20;
     // The long form takes the database away for ten minutes.
     let outage = std::env::var("SEALWIRE_OUTAGE_S").map_or(1, |seconds| seconds.parse().unwrap());
-    let Some(haproxy) = program("haproxy") else { return not_tried("haproxy") };
+    let Some(haproxy) = program("haproxy") else {
+        return not_tried("haproxy");
+    };
     let postgres = Postgres::start(Options::default()).unwrap();
     run(async {
         // Cached permissions expire within a second, many times in an outage.
@@ -179,25 +212,60 @@ fn decryption_behind_a_balancer_survives_the_loss_of_the_database() {
         let engines = ["one", "two"].map(|name| cluster.engine(name));
         cluster.furnish(&engines[0]).await;
         let operator = cluster.operator(&engines[0]);
-        let set = RoleOperation::Set { grants: vec!["encrypt apps=*", "decrypt apps=*"] };
-        operator.change_role(RoleCall { role: "relay", ask: set }).await.unwrap();
+        let set = RoleOperation::Set {
+            grants: vec!["encrypt apps=*", "decrypt apps=*"],
+        };
+        operator
+            .change_role(RoleCall {
+                role: "relay",
+                ask: set,
+            })
+            .await
+            .unwrap();
         let grant = PrincipalOperation::Grant { role: "relay" };
-        operator.change_principal(PrincipalCall { principal: "relay", ask: grant }).await.unwrap();
+        operator
+            .change_principal(PrincipalCall {
+                principal: "relay",
+                ask: grant,
+            })
+            .await
+            .unwrap();
         cluster.agree(&[&engines[0], &engines[1]]).await;
         let payload = to_payload(&["needs no database"]).unwrap();
         let mut sealed = Vec::new();
         for engine in &engines {
-            sealed = cluster.client(&[engine]).encrypt(Encrypt::new(APP, &payload)).await.unwrap().payload.to_vec();
+            sealed = cluster
+                .client(&[engine])
+                .encrypt(Encrypt::new(APP, &payload))
+                .await
+                .unwrap()
+                .payload
+                .to_vec();
         }
         let balancer = Balancer::start(&haproxy, &cluster, &engines).await;
         for (way, is_killed) in [("killed", true), ("frozen", false)] {
-            until("the balancer has engines", async || balancer.decrypt(&cluster, &sealed).await.ok()).await;
+            until("the balancer has engines", async || {
+                balancer.decrypt(&cluster, &sealed).await.ok()
+            })
+            .await;
             for engine in &engines {
-                cluster.client(&[engine]).decrypt(Decrypt::new(APP, &sealed)).await.unwrap();
+                cluster
+                    .client(&[engine])
+                    .decrypt(Decrypt::new(APP, &sealed))
+                    .await
+                    .unwrap();
             }
             // A change removes what is cached. Nobody makes a request between it and the outage.
-            let set = RoleOperation::Set { grants: vec!["encrypt apps=*"] };
-            operator.change_role(RoleCall { role: way, ask: set }).await.unwrap();
+            let set = RoleOperation::Set {
+                grants: vec!["encrypt apps=*"],
+            };
+            operator
+                .change_role(RoleCall {
+                    role: way,
+                    ask: set,
+                })
+                .await
+                .unwrap();
             cluster.agree(&[&engines[0], &engines[1]]).await;
             // The operator made its request on the first.
             for (engine, principals) in engines.iter().zip([2, 1]) {
@@ -220,21 +288,35 @@ fn decryption_behind_a_balancer_survives_the_loss_of_the_database() {
                     "{way}, after {:?}",
                     start.elapsed()
                 );
-                assert!(engines.iter().all(|engine| engine.ready() == Some(200)), "{way}");
-                let is_noticed = engines.iter().all(|engine| engine.status("/ready/store") == Some(503));
+                assert!(
+                    engines.iter().all(|engine| engine.ready() == Some(200)),
+                    "{way}"
+                );
+                let is_noticed = engines
+                    .iter()
+                    .all(|engine| engine.status("/ready/store") == Some(503));
                 decrypts += 1;
                 since_noticed += u32::from(is_noticed);
-                assert!(start.elapsed().as_secs() < outage + HANG_S, "{way}: the loss is not noticed");
+                assert!(
+                    start.elapsed().as_secs() < outage + HANG_S,
+                    "{way}: the loss is not noticed"
+                );
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
-            println!("{way}: {decrypts} of {decrypts} decrypts served in {:?} without a database", start.elapsed());
+            println!(
+                "{way}: {decrypts} of {decrypts} decrypts served in {:?} without a database",
+                start.elapsed()
+            );
             if is_killed {
                 postgres.restart().unwrap()
             } else {
                 postgres.thaw()
             }
             for engine in &engines {
-                until("all is served", async || (engine.status("/ready/store") == Some(200)).then_some(())).await;
+                until("all is served", async || {
+                    (engine.status("/ready/store") == Some(200)).then_some(())
+                })
+                .await;
             }
         }
     });
@@ -247,7 +329,10 @@ fn writes_go_on_at_the_address_that_takes_them() {
         let cluster = Cluster::new(&first);
         let standby = first.standby().unwrap();
         // Acknowledged writes are on both: otherwise the standby may lack the last writes of the first.
-        cluster.database.sql("ALTER SYSTEM SET synchronous_standby_names = '*'").unwrap();
+        cluster
+            .database
+            .sql("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            .unwrap();
         cluster.database.sql("SELECT pg_reload_conf()").unwrap();
         let url = cluster.database.url(&[first.port(), standby.port()]);
         let engine = cluster.engine_over_tls("one", &url, &[&first, &standby]);
@@ -259,7 +344,10 @@ fn writes_go_on_at_the_address_that_takes_them() {
         first.stop(Stop::Kill);
         standby.promote().unwrap();
         ledger.goes_on(20).await;
-        println!("writes went on after the promotion; callers saw {:?}", ledger.failures());
+        println!(
+            "writes went on after the promotion; callers saw {:?}",
+            ledger.failures()
+        );
         ledger.stop();
         callers.join_all().await;
     });

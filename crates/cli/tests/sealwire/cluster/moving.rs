@@ -10,7 +10,13 @@ use crate::cluster::ledger::Ledger;
 
 fn copy(from: &Path, to: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
-    command.args(["store", "migrate", "--json", "--from"]).arg(from).arg("--to").arg(to).output().unwrap()
+    command
+        .args(["store", "migrate", "--json", "--from"])
+        .arg(from)
+        .arg("--to")
+        .arg(to)
+        .output()
+        .unwrap()
 }
 
 fn refused(output: &Output, says: &str) {
@@ -38,7 +44,11 @@ fn what_one_engine_kept_in_its_folder_several_serve_from_a_database() {
         refused(&copy(&alone.config, &shared.config), "stop it first");
         shared.stop();
         let copied = copy(&alone.config, &shared.config);
-        assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+        assert!(
+            copied.status.success(),
+            "{}",
+            String::from_utf8_lossy(&copied.stderr)
+        );
         println!("{}", String::from_utf8_lossy(&copied.stdout));
         refused(&copy(&alone.config, &shared.config), "empty");
 

@@ -14,7 +14,8 @@ use sealwire_client::control::{
     AlterCollection, AppCall, AppOperation, CollectionCall, CollectionOperation, PropertySpec,
 };
 use sealwire_client::{
-    Client, DetailValue, Error, ErrorCode, ObjectListing, Objects, PropertyDisclosure, RpcError, TokenMap,
+    Client, DetailValue, Error, ErrorCode, ObjectListing, Objects, PropertyDisclosure, RpcError,
+    TokenMap,
 };
 use sealwire_payload::json;
 
@@ -34,31 +35,68 @@ fn client(cluster: &Cluster<'_>, engine: &EngineProcess) -> Client {
 }
 
 async fn create_app(operator: &Client) {
-    operator.change_app(AppCall { app: APP, ask: AppOperation::Create }).await.unwrap();
+    operator
+        .change_app(AppCall {
+            app: APP,
+            ask: AppOperation::Create,
+        })
+        .await
+        .unwrap();
 }
 
 async fn create(operator: &Client, collection: &str, properties: Vec<PropertySpec<'_>>) -> u64 {
     let (suite, expires_s, retention_s) = (None, None, None);
-    let ask = CollectionOperation::CreateObjects { suite, properties, expires_s, retention_s };
-    operator.change_collection(CollectionCall { app: APP, collection, ask }).await.unwrap().generation
+    let ask = CollectionOperation::CreateObjects {
+        suite,
+        properties,
+        expires_s,
+        retention_s,
+    };
+    operator
+        .change_collection(CollectionCall {
+            app: APP,
+            collection,
+            ask,
+        })
+        .await
+        .unwrap()
+        .generation
 }
 
-async fn alter(operator: &Client, collection: &str, alter: AlterCollection<'_>) -> Result<u64, Error> {
+async fn alter(
+    operator: &Client,
+    collection: &str,
+    alter: AlterCollection<'_>,
+) -> Result<u64, Error> {
     let ask = CollectionOperation::Alter(alter);
-    Ok(in_time(operator.change_collection(CollectionCall { app: APP, collection, ask })).await?.generation)
+    Ok(in_time(operator.change_collection(CollectionCall {
+        app: APP,
+        collection,
+        ask,
+    }))
+    .await?
+    .generation)
 }
 
 fn drop_property(name: &str) -> AlterCollection<'_> {
-    AlterCollection { drop: vec![name], ..AlterCollection::default() }
+    AlterCollection {
+        drop: vec![name],
+        ..AlterCollection::default()
+    }
 }
 
 fn add_property(spec: PropertySpec<'_>) -> AlterCollection<'_> {
-    AlterCollection { add: vec![spec], ..AlterCollection::default() }
+    AlterCollection {
+        add: vec![spec],
+        ..AlterCollection::default()
+    }
 }
 
 /// Panics if a request has no result after [`HANG_S`].
 async fn in_time<T>(request: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(HANG_S), request).await.expect("a request hangs")
+    tokio::time::timeout(Duration::from_secs(HANG_S), request)
+        .await
+        .expect("a request hangs")
 }
 
 fn doc(json: &str) -> Vec<u8> {
@@ -68,7 +106,13 @@ fn doc(json: &str) -> Vec<u8> {
 /// Returns a value as JSON.
 fn text(value: &[u8]) -> String {
     let mut out = Vec::new();
-    json::from_msgpack(value, &mut out, false, sealwire_payload::WalkLimits::default()).unwrap();
+    json::from_msgpack(
+        value,
+        &mut out,
+        false,
+        sealwire_payload::WalkLimits::default(),
+    )
+    .unwrap();
     String::from_utf8(out).unwrap().trim_end().to_owned()
 }
 
@@ -90,21 +134,43 @@ fn paths(error: &RpcError) -> Vec<&str> {
         DetailValue::Errors(errors) => Some(errors),
         _ => None,
     });
-    errors.into_iter().flatten().map(|error| error.path.as_str()).collect()
+    errors
+        .into_iter()
+        .flatten()
+        .map(|error| error.path.as_str())
+        .collect()
 }
 
 /// Returns the objects for which a clause holds.
-async fn query(client: &Client, map: TokenMap<'_>, property: &str, value: &str) -> Result<Objects, Error> {
+async fn query(
+    client: &Client,
+    map: TokenMap<'_>,
+    property: &str,
+    value: &str,
+) -> Result<Objects, Error> {
     let clauses = doc(&format!(r#"[{{"property": "{property}", "eq": {value}}}]"#));
-    in_time(client.objects_query(map, &clauses, PropertyDisclosure::default(), None, Some(PAGE))).await
+    in_time(client.objects_query(
+        map,
+        &clauses,
+        PropertyDisclosure::default(),
+        None,
+        Some(PAGE),
+    ))
+    .await
 }
 
 /// Returns all objects of a collection.
 async fn list(client: &Client, map: TokenMap<'_>) -> Vec<sealwire_client::Object> {
     let (mut objects, mut next) = (Vec::new(), None::<String>);
     loop {
-        let listing = ObjectListing { after: next.as_deref(), limit: Some(PAGE), ..ObjectListing::default() };
-        let page = in_time(client.objects_list(map, listing, PropertyDisclosure::default())).await.unwrap();
+        let listing = ObjectListing {
+            after: next.as_deref(),
+            limit: Some(PAGE),
+            ..ObjectListing::default()
+        };
+        let page = in_time(client.objects_list(map, listing, PropertyDisclosure::default()))
+            .await
+            .unwrap();
         objects.extend(page.objects.into_iter().flatten());
         next = page.next;
         if next.is_none() {

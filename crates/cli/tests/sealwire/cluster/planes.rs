@@ -2,7 +2,9 @@
 
 use std::net::TcpStream;
 
-use sealwire_client::control::{AppCall, AppOperation, PrincipalCall, PrincipalOperation, RoleCall, RoleOperation};
+use sealwire_client::control::{
+    AppCall, AppOperation, PrincipalCall, PrincipalOperation, RoleCall, RoleOperation,
+};
 use sealwire_client::{Decrypt, Encrypt, to_payload};
 use sealwire_testkit::Postgres;
 
@@ -12,30 +14,71 @@ use crate::cluster::engines::{APP, Cluster, run, until};
 fn an_engine_serves_one_plane_and_another_the_other() {
     run(async {
         let cluster = Cluster::new(Postgres::shared()).enforcing();
-        let (mut control, mut data) =
-            (cluster.engine_of_control_alone("control"), cluster.engine_of_data_alone("data"));
-        assert!(TcpStream::connect(control.address).is_err(), "nobody listens for data requests");
-        assert!(TcpStream::connect(data.control).is_err(), "nobody listens for control requests");
+        let (mut control, mut data) = (
+            cluster.engine_of_control_alone("control"),
+            cluster.engine_of_data_alone("data"),
+        );
+        assert!(
+            TcpStream::connect(control.address).is_err(),
+            "nobody listens for data requests"
+        );
+        assert!(
+            TcpStream::connect(data.control).is_err(),
+            "nobody listens for control requests"
+        );
 
         let operator = cluster.operator(&control);
-        operator.change_app(AppCall { app: APP, ask: AppOperation::Create }).await.unwrap();
-        let set = RoleOperation::Set { grants: vec!["encrypt,decrypt apps=*"] };
-        operator.change_role(RoleCall { role: "relay", ask: set }).await.unwrap();
+        operator
+            .change_app(AppCall {
+                app: APP,
+                ask: AppOperation::Create,
+            })
+            .await
+            .unwrap();
+        let set = RoleOperation::Set {
+            grants: vec!["encrypt,decrypt apps=*"],
+        };
+        operator
+            .change_role(RoleCall {
+                role: "relay",
+                ask: set,
+            })
+            .await
+            .unwrap();
         let grant = PrincipalOperation::Grant { role: "relay" };
-        operator.change_principal(PrincipalCall { principal: "relay", ask: grant }).await.unwrap();
+        operator
+            .change_principal(PrincipalCall {
+                principal: "relay",
+                ask: grant,
+            })
+            .await
+            .unwrap();
         let client = cluster.client(&[&data]);
         let payload = to_payload(&["value"]).unwrap();
-        let sealed =
-            until("an app made on the other plane", async || client.encrypt(Encrypt::new(APP, &payload)).await.ok())
-                .await;
-        let opened = client.decrypt(Decrypt::new(APP, &sealed.payload)).await.unwrap();
+        let sealed = until("an app made on the other plane", async || {
+            client.encrypt(Encrypt::new(APP, &payload)).await.ok()
+        })
+        .await;
+        let opened = client
+            .decrypt(Decrypt::new(APP, &sealed.payload))
+            .await
+            .unwrap();
         assert_eq!(opened.payload, payload);
-        let mut listed: Vec<String> =
-            operator.instances().await.unwrap().instances.into_iter().map(|instance| instance.address).collect();
+        let mut listed: Vec<String> = operator
+            .instances()
+            .await
+            .unwrap()
+            .instances
+            .into_iter()
+            .map(|instance| instance.address)
+            .collect();
         listed.sort_unstable();
         assert_eq!(listed, [String::new(), data.address.to_string()]);
         control.stop();
-        assert!(client.encrypt(Encrypt::new(APP, &payload)).await.is_ok(), "data requests need no control listener");
+        assert!(
+            client.encrypt(Encrypt::new(APP, &payload)).await.is_ok(),
+            "data requests need no control listener"
+        );
         data.stop();
     });
 }

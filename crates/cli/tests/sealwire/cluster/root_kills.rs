@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sealwire_client::{
-    Client, Decrypt, Detokenize, Encrypt, Error, TokenLookupScope, Tokenize, TokenizeOptions, to_payload,
+    Client, Decrypt, Detokenize, Encrypt, Error, TokenLookupScope, Tokenize, TokenizeOptions,
+    to_payload,
 };
 use sealwire_testkit::{Postgres, TransitServer};
 
@@ -46,7 +47,12 @@ impl Load {
                 return;
             }
             if let Err(error) = self.seal_and_tokenize(client, number).await {
-                *self.failures.lock().unwrap().entry(kind(&error)).or_default() += 1;
+                *self
+                    .failures
+                    .lock()
+                    .unwrap()
+                    .entry(kind(&error))
+                    .or_default() += 1;
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -57,11 +63,34 @@ impl Load {
         let payload = to_payload(&[&value])?;
         let sealed = client.encrypt(Encrypt::new(APP, &payload)).await?;
         let [text] = sealed.to_value()?;
-        self.acknowledged.lock().unwrap().sealed.push((text, value.clone()));
-        assert_eq!(client.decrypt(Decrypt::new(APP, &sealed.payload)).await?.payload, payload);
-        let writing = TokenizeOptions { collection: RANDOM, ..TokenizeOptions::default() };
-        let [token] = client.tokenize(Tokenize { writing, ..Tokenize::new(APP, &payload) }).await?.to_value()?;
-        self.acknowledged.lock().unwrap().tokens.push((token, value));
+        self.acknowledged
+            .lock()
+            .unwrap()
+            .sealed
+            .push((text, value.clone()));
+        assert_eq!(
+            client
+                .decrypt(Decrypt::new(APP, &sealed.payload))
+                .await?
+                .payload,
+            payload
+        );
+        let writing = TokenizeOptions {
+            collection: RANDOM,
+            ..TokenizeOptions::default()
+        };
+        let [token] = client
+            .tokenize(Tokenize {
+                writing,
+                ..Tokenize::new(APP, &payload)
+            })
+            .await?
+            .to_value()?;
+        self.acknowledged
+            .lock()
+            .unwrap()
+            .tokens
+            .push((token, value));
         Ok(())
     }
 
@@ -79,7 +108,10 @@ impl Load {
     /// Waits until four more values are acknowledged.
     async fn goes_on(&self) {
         let before = self.count();
-        until("the load goes on", async || (self.count() > before + 4).then_some(())).await;
+        until("the load goes on", async || {
+            (self.count() > before + 4).then_some(())
+        })
+        .await;
     }
 
     /// Opens every acknowledged value through one engine.
@@ -89,14 +121,28 @@ impl Load {
             let (sealed, values): (Vec<_>, Vec<_>) = part.iter().cloned().unzip();
             let payload = to_payload(&sealed).unwrap();
             let opened = client.decrypt(Decrypt::new(APP, &payload)).await.unwrap();
-            assert_eq!(opened.to_value::<Vec<String>>().unwrap(), values, "a sealed value was lost");
+            assert_eq!(
+                opened.to_value::<Vec<String>>().unwrap(),
+                values,
+                "a sealed value was lost"
+            );
         }
         for part in tokens.chunks(OPENED_AT_ONCE) {
             let (tokens, values): (Vec<_>, Vec<_>) = part.iter().cloned().unzip();
             let payload = to_payload(&tokens).unwrap();
             let writing = TokenLookupScope { collection: RANDOM };
-            let found = client.detokenize(Detokenize { writing, ..Detokenize::new(APP, &payload) }).await.unwrap();
-            assert_eq!(found.to_value::<Vec<String>>().unwrap(), values, "a token was lost");
+            let found = client
+                .detokenize(Detokenize {
+                    writing,
+                    ..Detokenize::new(APP, &payload)
+                })
+                .await
+                .unwrap();
+            assert_eq!(
+                found.to_value::<Vec<String>>().unwrap(),
+                values,
+                "a token was lost"
+            );
         }
     }
 }
@@ -129,7 +175,13 @@ impl<'a> Deployment<'a> {
         cluster.furnish(&engines[0]).await;
         cluster.agree(&engines.each_ref()).await;
         let raw = RawStore::open(&engines[0].config).await;
-        let mut deployment = Self { cluster, engines, vault, raw, usual: [Duration::ZERO; 2] };
+        let mut deployment = Self {
+            cluster,
+            engines,
+            vault,
+            raw,
+            usual: [Duration::ZERO; 2],
+        };
         deployment.succeeds(&["kek", "init"]);
         for kind in [0, 1] {
             deployment.rotates(kind);
@@ -145,7 +197,11 @@ impl<'a> Deployment<'a> {
 
     fn succeeds(&self, arguments: &[&str]) {
         let output = self.command(arguments).output().unwrap();
-        assert!(output.status.success(), "{arguments:?}: {}", error_text(&output));
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            error_text(&output)
+        );
     }
 
     /// Runs a rotation without a kill.
@@ -157,14 +213,20 @@ impl<'a> Deployment<'a> {
 
     /// Kills an engine and starts it again.
     fn restart_engine(&mut self, engine: usize) {
-        let Self { cluster, engines, .. } = self;
+        let Self {
+            cluster, engines, ..
+        } = self;
         engines[engine].kill();
         // A rotation waits for a killed engine until its last report is 90 s old.
         let address = engines[engine].address;
         let sql = format!(
             "UPDATE sealwire.instances SET seen = seen - interval '90 s' WHERE address = '{address}' RETURNING id"
         );
-        assert_ne!(cluster.database.sql(&sql).unwrap(), "", "no instance has this address");
+        assert_ne!(
+            cluster.database.sql(&sql).unwrap(),
+            "",
+            "no instance has this address"
+        );
         engines[engine].start();
     }
 
@@ -214,13 +276,23 @@ fn kills_of_command_engines_and_provider_during_a_rotation_lose_nothing() {
             deployment.vault.restart().unwrap();
             let (succeeded, said) = (output.status.success(), error_text(&output));
             match victim {
-                0 => assert!(said.is_empty() || said.starts_with("waiting for engines"), "round {round}: {said}"),
+                0 => assert!(
+                    said.is_empty() || said.starts_with("waiting for engines"),
+                    "round {round}: {said}"
+                ),
                 1 => assert!(succeeded, "round {round}: {said}"),
-                _ => assert!(succeeded || said.contains("provider vault"), "round {round}: {said}"),
+                _ => assert!(
+                    succeeded || said.contains("provider vault"),
+                    "round {round}: {said}"
+                ),
             }
             ended_early[victim] += u32::from(!succeeded);
             deployment.check(&load).await;
-            assert!(victim == 1 || load.failed() == failed, "round {round}: {:?}", load.failures.lock().unwrap());
+            assert!(
+                victim == 1 || load.failed() == failed,
+                "round {round}: {:?}",
+                load.failures.lock().unwrap()
+            );
 
             let (old, killed) = (root_of(&before), root_of(&deployment.raw.read().await));
             assert!(old.incoming.is_none());
@@ -229,7 +301,10 @@ fn kills_of_command_engines_and_provider_during_a_rotation_lose_nothing() {
                 _ => killed.active.id != old.active.id,
             };
             assert!(is_done || !succeeded, "round {round}: nothing was changed");
-            assert!(killed.incoming.is_none() || (kind == 1 && !is_done), "round {round}: {killed:?}");
+            assert!(
+                killed.incoming.is_none() || (kind == 1 && !is_done),
+                "round {round}: {killed:?}"
+            );
             staged += u32::from(killed.incoming.is_some());
             if !is_done {
                 repeated += 1;
@@ -238,11 +313,19 @@ fn kills_of_command_engines_and_provider_during_a_rotation_lose_nothing() {
             }
             let after = root_of(&deployment.raw.read().await);
             assert!(after.incoming.is_none());
-            let numbers = |slots: &[sealwire_apps::RootSlot]| slots.iter().map(|slot| slot.number).collect::<Vec<_>>();
+            let numbers = |slots: &[sealwire_apps::RootSlot]| {
+                slots.iter().map(|slot| slot.number).collect::<Vec<_>>()
+            };
             let is_new = |number: &u32| *number >= old.next_slot;
-            assert!(numbers(&after.active.slots).iter().all(is_new), "round {round}: an old copy is still there");
+            assert!(
+                numbers(&after.active.slots).iter().all(is_new),
+                "round {round}: an old copy is still there"
+            );
             if let Some(incoming) = killed.incoming {
-                assert_eq!(after.active.id, incoming.entry.id, "round {round}: the rotation did not go on");
+                assert_eq!(
+                    after.active.id, incoming.entry.id,
+                    "round {round}: the rotation did not go on"
+                );
             }
             if kind == 1 {
                 new_roots += 1;

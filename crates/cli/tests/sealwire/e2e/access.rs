@@ -6,24 +6,26 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use sealwire_access::PrincipalKind;
 use sealwire_access::{
-    Binding, Grant, Names, Operation, Operations, Principal, Role, RoleName, principal_key, role_key,
+    Binding, Grant, Names, Operation, Operations, Principal, Role, RoleName, principal_key,
+    role_key,
 };
 use sealwire_client::control::{
-    AlterCollection, AppCall, AppOperation, CensusCall, CheckCall, CollectionCall, CollectionOperation, Control, Kind,
-    MigrateCall, Page, PrincipalCall, PrincipalOperation, PublicKeysCall, RewrapRowsCall, RoleCall, RoleOperation,
-    RootOperation, RotateKind, Scope, Secret, TokenFormat,
+    AlterCollection, AppCall, AppOperation, CensusCall, CheckCall, CollectionCall,
+    CollectionOperation, Control, Kind, MigrateCall, Page, PrincipalCall, PrincipalOperation,
+    PublicKeysCall, RewrapRowsCall, RoleCall, RoleOperation, RootOperation, RotateKind, Scope,
+    Secret, TokenFormat,
 };
 use sealwire_client::{
-    AddObjects, Client, ClientConfig, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode, Listing, Mask,
-    MaskRule, Masking, Pem, PropertyDisclosure, Rewrap, RpcError, RuleFields, Suite, Sweep, TokenLookupScope, TokenMap,
-    TokenSearch, Tokenize, TokenizeOptions,
+    AddObjects, Client, ClientConfig, Decrypt, DetailValue, Detokenize, Encrypt, Error, ErrorCode,
+    Listing, Mask, MaskRule, Masking, Pem, PropertyDisclosure, Rewrap, RpcError, RuleFields, Suite,
+    Sweep, TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions,
 };
 use sealwire_config::{AccessMode, Config, ControlListen};
 use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
 use sealwire_store::{Commit, ControlStore};
 use sealwire_wire::{
-    Call, ObjectsCall, ObjectsOperation, SubjectName, SubjectTarget, SubjectsCall, SubjectsOperation, TokensCall,
-    TokensOperation, request,
+    Call, ObjectsCall, ObjectsOperation, SubjectName, SubjectTarget, SubjectsCall,
+    SubjectsOperation, TokensCall, TokensOperation, request,
 };
 use tokio::time::Instant;
 
@@ -41,21 +43,35 @@ pub(crate) fn enforcing(config: &mut Config) {
     let name = |name: &str| (PrincipalKind::Dns, name.to_owned());
     let principals = [NOBODY, FULL, ELSEWHERE].map(name).into();
     let address = SocketAddr::from(([127, 0, 0, 1], 0));
-    config.control = Some(ControlListen { address, client_ca: None, client_crl: None, principals });
+    config.control = Some(ControlListen {
+        address,
+        client_ca: None,
+        client_crl: None,
+        principals,
+    });
 }
 
 pub(crate) async fn put(store: &dyn ControlStore, key: &str, record: Vec<u8>) {
     let base = store.generation().await.unwrap();
-    assert!(matches!(store.commit(base, key, Some(&record)).await.unwrap(), Commit::Done(_)));
+    assert!(matches!(
+        store.commit(base, key, Some(&record)).await.unwrap(),
+        Commit::Done(_)
+    ));
 }
 
 /// Gives a principal a role that grants every operation on those apps.
 pub(crate) async fn everything_on(store: &dyn ControlStore, caller: &str, apps: &str) {
-    let grant = Grant { apps: Names::of([apps]).unwrap(), ..Grant::on_all(Operations::DATA.and(Operations::CONTROL)) };
+    let grant = Grant {
+        apps: Names::of([apps]).unwrap(),
+        ..Grant::on_all(Operations::DATA.and(Operations::CONTROL))
+    };
     let role = Role::new(caller, vec![grant]).unwrap();
     put(store, &role_key(role.name()), role.to_record()).await;
     let principal = Principal::from_text(caller).unwrap();
-    let binding = Binding { principal: principal.clone(), roles: vec![RoleName::new(caller).unwrap()] };
+    let binding = Binding {
+        principal: principal.clone(),
+        roles: vec![RoleName::new(caller).unwrap()],
+    };
     put(store, &principal_key(&principal), binding.to_record()).await;
 }
 
@@ -70,27 +86,67 @@ pub(crate) async fn start() -> Harness {
 
 /// Creates a role with these grants and gives it to a principal.
 pub(crate) async fn grant_role(operator: &Client, caller: &str, role: &str, grants: &[&str]) {
-    operator.change_role(RoleCall { role, ask: RoleOperation::Set { grants: grants.to_vec() } }).await.unwrap();
-    operator.change_principal(principal(caller, PrincipalOperation::Grant { role })).await.unwrap();
+    operator
+        .change_role(RoleCall {
+            role,
+            ask: RoleOperation::Set {
+                grants: grants.to_vec(),
+            },
+        })
+        .await
+        .unwrap();
+    operator
+        .change_principal(principal(caller, PrincipalOperation::Grant { role }))
+        .await
+        .unwrap();
 }
 
 /// Puts a role into the store without any checks, and waits until the engine serves it.
 pub(crate) async fn put_role_record(harness: &Harness, role: &str, grant: &str) {
     let role = Role::new(role, vec![Grant::from_text(grant).unwrap()]).unwrap();
-    harness.change(async |control, _| put(&**control.store(), &role_key(role.name()), role.to_record()).await).await;
+    harness
+        .change(async |control, _| {
+            put(&**control.store(), &role_key(role.name()), role.to_record()).await
+        })
+        .await;
 }
 
 /// Encodes a request of that operation on [`APP`] and its collection `people`.
 fn message(operation: Operation) -> Vec<u8> {
     let (mut out, nil) = (Vec::new(), &[0xc0][..]);
     let app = |ask| Control::App(AppCall { app: APP, ask });
-    let collection = |ask| Control::Collection(CollectionCall { app: APP, collection: "people", ask });
+    let collection = |ask| {
+        Control::Collection(CollectionCall {
+            app: APP,
+            collection: "people",
+            ask,
+        })
+    };
     let role = |ask| Control::Role(RoleCall { role: "spare", ask });
-    let principal = |ask| Control::Principal(PrincipalCall { principal: "spare.internal", ask });
-    let tokens = |ask| Call::Tokens(TokensCall { map: TokenMap::new(APP, "people"), ask });
-    let objects = |ask| Call::Objects(ObjectsCall { map: TokenMap::new(APP, "people"), ask });
-    let subjects =
-        |ask| Call::Subjects(SubjectsCall { target: SubjectTarget::new(APP, SubjectName::Name("anna")), ask });
+    let principal = |ask| {
+        Control::Principal(PrincipalCall {
+            principal: "spare.internal",
+            ask,
+        })
+    };
+    let tokens = |ask| {
+        Call::Tokens(TokensCall {
+            map: TokenMap::new(APP, "people"),
+            ask,
+        })
+    };
+    let objects = |ask| {
+        Call::Objects(ObjectsCall {
+            map: TokenMap::new(APP, "people"),
+            ask,
+        })
+    };
+    let subjects = |ask| {
+        Call::Subjects(SubjectsCall {
+            target: SubjectTarget::new(APP, SubjectName::Name("anna")),
+            ask,
+        })
+    };
     let disclosure = PropertyDisclosure::default;
     // There is no such provider, and so the store stays without a root key, and is not sealed.
     let root = |ask| Call::Control(Control::Root(ask));
@@ -109,66 +165,146 @@ fn message(operation: Operation) -> Vec<u8> {
             return out;
         }
         Operation::Tokenize => {
-            let writing = TokenizeOptions { collection: "people", ..TokenizeOptions::default() };
-            request::tokenize(&mut out, 1, &Tokenize { writing, ..Tokenize::new(APP, nil) });
+            let writing = TokenizeOptions {
+                collection: "people",
+                ..TokenizeOptions::default()
+            };
+            request::tokenize(
+                &mut out,
+                1,
+                &Tokenize {
+                    writing,
+                    ..Tokenize::new(APP, nil)
+                },
+            );
             return out;
         }
         Operation::Detokenize => {
-            let writing = TokenLookupScope { collection: "people" };
-            request::detokenize(&mut out, 1, &Detokenize { writing, ..Detokenize::new(APP, nil) });
+            let writing = TokenLookupScope {
+                collection: "people",
+            };
+            request::detokenize(
+                &mut out,
+                1,
+                &Detokenize {
+                    writing,
+                    ..Detokenize::new(APP, nil)
+                },
+            );
             return out;
         }
         Operation::Mask => {
-            let rules = vec![MaskRule { fields: RuleFields::Path("$"), mask: "redact" }];
-            let writing = Masking { rules, ..Masking::default() };
-            request::mask(&mut out, 1, &Mask { writing, ..Mask::new(APP, nil) });
+            let rules = vec![MaskRule {
+                fields: RuleFields::Path("$"),
+                mask: "redact",
+            }];
+            let writing = Masking {
+                rules,
+                ..Masking::default()
+            };
+            request::mask(
+                &mut out,
+                1,
+                &Mask {
+                    writing,
+                    ..Mask::new(APP, nil)
+                },
+            );
             return out;
         }
         Operation::TokensGet => tokens(TokensOperation::Get(vec!["tok"])),
-        Operation::TokensFind => tokens(TokensOperation::Find(TokenSearch { value: nil, context: b"", subject: None })),
+        Operation::TokensFind => tokens(TokensOperation::Find(TokenSearch {
+            value: nil,
+            context: b"",
+            subject: None,
+        })),
         Operation::TokensList => tokens(TokensOperation::List(Listing::default())),
         Operation::TokensDelete => tokens(TokensOperation::Delete(vec!["tok"])),
-        Operation::TokensExpire => tokens(TokensOperation::Expire { tokens: vec!["tok"], expires_s: None }),
+        Operation::TokensExpire => tokens(TokensOperation::Expire {
+            tokens: vec!["tok"],
+            expires_s: None,
+        }),
         Operation::TokensArchive => tokens(TokensOperation::Archive(Sweep::default())),
         Operation::TokensPrune => tokens(TokensOperation::Prune(Sweep::default())),
-        Operation::ObjectsAdd => {
-            objects(ObjectsOperation::Add(AddObjects { objects: b"\x91\x80", ..AddObjects::default() }))
-        }
-        Operation::ObjectsGet => objects(ObjectsOperation::Get { ids: vec!["id"], disclosure: disclosure() }),
-        Operation::ObjectsUpdate => objects(ObjectsOperation::Update { changes: b"\x91\x80" }),
-        Operation::ObjectsDelete => objects(ObjectsOperation::Delete { ids: vec!["id"], versions: None }),
+        Operation::ObjectsAdd => objects(ObjectsOperation::Add(AddObjects {
+            objects: b"\x91\x80",
+            ..AddObjects::default()
+        })),
+        Operation::ObjectsGet => objects(ObjectsOperation::Get {
+            ids: vec!["id"],
+            disclosure: disclosure(),
+        }),
+        Operation::ObjectsUpdate => objects(ObjectsOperation::Update {
+            changes: b"\x91\x80",
+        }),
+        Operation::ObjectsDelete => objects(ObjectsOperation::Delete {
+            ids: vec!["id"],
+            versions: None,
+        }),
         Operation::ObjectsQuery => {
             let (disclosure, after, limit) = (disclosure(), None, None);
-            objects(ObjectsOperation::Query { clauses: b"\x91\x80", disclosure, after, limit })
+            objects(ObjectsOperation::Query {
+                clauses: b"\x91\x80",
+                disclosure,
+                after,
+                limit,
+            })
         }
         Operation::ObjectsList => {
             let (tag, expired_before, archived, after, limit) = (None, None, false, None, None);
             let disclosure = disclosure();
-            objects(ObjectsOperation::List { tag, expired_before, archived, disclosure, after, limit })
+            objects(ObjectsOperation::List {
+                tag,
+                expired_before,
+                archived,
+                disclosure,
+                after,
+                limit,
+            })
         }
-        Operation::ObjectsExpire => objects(ObjectsOperation::Expire { ids: vec!["id"], expires_s: None }),
+        Operation::ObjectsExpire => objects(ObjectsOperation::Expire {
+            ids: vec!["id"],
+            expires_s: None,
+        }),
         Operation::ObjectsArchive => objects(ObjectsOperation::Archive(Sweep::default())),
         Operation::ObjectsPrune => objects(ObjectsOperation::Prune(Sweep::default())),
         Operation::SubjectsFind => subjects(SubjectsOperation::Find),
-        Operation::SubjectsExport => subjects(SubjectsOperation::Export { after: None, limit: None }),
-        Operation::SubjectsErase => subjects(SubjectsOperation::Erase { version: None, created: None }),
+        Operation::SubjectsExport => subjects(SubjectsOperation::Export {
+            after: None,
+            limit: None,
+        }),
+        Operation::SubjectsErase => subjects(SubjectsOperation::Erase {
+            version: None,
+            created: None,
+        }),
         Operation::AppsList => Call::Control(Control::Apps(Page::default())),
         Operation::AppsCreate => Call::Control(app(AppOperation::Create)),
-        Operation::AppsRotate => Call::Control(app(AppOperation::Rotate { kind: RotateKind::P256 })),
-        Operation::AppsImport => {
-            Call::Control(app(AppOperation::Import { suite: Suite::P256, private_key: Secret("no key"), seals: false }))
-        }
+        Operation::AppsRotate => Call::Control(app(AppOperation::Rotate {
+            kind: RotateKind::P256,
+        })),
+        Operation::AppsImport => Call::Control(app(AppOperation::Import {
+            suite: Suite::P256,
+            private_key: Secret("no key"),
+            seals: false,
+        })),
         Operation::AppsDisable => Call::Control(app(AppOperation::Disable { key })),
         Operation::AppsEnable => Call::Control(app(AppOperation::Enable { key })),
         Operation::AppsDelete => Call::Control(app(AppOperation::Delete { key, delay_s: None })),
         Operation::AppsRestore => Call::Control(app(AppOperation::Restore { key })),
-        Operation::AppsSet => {
-            Call::Control(app(AppOperation::Set { format: None, epoch_ms: None, write_suite: None, read_suites: None }))
-        }
+        Operation::AppsSet => Call::Control(app(AppOperation::Set {
+            format: None,
+            epoch_ms: None,
+            write_suite: None,
+            read_suites: None,
+        })),
         Operation::AppsExport => Call::Control(Control::Export(Page::default())),
-        Operation::CollectionsList => Call::Control(Control::Collections { app: APP, page: Page::default() }),
+        Operation::CollectionsList => Call::Control(Control::Collections {
+            app: APP,
+            page: Page::default(),
+        }),
         Operation::CollectionsCreate => {
-            let (kind, format, scope) = (Kind::Deterministic, TokenFormat::Opaque, Scope::Collection);
+            let (kind, format, scope) =
+                (Kind::Deterministic, TokenFormat::Opaque, Scope::Collection);
             Call::Control(collection(CollectionOperation::Create {
                 kind,
                 format,
@@ -179,25 +315,39 @@ fn message(operation: Operation) -> Vec<u8> {
                 retention_s: None,
             }))
         }
-        Operation::CollectionsSet => {
-            Call::Control(collection(CollectionOperation::Set { expires_s: Some(None), retention_s: None }))
-        }
+        Operation::CollectionsSet => Call::Control(collection(CollectionOperation::Set {
+            expires_s: Some(None),
+            retention_s: None,
+        })),
         Operation::CollectionsAlter => {
-            let alter = AlterCollection { drop: vec!["name"], ..AlterCollection::default() };
+            let alter = AlterCollection {
+                drop: vec!["name"],
+                ..AlterCollection::default()
+            };
             Call::Control(collection(CollectionOperation::Alter(alter)))
         }
         Operation::CollectionsMigrate => {
-            let call = MigrateCall { app: APP, collection: "people", ..MigrateCall::default() };
+            let call = MigrateCall {
+                app: APP,
+                collection: "people",
+                ..MigrateCall::default()
+            };
             Call::Control(Control::Migrate(call))
         }
         Operation::CollectionsDelete => Call::Control(collection(CollectionOperation::Delete)),
-        Operation::KeysCensus => Call::Control(Control::Census(CensusCall { app: APP, ..CensusCall::default() })),
-        Operation::KeysRewrap => {
-            Call::Control(Control::RewrapRows(RewrapRowsCall { app: APP, ..RewrapRowsCall::default() }))
-        }
+        Operation::KeysCensus => Call::Control(Control::Census(CensusCall {
+            app: APP,
+            ..CensusCall::default()
+        })),
+        Operation::KeysRewrap => Call::Control(Control::RewrapRows(RewrapRowsCall {
+            app: APP,
+            ..RewrapRowsCall::default()
+        })),
         Operation::InstancesList => Call::Control(Control::Instances),
         Operation::RootStatus => root(RootOperation::Status),
-        Operation::RootInit => root(RootOperation::Init { providers: Some(vec!["absent"]) }),
+        Operation::RootInit => root(RootOperation::Init {
+            providers: Some(vec!["absent"]),
+        }),
         Operation::RootRotate => root(RootOperation::Rotate { abandon: false }),
         Operation::RootSeal => root(RootOperation::Seal),
         Operation::RootUnseal => root(RootOperation::Unseal),
@@ -206,17 +356,27 @@ fn message(operation: Operation) -> Vec<u8> {
         Operation::KekVerify => root(RootOperation::Verify),
         Operation::KekRotate => root(RootOperation::RotateSlots),
         Operation::RolesList => Call::Control(Control::Roles(Page::default())),
-        Operation::RolesSet => Call::Control(role(RoleOperation::Set { grants: vec!["encrypt apps=shop"] })),
+        Operation::RolesSet => Call::Control(role(RoleOperation::Set {
+            grants: vec!["encrypt apps=shop"],
+        })),
         Operation::RolesDelete => Call::Control(role(RoleOperation::Delete)),
         Operation::PrincipalsList => Call::Control(Control::Principals(Page::default())),
-        Operation::PrincipalsGrant => Call::Control(principal(PrincipalOperation::Grant { role: "administrator" })),
-        Operation::PrincipalsRevoke => Call::Control(principal(PrincipalOperation::Revoke { role: None })),
-        Operation::AppsPublicKeys => {
-            Call::Control(Control::PublicKeys(PublicKeysCall { app: APP, min_generation: None, reason: None }))
+        Operation::PrincipalsGrant => Call::Control(principal(PrincipalOperation::Grant {
+            role: "administrator",
+        })),
+        Operation::PrincipalsRevoke => {
+            Call::Control(principal(PrincipalOperation::Revoke { role: None }))
         }
-        Operation::PrincipalsCheck => {
-            Call::Control(Control::Check(CheckCall { principal: FULL, operation: "encrypt", ..CheckCall::default() }))
-        }
+        Operation::AppsPublicKeys => Call::Control(Control::PublicKeys(PublicKeysCall {
+            app: APP,
+            min_generation: None,
+            reason: None,
+        })),
+        Operation::PrincipalsCheck => Call::Control(Control::Check(CheckCall {
+            principal: FULL,
+            operation: "encrypt",
+            ..CheckCall::default()
+        })),
     };
     match call {
         Call::Control(call) => request::control(&mut out, 1, &call),
@@ -248,7 +408,9 @@ fn permitted(operation: Operation) -> Option<ErrorCode> {
         | Operation::KekRotate => Some(ErrorCode::BadRequest),
         // The collection is created by a later row.
         Operation::SubjectsFind | Operation::SubjectsExport | Operation::SubjectsErase => None,
-        operation if operation.has_collection() && Operations::DATA.contains(operation) => Some(ErrorCode::NotFound),
+        operation if operation.has_collection() && Operations::DATA.contains(operation) => {
+            Some(ErrorCode::NotFound)
+        }
         _ => None,
     }
 }
@@ -261,9 +423,17 @@ enum ExpectedOutcome {
     Refused(ErrorCode, Option<String>),
 }
 
-async fn outcome(harness: &Harness, operation: Operation, identity: Option<&Issued>) -> ExpectedOutcome {
+async fn outcome(
+    harness: &Harness,
+    operation: Operation,
+    identity: Option<&Issued>,
+) -> ExpectedOutcome {
     let is_control = Operations::CONTROL.contains(operation);
-    let address = if is_control { harness.control_address() } else { harness.address };
+    let address = if is_control {
+        harness.control_address()
+    } else {
+        harness.address
+    };
     let Ok(mut raw) = Raw::connect(address, harness.authority.cert_pem(), identity).await else {
         return ExpectedOutcome::Out;
     };
@@ -281,10 +451,14 @@ fn missing(error: &RpcError) -> Option<String> {
 }
 
 fn text(error: &RpcError, key: &str) -> Option<String> {
-    error.details.iter().find(|detail| detail.key == key).map(|detail| match &detail.value {
-        DetailValue::Text(text) => text.to_string(),
-        DetailValue::Number(_) | DetailValue::Errors(_) => panic!("{error}"),
-    })
+    error
+        .details
+        .iter()
+        .find(|detail| detail.key == key)
+        .map(|detail| match &detail.value {
+            DetailValue::Text(text) => text.to_string(),
+            DetailValue::Number(_) | DetailValue::Errors(_) => panic!("{error}"),
+        })
 }
 
 #[test]
@@ -297,7 +471,9 @@ fn every_operation_under_every_certificate_and_role() {
         let [nobody, full, elsewhere, revoked] =
             [NOBODY, FULL, ELSEWHERE, FULL].map(|name| harness.another_caller(name));
         revoke(&mut harness, &[&revoked]).await;
-        let forbidden = |missing: &str| ExpectedOutcome::Refused(ErrorCode::Forbidden, Some(missing.to_owned()));
+        let forbidden = |missing: &str| {
+            ExpectedOutcome::Refused(ErrorCode::Forbidden, Some(missing.to_owned()))
+        };
         for operation in Operation::ALL {
             let with_role = match permitted(operation) {
                 Some(code) => ExpectedOutcome::Refused(code, None),
@@ -309,13 +485,24 @@ fn every_operation_under_every_certificate_and_role() {
                 ("expired", Some(&expired), ExpectedOutcome::Out),
                 ("revoked", Some(&revoked), ExpectedOutcome::Out),
                 ("without a role", Some(&nobody), forbidden("role")),
-                ("with a role on another app", Some(&elsewhere), forbidden("app")),
+                (
+                    "with a role on another app",
+                    Some(&elsewhere),
+                    forbidden("app"),
+                ),
                 ("with a role", Some(&full), with_role),
             ] {
-                assert_eq!(outcome(&harness, operation, identity).await, expected, "{operation} {case}");
+                assert_eq!(
+                    outcome(&harness, operation, identity).await,
+                    expected,
+                    "{operation} {case}"
+                );
             }
-            let series =
-                |missing| format!("sealwire_access_denied_total{{operation=\"{operation}\",missing=\"{missing}\"}}");
+            let series = |missing| {
+                format!(
+                    "sealwire_access_denied_total{{operation=\"{operation}\",missing=\"{missing}\"}}"
+                )
+            };
             for missing in ["role", "app"] {
                 assert_eq!(harness.metric(&series(missing)).await, 1.0, "{operation}");
             }
@@ -326,9 +513,24 @@ fn every_operation_under_every_certificate_and_role() {
 pub(crate) async fn connect(harness: &Harness, address: SocketAddr, name: &str) -> Client {
     let identity = harness.another_caller(name);
     let bytes = |text: &str| Pem::Bytes(text.as_bytes().to_vec());
-    let (ca, cert) = (bytes(harness.authority.cert_pem()), bytes(&identity.cert_pem));
-    let config = ClientConfig::new(address.to_string(), "localhost", ca, cert, bytes(identity.key_pem.expose()));
-    Client::connect(ClientConfig { connections: 1, attempts_max: 1, ..config }).await.unwrap()
+    let (ca, cert) = (
+        bytes(harness.authority.cert_pem()),
+        bytes(&identity.cert_pem),
+    );
+    let config = ClientConfig::new(
+        address.to_string(),
+        "localhost",
+        ca,
+        cert,
+        bytes(identity.key_pem.expose()),
+    );
+    Client::connect(ClientConfig {
+        connections: 1,
+        attempts_max: 1,
+        ..config
+    })
+    .await
+    .unwrap()
 }
 
 fn principal<'a>(principal: &'a str, ask: PrincipalOperation<'a>) -> PrincipalCall<'a> {
@@ -340,11 +542,25 @@ fn no_call_after_the_answer_to_a_revocation_succeeds() {
     run(async {
         let harness = Arc::new(start().await);
         let operator = connect(&harness, harness.control_address(), FULL).await;
-        let ask = RoleOperation::Set { grants: vec!["encrypt apps=shop"] };
-        operator.change_role(RoleCall { role: "relay", ask }).await.unwrap();
+        let ask = RoleOperation::Set {
+            grants: vec!["encrypt apps=shop"],
+        };
+        operator
+            .change_role(RoleCall { role: "relay", ask })
+            .await
+            .unwrap();
         for round in 0..20 {
-            operator.change_principal(principal(NOBODY, PrincipalOperation::Grant { role: "relay" })).await.unwrap();
-            let (over, passes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+            operator
+                .change_principal(principal(
+                    NOBODY,
+                    PrincipalOperation::Grant { role: "relay" },
+                ))
+                .await
+                .unwrap();
+            let (over, passes) = (
+                Arc::new(AtomicBool::new(false)),
+                Arc::new(AtomicUsize::new(0)),
+            );
             let mut callers = tokio::task::JoinSet::new();
             for _ in 0..4 {
                 let client = connect(&harness, harness.address, NOBODY).await;
@@ -373,20 +589,41 @@ fn no_call_after_the_answer_to_a_revocation_succeeds() {
             // Alternates between changing the principal and changing the role.
             if round % 2 == 0 {
                 operator
-                    .change_principal(principal(NOBODY, PrincipalOperation::Revoke { role: Some("relay") }))
+                    .change_principal(principal(
+                        NOBODY,
+                        PrincipalOperation::Revoke {
+                            role: Some("relay"),
+                        },
+                    ))
                     .await
                     .unwrap();
             } else {
-                let ask = RoleOperation::Set { grants: vec!["decrypt apps=shop"] };
-                operator.change_role(RoleCall { role: "relay", ask }).await.unwrap();
+                let ask = RoleOperation::Set {
+                    grants: vec!["decrypt apps=shop"],
+                };
+                operator
+                    .change_role(RoleCall { role: "relay", ask })
+                    .await
+                    .unwrap();
             }
             let answered = Instant::now();
             over.store(true, Ordering::SeqCst);
             let calls = callers.join_all().await.concat();
-            let after: Vec<_> = calls.iter().filter(|(began, _)| *began > answered).collect();
-            assert!(!after.is_empty() && after.iter().all(|(_, passed)| !passed), "round {round}: {after:?}");
-            let ask = RoleOperation::Set { grants: vec!["encrypt apps=shop"] };
-            operator.change_role(RoleCall { role: "relay", ask }).await.unwrap();
+            let after: Vec<_> = calls
+                .iter()
+                .filter(|(began, _)| *began > answered)
+                .collect();
+            assert!(
+                !after.is_empty() && after.iter().all(|(_, passed)| !passed),
+                "round {round}: {after:?}"
+            );
+            let ask = RoleOperation::Set {
+                grants: vec!["encrypt apps=shop"],
+            };
+            operator
+                .change_role(RoleCall { role: "relay", ask })
+                .await
+                .unwrap();
         }
     });
 }
@@ -400,7 +637,10 @@ fn what_is_not_granted_looks_the_same_whether_it_is_there_or_not() {
         let there = rpc_error(client.encrypt(Encrypt::new(APP, &payload)).await);
         let not_there = rpc_error(client.encrypt(Encrypt::new("shap", &payload)).await);
         assert_eq!(there.message.replace(APP, "shap"), not_there.message);
-        assert_eq!((there.code, there.details), (not_there.code, not_there.details));
+        assert_eq!(
+            (there.code, there.details),
+            (not_there.code, not_there.details)
+        );
         // With a permission, the error says that the app does not exist.
         let granted = rpc_error(client.encrypt(Encrypt::new("elsewhere", &payload)).await);
         assert_eq!(granted.code, ErrorCode::NotFound);
@@ -412,22 +652,59 @@ fn a_role_may_demand_a_reason() {
     run(async {
         let harness = start().await;
         let operator = connect(&harness, harness.control_address(), FULL).await;
-        let ask = RoleOperation::Set { grants: vec!["encrypt apps=shop reason"] };
-        operator.change_role(RoleCall { role: "support", ask }).await.unwrap();
-        operator.change_principal(principal(NOBODY, PrincipalOperation::Grant { role: "support" })).await.unwrap();
+        let ask = RoleOperation::Set {
+            grants: vec!["encrypt apps=shop reason"],
+        };
+        operator
+            .change_role(RoleCall {
+                role: "support",
+                ask,
+            })
+            .await
+            .unwrap();
+        operator
+            .change_principal(principal(
+                NOBODY,
+                PrincipalOperation::Grant { role: "support" },
+            ))
+            .await
+            .unwrap();
         let client = connect(&harness, harness.address, NOBODY).await;
         let payload = fields(1);
         let refused = rpc_error(client.encrypt(Encrypt::new(APP, &payload)).await);
-        assert_eq!((refused.code, missing(&refused).as_deref()), (ErrorCode::Forbidden, Some("reason")));
-        client.encrypt(Encrypt { reason: Some("ticket 7"), ..Encrypt::new(APP, &payload) }).await.unwrap();
-        let check = CheckCall { principal: NOBODY, operation: "encrypt", app: Some(APP), ..CheckCall::default() };
+        assert_eq!(
+            (refused.code, missing(&refused).as_deref()),
+            (ErrorCode::Forbidden, Some("reason"))
+        );
+        client
+            .encrypt(Encrypt {
+                reason: Some("ticket 7"),
+                ..Encrypt::new(APP, &payload)
+            })
+            .await
+            .unwrap();
+        let check = CheckCall {
+            principal: NOBODY,
+            operation: "encrypt",
+            app: Some(APP),
+            ..CheckCall::default()
+        };
         let checked = operator.check(check).await.unwrap();
         assert_eq!(
             (checked.permitted, checked.missing.as_deref()),
             (false, Some("encrypt on app shop needs a reason"))
         );
-        let checked = operator.check(CheckCall { reason: Some("why"), ..check }).await.unwrap();
-        assert_eq!((checked.permitted, checked.role.as_deref()), (true, Some("support")));
+        let checked = operator
+            .check(CheckCall {
+                reason: Some("why"),
+                ..check
+            })
+            .await
+            .unwrap();
+        assert_eq!(
+            (checked.permitted, checked.role.as_deref()),
+            (true, Some("support"))
+        );
     });
 }
 
@@ -436,12 +713,35 @@ fn a_role_may_grant_so_many_fields_an_hour() {
     run(async {
         let harness = start().await;
         let operator = connect(&harness, harness.control_address(), FULL).await;
-        let grants = vec!["encrypt apps=shop hourly=1000", "decrypt apps=shop mask=hash hourly=10"];
-        operator.change_role(RoleCall { role: "guesser", ask: RoleOperation::Set { grants } }).await.unwrap();
-        operator.change_principal(principal(NOBODY, PrincipalOperation::Grant { role: "guesser" })).await.unwrap();
+        let grants = vec![
+            "encrypt apps=shop hourly=1000",
+            "decrypt apps=shop mask=hash hourly=10",
+        ];
+        operator
+            .change_role(RoleCall {
+                role: "guesser",
+                ask: RoleOperation::Set { grants },
+            })
+            .await
+            .unwrap();
+        operator
+            .change_principal(principal(
+                NOBODY,
+                PrincipalOperation::Grant { role: "guesser" },
+            ))
+            .await
+            .unwrap();
         let client = connect(&harness, harness.address, NOBODY).await;
-        let sealed = client.encrypt(Encrypt::new(APP, &fields(4))).await.unwrap().payload;
-        let many = client.encrypt(Encrypt::new(APP, &fields(11))).await.unwrap().payload;
+        let sealed = client
+            .encrypt(Encrypt::new(APP, &fields(4)))
+            .await
+            .unwrap()
+            .payload;
+        let many = client
+            .encrypt(Encrypt::new(APP, &fields(11)))
+            .await
+            .unwrap()
+            .payload;
         let guess = async |payload: &[u8]| client.decrypt(Decrypt::new(APP, payload)).await;
         assert_eq!(rpc_error(guess(&many).await).code, ErrorCode::TooLarge);
         let mut passed = 0;
@@ -452,10 +752,17 @@ fn a_role_may_grant_so_many_fields_an_hour() {
             }
         };
         assert!((1..=2).contains(&passed), "{passed}");
-        assert_eq!((refused.code, text(&refused, "reason").as_deref()), (ErrorCode::Overloaded, Some("hourly")));
+        assert_eq!(
+            (refused.code, text(&refused, "reason").as_deref()),
+            (ErrorCode::Overloaded, Some("hourly"))
+        );
         assert!(refused.retry_after_ms.unwrap() > 60_000, "{refused:?}");
         // Other principals and separately counted operations are not affected.
-        connect(&harness, harness.address, FULL).await.decrypt(Decrypt::new(APP, &sealed)).await.unwrap();
+        connect(&harness, harness.address, FULL)
+            .await
+            .decrypt(Decrypt::new(APP, &sealed))
+            .await
+            .unwrap();
         client.encrypt(Encrypt::new(APP, &fields(4))).await.unwrap();
     });
 }
@@ -474,21 +781,43 @@ fn what_was_decided_and_why_is_in_the_audit_trail() {
         let operator = connect(&harness, harness.control_address(), FULL).await;
         let grants = ["encrypt apps=shop reason", "decrypt apps=shop"];
         operator
-            .change_role(RoleCall { role: "relay", ask: RoleOperation::Set { grants: grants.into() } })
+            .change_role(RoleCall {
+                role: "relay",
+                ask: RoleOperation::Set {
+                    grants: grants.into(),
+                },
+            })
             .await
             .unwrap();
-        operator.change_principal(principal(NOBODY, PrincipalOperation::Grant { role: "relay" })).await.unwrap();
+        operator
+            .change_principal(principal(
+                NOBODY,
+                PrincipalOperation::Grant { role: "relay" },
+            ))
+            .await
+            .unwrap();
         let (client, payload) = (connect(&harness, harness.address, NOBODY).await, fields(1));
         rpc_error(client.encrypt(Encrypt::new(APP, &payload)).await);
-        client.encrypt(Encrypt { reason: Some("ticket 7"), ..Encrypt::new(APP, &payload) }).await.unwrap();
-        operator.change_principal(principal(NOBODY, PrincipalOperation::Revoke { role: None })).await.unwrap();
+        client
+            .encrypt(Encrypt {
+                reason: Some("ticket 7"),
+                ..Encrypt::new(APP, &payload)
+            })
+            .await
+            .unwrap();
+        operator
+            .change_principal(principal(NOBODY, PrincipalOperation::Revoke { role: None }))
+            .await
+            .unwrap();
         harness.take_server().shutdown().await;
 
         let said: Vec<_> = records(harness.config.audit.folder.as_ref().unwrap())
             .into_iter()
             .filter(|record| record.event == "call")
             .map(|call| {
-                let change = call.change.map(|change| serde_json::Value::from(change).to_string());
+                let change = call
+                    .change
+                    .map(|change| serde_json::Value::from(change).to_string());
                 format!(
                     "{} {} {} {} {}",
                     call.principal.unwrap(),
@@ -514,7 +843,12 @@ fn what_was_decided_and_why_is_in_the_audit_trail() {
 fn observing_refuses_nothing_and_counts() {
     run(async {
         let harness = Harness::with(|config| config.access.mode = AccessMode::Observe).await;
-        harness.client().await.encrypt(Encrypt::new(APP, &fields(1))).await.unwrap();
+        harness
+            .client()
+            .await
+            .encrypt(Encrypt::new(APP, &fields(1)))
+            .await
+            .unwrap();
         let series = "sealwire_access_denied_total{operation=\"encrypt\",missing=\"role\"}";
         assert_eq!(harness.metric(series).await, 1.0);
     });
@@ -542,7 +876,10 @@ fn a_principal_without_a_role_holds_no_memory_with_long_messages() {
             // Each connection begins a message and does not complete it.
             let mut connections = Vec::new();
             for msgid in 1..=4 {
-                let mut raw = harness.raw_as(Some(&harness.another_caller(NOBODY))).await.unwrap();
+                let mut raw = harness
+                    .raw_as(Some(&harness.another_caller(NOBODY)))
+                    .await
+                    .unwrap();
                 raw.send(&long_beginning(msgid, method)).await;
                 let heard = tokio::select! {
                     heard = raw.hear() => heard,
@@ -550,21 +887,41 @@ fn a_principal_without_a_role_holds_no_memory_with_long_messages() {
                         panic!("{method}: memory is held before it is known who may")
                     }
                 };
-                let Heard::Reply(answered, Err(error)) = heard else { panic!("{method}: {heard:?}") };
-                assert_eq!((answered, error.code), (u32::from(msgid), ErrorCode::Forbidden), "{method}");
+                let Heard::Reply(answered, Err(error)) = heard else {
+                    panic!("{method}: {heard:?}")
+                };
+                assert_eq!(
+                    (answered, error.code),
+                    (u32::from(msgid), ErrorCode::Forbidden),
+                    "{method}"
+                );
                 connections.push(raw);
             }
-            harness.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes == 0.0).await;
+            harness
+                .metric_becomes("sealwire_bytes_in_flight", |bytes| bytes == 0.0)
+                .await;
             // The rest is discarded, and the connection stays open.
             for mut raw in connections {
-                let sent = long_beginning(1, method).iter().position(|byte| *byte == 0xdb).unwrap() + 5;
-                raw.send(&vec![b'a'; ANNOUNCED_BYTES as usize - (SENT_BYTES - sent)]).await;
+                let sent = long_beginning(1, method)
+                    .iter()
+                    .position(|byte| *byte == 0xdb)
+                    .unwrap()
+                    + 5;
+                raw.send(&vec![b'a'; ANNOUNCED_BYTES as usize - (SENT_BYTES - sent)])
+                    .await;
                 raw.is_alive().await;
             }
         }
         // A principal with a role can send as much.
-        let mut raw = harness.raw_as(Some(&harness.another_caller(FULL))).await.unwrap();
+        let mut raw = harness
+            .raw_as(Some(&harness.another_caller(FULL)))
+            .await
+            .unwrap();
         raw.send(&long_beginning(1, "encrypt")).await;
-        harness.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes > (SENT_BYTES / 2) as f64).await;
+        harness
+            .metric_becomes("sealwire_bytes_in_flight", |bytes| {
+                bytes > (SENT_BYTES / 2) as f64
+            })
+            .await;
     });
 }

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use sealwire_access::PrincipalKind;
 use sealwire_audit::{AuditKey, Filter, Follow, Range, RecordView, verify};
 use sealwire_client::control::{
-    AppCall, AppOperation, CensusCall, CollectionCall, CollectionOperation, Kind, Page, RewrapRowsCall, RotateKind,
-    Scope, Secret, TokenFormat,
+    AppCall, AppOperation, CensusCall, CollectionCall, CollectionOperation, Kind, Page,
+    RewrapRowsCall, RotateKind, Scope, Secret, TokenFormat,
 };
 use sealwire_client::{
-    Client, ClientConfig, Decrypt, Detokenize, Encrypt, Envelope, ErrorCode, Format, Inspect, OnError, Pem, Rewrap,
-    Suite, Tokenize,
+    Client, ClientConfig, Decrypt, Detokenize, Encrypt, Envelope, ErrorCode, Format, Inspect,
+    OnError, Pem, Rewrap, Suite, Tokenize,
 };
 use sealwire_config::{Config, ControlListen, KekSource};
 use sealwire_crypto::Kek;
@@ -55,49 +55,102 @@ pub(crate) fn records(folder: &Path) -> Vec<RecordView> {
 
 /// Verifies the trail with the key of the configuration.
 fn verified(config: &Config, folder: &Path) {
-    let KekSource::File(file) = &config.kek else { panic!("the default is a file") };
+    let KekSource::File(file) = &config.kek else {
+        panic!("the default is a file")
+    };
     let kek = Kek::from_hex(&std::fs::read_to_string(file).unwrap()).unwrap();
     let key = AuditKey::new(kek.audit_secret());
     let report = verify(folder, Some(&key), Range::default(), &[], &mut |_, _| ()).unwrap();
-    assert!(report.is_sound() && report.from_beginning, "{:?}", report.findings);
+    assert!(
+        report.is_sound() && report.from_beginning,
+        "{:?}",
+        report.findings
+    );
 }
 
 /// Returns the contents of all files of the trail.
 fn bytes(folder: &Path) -> Vec<u8> {
-    std::fs::read_dir(folder).unwrap().flat_map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect()
+    std::fs::read_dir(folder)
+        .unwrap()
+        .flat_map(|entry| std::fs::read(entry.unwrap().path()).unwrap())
+        .collect()
 }
 
 fn holds(bytes: &[u8], text: &str) -> bool {
-    bytes.windows(text.len()).any(|part| part == text.as_bytes())
+    bytes
+        .windows(text.len())
+        .any(|part| part == text.as_bytes())
 }
 
 async fn operator(harness: &Harness, identity: &Issued) -> Client {
     let bytes = |text: &str| Pem::Bytes(text.as_bytes().to_vec());
-    let (ca, cert) = (bytes(harness.authority.cert_pem()), bytes(&identity.cert_pem));
+    let (ca, cert) = (
+        bytes(harness.authority.cert_pem()),
+        bytes(&identity.cert_pem),
+    );
     let address = harness.control_address().to_string();
-    let config = ClientConfig::new(address, "localhost", ca, cert, bytes(identity.key_pem.expose()));
-    Client::connect(ClientConfig { connections: 1, attempts_max: 1, ..config }).await.unwrap()
+    let config = ClientConfig::new(
+        address,
+        "localhost",
+        ca,
+        cert,
+        bytes(identity.key_pem.expose()),
+    );
+    Client::connect(ClientConfig {
+        connections: 1,
+        attempts_max: 1,
+        ..config
+    })
+    .await
+    .unwrap()
 }
 
 fn doc(count: usize) -> Vec<u8> {
-    let texts: Vec<String> = (0..count).map(|field| format!("\"{CANARY}-{field}\"")).collect();
+    let texts: Vec<String> = (0..count)
+        .map(|field| format!("\"{CANARY}-{field}\""))
+        .collect();
     let json = format!("[{}]", texts.join(","));
-    sealwire_payload::json::to_msgpack(json.as_bytes(), sealwire_payload::WalkLimits::default()).unwrap()
+    sealwire_payload::json::to_msgpack(json.as_bytes(), sealwire_payload::WalkLimits::default())
+        .unwrap()
 }
 
 /// Method, outcome, app, collection, fields and errors of a request, as in its record.
 type Row = (String, String, Option<String>, Option<String>, u64, u64);
 
-fn row(method: &str, outcome: &str, app: Option<&str>, collection: Option<&str>, fields: u64, errors: u64) -> Row {
-    (method.into(), outcome.into(), app.map(Into::into), collection.map(Into::into), fields, errors)
+fn row(
+    method: &str,
+    outcome: &str,
+    app: Option<&str>,
+    collection: Option<&str>,
+    fields: u64,
+    errors: u64,
+) -> Row {
+    (
+        method.into(),
+        outcome.into(),
+        app.map(Into::into),
+        collection.map(Into::into),
+        fields,
+        errors,
+    )
 }
 
 fn rows(records: &[RecordView]) -> Vec<Row> {
-    let calls = records.iter().filter(|record| record.event == "call").cloned();
+    let calls = records
+        .iter()
+        .filter(|record| record.event == "call")
+        .cloned();
     calls
         .map(|call| {
             let (method, outcome) = (call.method.unwrap(), call.outcome.unwrap());
-            (method, outcome, call.app, call.collection, call.fields, call.errors)
+            (
+                method,
+                outcome,
+                call.app,
+                call.collection,
+                call.fields,
+                call.errors,
+            )
         })
         .collect()
 }
@@ -116,25 +169,64 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
             expires_s: None,
             retention_s: None,
         };
-        let made = chief.change_collection(CollectionCall { app: APP, collection: "people", ask }).await.unwrap();
+        let made = chief
+            .change_collection(CollectionCall {
+                app: APP,
+                collection: "people",
+                ask,
+            })
+            .await
+            .unwrap();
         let relay = harness.client().await;
         let payload = doc(7);
 
         let sealed = relay.encrypt(Encrypt::new(APP, &payload)).await.unwrap();
-        relay.decrypt(Decrypt::new(APP, &sealed.payload)).await.unwrap();
-        relay.rewrap(Rewrap::new(APP, &sealed.payload)).await.unwrap();
+        relay
+            .decrypt(Decrypt::new(APP, &sealed.payload))
+            .await
+            .unwrap();
+        relay
+            .rewrap(Rewrap::new(APP, &sealed.payload))
+            .await
+            .unwrap();
         // With a context that nothing was sealed under, every field fails on its own.
-        let other =
-            Decrypt { context: CANARY.as_bytes(), on_error: OnError::Report, ..Decrypt::new(APP, &sealed.payload) };
+        let other = Decrypt {
+            context: CANARY.as_bytes(),
+            on_error: OnError::Report,
+            ..Decrypt::new(APP, &sealed.payload)
+        };
         assert_eq!(relay.decrypt(other).await.unwrap().errors.len(), 7);
-        let failing = Decrypt { context: CANARY.as_bytes(), ..Decrypt::new(APP, &sealed.payload) };
+        let failing = Decrypt {
+            context: CANARY.as_bytes(),
+            ..Decrypt::new(APP, &sealed.payload)
+        };
         assert_eq!(code(relay.decrypt(failing).await), ErrorCode::CannotOpen);
-        assert_eq!(code(relay.encrypt(Encrypt::new("nobody", &payload)).await), ErrorCode::NotFound);
-        let later = Encrypt { min_generation: Some(u64::MAX), ..Encrypt::new(APP, &payload) };
+        assert_eq!(
+            code(relay.encrypt(Encrypt::new("nobody", &payload)).await),
+            ErrorCode::NotFound
+        );
+        let later = Encrypt {
+            min_generation: Some(u64::MAX),
+            ..Encrypt::new(APP, &payload)
+        };
         assert_eq!(code(relay.encrypt(later).await), ErrorCode::Conflict);
         let first: Vec<String> = strings(&sealed.payload);
-        relay.inspect(Inspect { envelope: Envelope::Text(&first[0]) }).await.unwrap();
-        assert_eq!(code(relay.inspect(Inspect { envelope: Envelope::Text(CANARY) }).await), ErrorCode::BadRequest);
+        relay
+            .inspect(Inspect {
+                envelope: Envelope::Text(&first[0]),
+            })
+            .await
+            .unwrap();
+        assert_eq!(
+            code(
+                relay
+                    .inspect(Inspect {
+                        envelope: Envelope::Text(CANARY)
+                    })
+                    .await
+            ),
+            ErrorCode::BadRequest
+        );
 
         let minting = TokenizeOptions {
             collection: "people",
@@ -143,11 +235,28 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
             idempotency_key: None,
             subject: None,
         };
-        let tokenize = || Tokenize { writing: minting.clone(), ..Tokenize::new(APP, &payload) };
-        let tokens = relay.tokenize(Tokenize { min_generation: Some(made.generation), ..tokenize() }).await.unwrap();
+        let tokenize = || Tokenize {
+            writing: minting.clone(),
+            ..Tokenize::new(APP, &payload)
+        };
+        let tokens = relay
+            .tokenize(Tokenize {
+                min_generation: Some(made.generation),
+                ..tokenize()
+            })
+            .await
+            .unwrap();
         let names: Vec<String> = strings(&tokens.payload);
-        let within = TokenLookupScope { collection: "people" };
-        relay.detokenize(Detokenize { writing: within, ..Detokenize::new(APP, &tokens.payload) }).await.unwrap();
+        let within = TokenLookupScope {
+            collection: "people",
+        };
+        relay
+            .detokenize(Detokenize {
+                writing: within,
+                ..Detokenize::new(APP, &tokens.payload)
+            })
+            .await
+            .unwrap();
         let elsewhere = CANARY.as_bytes();
         let absent = Detokenize {
             writing: within,
@@ -156,25 +265,57 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
             ..Detokenize::new(APP, &tokens.payload)
         };
         assert_eq!(relay.detokenize(absent).await.unwrap().errors.len(), 7);
-        let map = TokenMap { app: APP, collection: "people", ..TokenMap::default() };
-        let some: Vec<&str> = names.iter().take(3).map(String::as_str).chain(["tok_0000000000000000000000"]).collect();
+        let map = TokenMap {
+            app: APP,
+            collection: "people",
+            ..TokenMap::default()
+        };
+        let some: Vec<&str> = names
+            .iter()
+            .take(3)
+            .map(String::as_str)
+            .chain(["tok_0000000000000000000000"])
+            .collect();
         relay.tokens_get(map, &some).await.unwrap();
-        relay.tokens_list(map, Listing { limit: Some(5), ..Listing::default() }).await.unwrap();
+        relay
+            .tokens_list(
+                map,
+                Listing {
+                    limit: Some(5),
+                    ..Listing::default()
+                },
+            )
+            .await
+            .unwrap();
         relay.tokens_expire(map, &some[..2], None).await.unwrap();
         relay.tokens_delete(map, &some).await.unwrap();
         relay.tokens_archive(map, Sweep::default()).await.unwrap();
         relay.tokens_prune(map, Sweep::default()).await.unwrap();
-        let nowhere = TokenMap { collection: "nowhere", ..map };
-        assert_eq!(code(relay.tokens_get(nowhere, &some).await), ErrorCode::NotFound);
+        let nowhere = TokenMap {
+            collection: "nowhere",
+            ..map
+        };
+        assert_eq!(
+            code(relay.tokens_get(nowhere, &some).await),
+            ErrorCode::NotFound
+        );
         // These requests are not recorded.
         relay.health().await.unwrap();
         relay.info().await.unwrap();
         // A malformed request, an unknown method, and a second message on the same connection.
         let mut raw = harness.raw().await;
-        raw.send(&[0x94, 0x00, 0x01, 0xa7, b'd', b'e', b'c', b'r', b'y', b'p', b't', 0x91, 0x80]).await;
-        assert!(matches!(raw.hear().await, Heard::Reply(1, Err(error)) if error.code == ErrorCode::BadRequest));
-        raw.send(&[0x94, 0x00, 0x02, 0xa3, b'f', b'o', b'o', 0x91, 0x80]).await;
-        assert!(matches!(raw.hear().await, Heard::Reply(2, Err(error)) if error.code == ErrorCode::NotFound));
+        raw.send(&[
+            0x94, 0x00, 0x01, 0xa7, b'd', b'e', b'c', b'r', b'y', b'p', b't', 0x91, 0x80,
+        ])
+        .await;
+        assert!(
+            matches!(raw.hear().await, Heard::Reply(1, Err(error)) if error.code == ErrorCode::BadRequest)
+        );
+        raw.send(&[0x94, 0x00, 0x02, 0xa3, b'f', b'o', b'o', 0x91, 0x80])
+            .await;
+        assert!(
+            matches!(raw.hear().await, Heard::Reply(2, Err(error)) if error.code == ErrorCode::NotFound)
+        );
         raw.send(&health(3)).await;
         assert!(matches!(raw.hear().await, Heard::Reply(3, Ok(_))));
 
@@ -208,20 +349,32 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
                 row("unknown", "not_found", None, None, 0, 0),
             ]
         );
-        let by_event: BTreeMap<&str, usize> = found.iter().fold(BTreeMap::new(), |mut counts, record| {
-            *counts.entry(&*record.event).or_default() += 1;
-            counts
-        });
-        assert_eq!(by_event, BTreeMap::from([("call", 22), ("segment", 1), ("start", 1), ("stop", 1)]));
+        let by_event: BTreeMap<&str, usize> =
+            found.iter().fold(BTreeMap::new(), |mut counts, record| {
+                *counts.entry(&*record.event).or_default() += 1;
+                counts
+            });
+        assert_eq!(
+            by_event,
+            BTreeMap::from([("call", 22), ("segment", 1), ("start", 1), ("stop", 1)])
+        );
         for record in found.iter().filter(|record| record.event == "call").skip(1) {
-            assert_eq!((record.principal.as_deref(), record.kind.as_deref()), (Some("relay"), Some("dns")));
+            assert_eq!(
+                (record.principal.as_deref(), record.kind.as_deref()),
+                (Some("relay"), Some("dns"))
+            );
             // The shortest message is the one with the unknown method.
             assert!(record.bytes_in >= 9 && record.generation >= 1, "{record:?}");
             assert_eq!(record.instance, found[0].instance);
         }
         verified(&harness.config, &folder);
         let bytes = bytes(&folder);
-        for secret in names.iter().chain(&first).map(String::as_str).chain([CANARY, "tok_"]) {
+        for secret in names
+            .iter()
+            .chain(&first)
+            .map(String::as_str)
+            .chain([CANARY, "tok_"])
+        {
             assert!(!holds(&bytes, secret), "{secret}");
         }
         assert!(!holds(&bytes, &first[0][..20]));
@@ -231,7 +384,13 @@ fn every_data_call_leaves_one_record_with_its_numbers_and_none_of_its_values() {
 /// Returns the strings in an array.
 fn strings(payload: &[u8]) -> Vec<String> {
     let mut text = Vec::new();
-    sealwire_payload::json::from_msgpack(payload, &mut text, false, sealwire_payload::WalkLimits::default()).unwrap();
+    sealwire_payload::json::from_msgpack(
+        payload,
+        &mut text,
+        false,
+        sealwire_payload::WalkLimits::default(),
+    )
+    .unwrap();
     serde_json::from_slice(&text).unwrap()
 }
 
@@ -246,11 +405,28 @@ fn control_calls_are_recorded_with_what_was_changed_and_strangers_with_their_nam
         let chief = operator(&harness, &harness.another_caller("operator")).await;
         let scalar = format!("{:064x}", 0x5eed_cafe_u64);
         chief.change_app(app(AppOperation::Create)).await.unwrap();
-        assert_eq!(code(chief.change_app(app(AppOperation::Create)).await), ErrorCode::Conflict);
-        chief.change_app(app(AppOperation::Rotate { kind: RotateKind::Secp256k1 })).await.unwrap();
-        let import = AppOperation::Import { suite: Suite::P256, private_key: Secret(&scalar), seals: false };
+        assert_eq!(
+            code(chief.change_app(app(AppOperation::Create)).await),
+            ErrorCode::Conflict
+        );
+        chief
+            .change_app(app(AppOperation::Rotate {
+                kind: RotateKind::Secp256k1,
+            }))
+            .await
+            .unwrap();
+        let import = AppOperation::Import {
+            suite: Suite::P256,
+            private_key: Secret(&scalar),
+            seals: false,
+        };
         let imported = chief.change_app(app(import)).await.unwrap().key.unwrap();
-        chief.change_app(app(AppOperation::Disable { key: Some(&imported) })).await.unwrap();
+        chief
+            .change_app(app(AppOperation::Disable {
+                key: Some(&imported),
+            }))
+            .await
+            .unwrap();
         chief
             .change_app(app(AppOperation::Set {
                 format: Some(Format::Evervault),
@@ -260,20 +436,36 @@ fn control_calls_are_recorded_with_what_was_changed_and_strangers_with_their_nam
             }))
             .await
             .unwrap();
-        chief.change_app(app(AppOperation::Delete { key: None, delay_s: Some(60) })).await.unwrap();
+        chief
+            .change_app(app(AppOperation::Delete {
+                key: None,
+                delay_s: Some(60),
+            }))
+            .await
+            .unwrap();
         chief.apps(Page::default()).await.unwrap();
         chief.instances().await.unwrap();
         chief.health().await.unwrap();
         let stranger = harness.another_caller("stranger");
-        let stranger = Raw::connect(harness.control_address(), harness.authority.cert_pem(), Some(&stranger)).await;
+        let stranger = Raw::connect(
+            harness.control_address(),
+            harness.authority.cert_pem(),
+            Some(&stranger),
+        )
+        .await;
         let mut stranger = stranger.unwrap();
         stranger.send(b"\x94\x00\x07\xa9apps.list\x91\x80").await;
-        let Heard::Reply(7, Err(error)) = stranger.hear().await else { panic!("no answer") };
+        let Heard::Reply(7, Err(error)) = stranger.hear().await else {
+            panic!("no answer")
+        };
         assert_eq!(error.code, ErrorCode::Forbidden);
         harness.take_server().shutdown().await;
 
         let found = records(&folder(&harness));
-        let calls: Vec<_> = found.iter().filter(|record| record.event == "call").collect();
+        let calls: Vec<_> = found
+            .iter()
+            .filter(|record| record.event == "call")
+            .collect();
         let change = |pairs: serde_json::Value| pairs.as_object().cloned();
         let expected = [
             ("operator", "apps.create", "ok", None),
@@ -282,7 +474,9 @@ fn control_calls_are_recorded_with_what_was_changed_and_strangers_with_their_nam
                 "operator",
                 "apps.rotate",
                 "ok",
-                change(serde_json::json!({"kind": "secp256k1", "key": calls[2].change.as_ref().unwrap()["key"]})),
+                change(
+                    serde_json::json!({"kind": "secp256k1", "key": calls[2].change.as_ref().unwrap()["key"]}),
+                ),
             ),
             (
                 "operator",
@@ -290,7 +484,12 @@ fn control_calls_are_recorded_with_what_was_changed_and_strangers_with_their_nam
                 "ok",
                 change(serde_json::json!({"suite": "p256", "seals": false, "key": imported})),
             ),
-            ("operator", "apps.disable", "ok", change(serde_json::json!({"key": imported}))),
+            (
+                "operator",
+                "apps.disable",
+                "ok",
+                change(serde_json::json!({"key": imported})),
+            ),
             (
                 "operator",
                 "apps.set",
@@ -300,7 +499,12 @@ fn control_calls_are_recorded_with_what_was_changed_and_strangers_with_their_nam
                     "read_suites": ["p256", "secp256k1", "xaes"],
                 })),
             ),
-            ("operator", "apps.delete", "ok", change(serde_json::json!({"delay_s": 60}))),
+            (
+                "operator",
+                "apps.delete",
+                "ok",
+                change(serde_json::json!({"delay_s": 60})),
+            ),
             ("operator", "apps.list", "ok", None),
             ("operator", "instances.list", "ok", None),
             ("stranger", "apps.list", "forbidden", None),
@@ -308,12 +512,25 @@ fn control_calls_are_recorded_with_what_was_changed_and_strangers_with_their_nam
         assert_eq!(calls.len(), expected.len(), "{calls:?}");
         for (call, (principal, method, outcome, change)) in calls.iter().zip(expected) {
             assert_eq!(call.principal.as_deref(), Some(principal), "{call:?}");
-            assert_eq!((call.method.as_deref(), call.outcome.as_deref()), (Some(method), Some(outcome)), "{call:?}");
+            assert_eq!(
+                (call.method.as_deref(), call.outcome.as_deref()),
+                (Some(method), Some(outcome)),
+                "{call:?}"
+            );
             assert_eq!(call.change, change, "{call:?}");
         }
-        let generations: Vec<_> = [0, 2, 3, 4, 5, 6].iter().map(|at| calls[*at].generation).collect();
-        assert!(generations.windows(2).all(|pair| pair[0] < pair[1]), "{generations:?}");
-        assert!(!holds(&bytes(&folder(&harness)), &scalar), "the private key");
+        let generations: Vec<_> = [0, 2, 3, 4, 5, 6]
+            .iter()
+            .map(|at| calls[*at].generation)
+            .collect();
+        assert!(
+            generations.windows(2).all(|pair| pair[0] < pair[1]),
+            "{generations:?}"
+        );
+        assert!(
+            !holds(&bytes(&folder(&harness)), &scalar),
+            "the private key"
+        );
         verified(&harness.config, &folder(&harness));
     });
 }
@@ -325,15 +542,57 @@ fn a_rewrap_is_recorded_with_the_rows_that_it_sealed() {
         let chief = operator(&harness, &harness.another_caller("operator")).await;
         let (expires_s, retention_s) = (None, None);
         let (kind, format, scope) = (Kind::Random, TokenFormat::Opaque, Scope::Collection);
-        let ask = CollectionOperation::Create { kind, format, first: None, last: None, scope, expires_s, retention_s };
-        chief.change_collection(CollectionCall { app: APP, collection: "people", ask }).await.unwrap();
+        let ask = CollectionOperation::Create {
+            kind,
+            format,
+            first: None,
+            last: None,
+            scope,
+            expires_s,
+            retention_s,
+        };
+        chief
+            .change_collection(CollectionCall {
+                app: APP,
+                collection: "people",
+                ask,
+            })
+            .await
+            .unwrap();
         let (relay, payload) = (harness.client().await, doc(7));
-        let writing = TokenizeOptions { collection: "people", ..TokenizeOptions::default() };
-        relay.tokenize(Tokenize { writing, ..Tokenize::new(APP, &payload) }).await.unwrap();
-        chief.change_app(AppCall { app: APP, ask: AppOperation::Rotate { kind: RotateKind::Token } }).await.unwrap();
-        let call = RewrapRowsCall { app: APP, collection: Some("people"), ..RewrapRowsCall::default() };
+        let writing = TokenizeOptions {
+            collection: "people",
+            ..TokenizeOptions::default()
+        };
+        relay
+            .tokenize(Tokenize {
+                writing,
+                ..Tokenize::new(APP, &payload)
+            })
+            .await
+            .unwrap();
+        chief
+            .change_app(AppCall {
+                app: APP,
+                ask: AppOperation::Rotate {
+                    kind: RotateKind::Token,
+                },
+            })
+            .await
+            .unwrap();
+        let call = RewrapRowsCall {
+            app: APP,
+            collection: Some("people"),
+            ..RewrapRowsCall::default()
+        };
         assert_eq!(chief.keys_rewrap(call).await.unwrap().rewrapped, 7);
-        chief.keys_census(CensusCall { app: APP, ..CensusCall::default() }).await.unwrap();
+        chief
+            .keys_census(CensusCall {
+                app: APP,
+                ..CensusCall::default()
+            })
+            .await
+            .unwrap();
         harness.take_server().shutdown().await;
         let found = records(&folder(&harness));
         let expected = [
@@ -364,8 +623,11 @@ fn what_is_cancelled_refused_or_cut_off_leaves_one_record_too() {
         raw.send(&batch).await;
         let mut codes: BTreeMap<String, usize> = BTreeMap::new();
         for _ in 0..12 {
-            let Heard::Reply(_, outcome) = raw.hear().await else { panic!("an answer to each") };
-            let code = outcome.map_or_else(|error| error.code.name().to_owned(), |_| "ok".to_owned());
+            let Heard::Reply(_, outcome) = raw.hear().await else {
+                panic!("an answer to each")
+            };
+            let code =
+                outcome.map_or_else(|error| error.code.name().to_owned(), |_| "ok".to_owned());
             *codes.entry(code).or_default() += 1;
         }
         harness.take_server().shutdown().await;
@@ -388,10 +650,21 @@ fn two_engines_do_not_share_a_trail_and_a_restart_goes_on_with_it() {
             config.control = None;
         })
         .await;
-        let error = sealwire_server::server::Server::start(&harness.config).await.unwrap_err().to_string();
-        assert!(error.starts_with("audit.folder: ") && error.contains("another engine"), "{error}");
+        let error = sealwire_server::server::Server::start(&harness.config)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("audit.folder: ") && error.contains("another engine"),
+            "{error}"
+        );
         for round in 1..=3 {
-            harness.client().await.encrypt(Encrypt::new(APP, &fields(round))).await.unwrap();
+            harness
+                .client()
+                .await
+                .encrypt(Encrypt::new(APP, &fields(round)))
+                .await
+                .unwrap();
             let sequence = harness.metric("sealwire_audit_sequence").await;
             harness.take_server().shutdown().await;
             let found = records(&folder(&harness));
@@ -401,7 +674,12 @@ fn two_engines_do_not_share_a_trail_and_a_restart_goes_on_with_it() {
                 "a segment's first, and of each round a start, a call and a stop"
             );
             assert_eq!(sequence as usize, found.len() - 1, "the stop came behind");
-            assert!(found.iter().all(|record| record.event != "start" || record.found.as_deref() != Some("broken")));
+            assert!(
+                found
+                    .iter()
+                    .all(|record| record.event != "start"
+                        || record.found.as_deref() != Some("broken"))
+            );
             verified(&harness.config, &folder(&harness));
             harness.restart().await;
         }
@@ -422,7 +700,8 @@ fn a_flood_of_refused_requests_leaves_some_records_and_their_count() {
         let mut data = harness.raw().await;
         for at in 0..FLOOD {
             // A method that does not exist.
-            data.send(&[0x94, 0, 7, 0xa3, b'f', b'o', b'o', 0x91, 0x80]).await;
+            data.send(&[0x94, 0, 7, 0xa3, b'f', b'o', b'o', 0x91, 0x80])
+                .await;
             assert!(matches!(data.hear().await, Heard::Reply(7, Err(_))));
             if at % 100 == 0 {
                 relay.encrypt(Encrypt::new(APP, &doc(1))).await.unwrap();
@@ -431,10 +710,22 @@ fn a_flood_of_refused_requests_leaves_some_records_and_their_count() {
         // The control listener serves an unauthorized client for a few seconds per connection, so the test reconnects.
         let mut denied = 0;
         while denied < 100 {
-            let raw = Raw::connect(harness.control_address(), harness.authority.cert_pem(), Some(&stranger)).await;
+            let raw = Raw::connect(
+                harness.control_address(),
+                harness.authority.cert_pem(),
+                Some(&stranger),
+            )
+            .await;
             let mut raw = raw.unwrap();
-            while denied < 100 && raw.try_send(b"\x94\x00\x07\xa9apps.list\x91\x80").await.is_ok() {
-                let Heard::Reply(7, Err(error)) = raw.hear().await else { break };
+            while denied < 100
+                && raw
+                    .try_send(b"\x94\x00\x07\xa9apps.list\x91\x80")
+                    .await
+                    .is_ok()
+            {
+                let Heard::Reply(7, Err(error)) = raw.hear().await else {
+                    break;
+                };
                 assert_eq!(error.code, ErrorCode::Forbidden);
                 denied += 1;
             }
@@ -443,18 +734,37 @@ fn a_flood_of_refused_requests_leaves_some_records_and_their_count() {
 
         let found = records(&folder(&harness));
         let of = |event: &str, outcome: &str| {
-            let is = |record: &&RecordView| record.event == event && record.outcome.as_deref() == Some(outcome);
-            found.iter().filter(is).cloned().collect::<Vec<RecordView>>()
+            let is = |record: &&RecordView| {
+                record.event == event && record.outcome.as_deref() == Some(outcome)
+            };
+            found
+                .iter()
+                .filter(is)
+                .cloned()
+                .collect::<Vec<RecordView>>()
         };
-        assert_eq!(of("call", "ok").len(), FLOOD as usize / 100, "each permitted call has its record");
-        for (outcome, principal, method, sent) in
-            [("forbidden", "stranger", "apps.list", denied), ("not_found", "relay", "unknown", u64::from(FLOOD))]
-        {
+        assert_eq!(
+            of("call", "ok").len(),
+            FLOOD as usize / 100,
+            "each permitted call has its record"
+        );
+        for (outcome, principal, method, sent) in [
+            ("forbidden", "stranger", "apps.list", denied),
+            ("not_found", "relay", "unknown", u64::from(FLOOD)),
+        ] {
             let (single, counted) = (of("call", outcome), of("refused", outcome));
             let sum: u64 = counted.iter().filter_map(|record| record.count).sum();
             // The last response to an unauthorized client can be missing.
-            assert!((sent..sent + 10).contains(&(single.len() as u64 + sum)), "{outcome}: {} and {sum}", single.len());
-            assert!(single.len() >= 20 && sum >= sent / 2, "{outcome}: {} and {sum}", single.len());
+            assert!(
+                (sent..sent + 10).contains(&(single.len() as u64 + sum)),
+                "{outcome}: {} and {sum}",
+                single.len()
+            );
+            assert!(
+                single.len() >= 20 && sum >= sent / 2,
+                "{outcome}: {} and {sum}",
+                single.len()
+            );
             for record in single.iter().chain(&counted) {
                 assert_eq!(record.principal.as_deref(), Some(principal), "{record:?}");
                 assert_eq!(record.method.as_deref(), Some(method), "{record:?}");

@@ -8,7 +8,9 @@ use sealwire_wire::{Decrypt, Document, Encrypt, ErrorCode, KeyScope, Writing};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use crate::e2e::harness::{APP, Dice, Harness, Shared, fields, resident_mib, run, run_in_own_process};
+use crate::e2e::harness::{
+    APP, Dice, Harness, Shared, fields, resident_mib, run, run_in_own_process,
+};
 use crate::e2e::hold::CryptoHold;
 use crate::e2e::raw::{Heard, Raw, cancel, encrypt, health, heavy, heavy_within};
 
@@ -19,26 +21,42 @@ const SLICE_MAX: f64 = 200.0;
 
 /// Waits until a request is in flight, and lets it run its first slice.
 async fn is_begun(harness: &Harness, hold: &mut CryptoHold) {
-    harness.metric_becomes("sealwire_requests_in_flight", |calls| calls >= 1.0).await;
+    harness
+        .metric_becomes("sealwire_requests_in_flight", |calls| calls >= 1.0)
+        .await;
     hold.run_one_slice().await;
 }
 
 async fn saved(harness: &Harness, reason: &str) -> f64 {
-    harness.metric(&format!("sealwire_fields_saved_total{{reason=\"{reason}\"}}")).await
+    harness
+        .metric(&format!(
+            "sealwire_fields_saved_total{{reason=\"{reason}\"}}"
+        ))
+        .await
 }
 
 /// Asserts that the request of [`MANY`] fields was stopped for that reason after its first slice.
 async fn was_stopped(harness: &Harness, reason: &str, hold: CryptoHold) {
     // The work is dropped while the thread is still held.
-    harness.metric_becomes(&format!("sealwire_cancels_total{{reason=\"{reason}\"}}"), |calls| calls == 1.0).await;
+    harness
+        .metric_becomes(
+            &format!("sealwire_cancels_total{{reason=\"{reason}\"}}"),
+            |calls| calls == 1.0,
+        )
+        .await;
     drop(hold);
     harness.settles().await;
     let saved = saved(harness, reason).await;
-    let done = harness.metric("sealwire_fields_total{method=\"encrypt\"}").await;
+    let done = harness
+        .metric("sealwire_fields_total{method=\"encrypt\"}")
+        .await;
     println!("{reason}: {done} fields done, {saved} saved");
     assert!((1.0..=SLICE_MAX).contains(&done), "{done}");
     // The scan counts the scalars around the document too: message type, msgid, method, app, key scope and deadline.
-    assert!((f64::from(MANY)..=f64::from(MANY) + 6.0).contains(&(saved + done)), "{saved} + {done}");
+    assert!(
+        (f64::from(MANY)..=f64::from(MANY) + 6.0).contains(&(saved + done)),
+        "{saved} + {done}"
+    );
 }
 
 #[test]
@@ -62,16 +80,25 @@ fn a_cancelled_call_that_waits_is_not_worked_on() {
     run(async {
         let harness = Harness::with(|config| config.crypto.threads = 1).await;
         let mut raw = harness.raw().await;
-        let all: Vec<u8> = (0..20).flat_map(|msgid| [heavy(msgid, 500), cancel(msgid)].concat()).collect();
+        let all: Vec<u8> = (0..20)
+            .flat_map(|msgid| [heavy(msgid, 500), cancel(msgid)].concat())
+            .collect();
         let hold = harness.hold_crypto().await;
         raw.send(&all).await;
         for _ in 0..20 {
-            let Heard::Reply(_, Err(error)) = raw.hear().await else { panic!("not cancelled") };
+            let Heard::Reply(_, Err(error)) = raw.hear().await else {
+                panic!("not cancelled")
+            };
             assert_eq!(error.code, ErrorCode::Cancelled);
         }
         drop(hold);
         harness.settles().await;
-        assert_eq!(harness.metric("sealwire_fields_total{method=\"encrypt\"}").await, 0.0);
+        assert_eq!(
+            harness
+                .metric("sealwire_fields_total{method=\"encrypt\"}")
+                .await,
+            0.0
+        );
     });
 }
 
@@ -85,7 +112,9 @@ fn a_dropped_connection_ends_its_work() {
         is_begun(&harness, &mut hold).await;
         drop(raw);
         was_stopped(&harness, "disconnect", hold).await;
-        harness.metric_becomes("sealwire_connections_open", |open| open == 0.0).await;
+        harness
+            .metric_becomes("sealwire_connections_open", |open| open == 0.0)
+            .await;
     });
 }
 
@@ -102,11 +131,17 @@ fn a_connection_that_drops_while_it_may_not_send_ends_its_work() {
         let both = [heavy(1, MANY), heavy(2, 10)].concat();
         let mut hold = harness.hold_crypto().await;
         raw.send(&both).await;
-        harness.metric_becomes("sealwire_request_bytes_total", |bytes| bytes >= both.len() as f64).await;
+        harness
+            .metric_becomes("sealwire_request_bytes_total", |bytes| {
+                bytes >= both.len() as f64
+            })
+            .await;
         is_begun(&harness, &mut hold).await;
         drop(raw);
         was_stopped(&harness, "disconnect", hold).await;
-        harness.metric_becomes("sealwire_connections_open", |open| open == 0.0).await;
+        harness
+            .metric_becomes("sealwire_connections_open", |open| open == 0.0)
+            .await;
     });
 }
 
@@ -118,12 +153,24 @@ fn a_deadline_ends_the_work() {
         // The work is too small to be predicted as late. It is late because the thread is held.
         let hold = harness.hold_crypto().await;
         raw.send(&heavy_within(1, 20, Some(1_000))).await;
-        assert_eq!(raw.answer(1).await.unwrap_err().code, ErrorCode::DeadlineExceeded);
-        harness.metric_becomes("sealwire_cancels_total{reason=\"deadline\"}", |calls| calls == 1.0).await;
+        assert_eq!(
+            raw.answer(1).await.unwrap_err().code,
+            ErrorCode::DeadlineExceeded
+        );
+        harness
+            .metric_becomes("sealwire_cancels_total{reason=\"deadline\"}", |calls| {
+                calls == 1.0
+            })
+            .await;
         drop(hold);
         harness.settles().await;
         assert!(saved(&harness, "deadline").await >= 20.0);
-        assert_eq!(harness.metric("sealwire_fields_total{method=\"encrypt\"}").await, 0.0);
+        assert_eq!(
+            harness
+                .metric("sealwire_fields_total{method=\"encrypt\"}")
+                .await,
+            0.0
+        );
         raw.is_alive().await;
     });
 }
@@ -135,8 +182,12 @@ fn waiting_for_a_place_counts_against_the_deadline() {
         let mut raw = harness.raw().await;
         // The first request keeps the only permit while the threads are held, so the second exceeds its deadline.
         let _hold = harness.hold_crypto().await;
-        raw.send(&[heavy(1, 100), heavy_within(2, 1_000, Some(300))].concat()).await;
-        assert_eq!(raw.answer(2).await.unwrap_err().code, ErrorCode::DeadlineExceeded);
+        raw.send(&[heavy(1, 100), heavy_within(2, 1_000, Some(300))].concat())
+            .await;
+        assert_eq!(
+            raw.answer(2).await.unwrap_err().code,
+            ErrorCode::DeadlineExceeded
+        );
         raw.send(&cancel(1)).await;
         assert_eq!(raw.answer(1).await.unwrap_err().code, ErrorCode::Cancelled);
     });
@@ -148,8 +199,14 @@ fn a_dropped_client_future_ends_the_work() {
         let harness = Harness::with(|config| config.crypto.threads = 1).await;
         let client = harness.client().await;
         let document = fields(MANY);
-        let writing = Writing { key_scope: KeyScope::Field, ..Writing::default() };
-        let call = Encrypt { writing, ..Encrypt::new(APP, &document) };
+        let writing = Writing {
+            key_scope: KeyScope::Field,
+            ..Writing::default()
+        };
+        let call = Encrypt {
+            writing,
+            ..Encrypt::new(APP, &document)
+        };
         let mut hold = harness.hold_crypto().await;
         tokio::select! {
             _ = client.encrypt(call) => panic!("it is over although the thread is held"),
@@ -166,7 +223,10 @@ fn call(dice: &mut Dice, msgid: u32, sealed: &[u8]) -> (Vec<u8>, bool) {
     let bytes = match kind {
         0 => health(msgid),
         1 => heavy(msgid, 1 + dice.roll(40) as u32),
-        2 => encrypt(msgid, &Encrypt::new(APP, &fields(1 + dice.roll(600) as u32))),
+        2 => encrypt(
+            msgid,
+            &Encrypt::new(APP, &fields(1 + dice.roll(600) as u32)),
+        ),
         3 => encrypt(msgid, &Encrypt::new(APP, &fields(1))),
         _ => {
             let mut out = Vec::new();
@@ -239,8 +299,13 @@ async fn cancel_at_random(
 
 /// Reads the next response to a pending request. Returns its msgid, and true if the request was stopped.
 async fn hear(raw: &mut Raw, waiting: &mut HashSet<u32>) -> (u32, bool) {
-    let Heard::Reply(msgid, outcome) = raw.hear().await else { panic!("the connection ended") };
-    assert!(waiting.remove(&msgid), "{msgid} is answered twice, or was never called");
+    let Heard::Reply(msgid, outcome) = raw.hear().await else {
+        panic!("the connection ended")
+    };
+    assert!(
+        waiting.remove(&msgid),
+        "{msgid} is answered twice, or was never called"
+    );
     match outcome.map_err(|error| error.code) {
         Ok(_) => (msgid, false),
         Err(ErrorCode::Cancelled) => (msgid, true),
@@ -254,7 +319,10 @@ fn ten_thousand_cancels_leave_nothing() {
         let harness: Shared = Arc::new(Harness::start().await);
         let mut raw = harness.raw().await;
         raw.send(&encrypt(1, &Encrypt::new(APP, &fields(20)))).await;
-        let sealed = Document::decode(&raw.answer(1).await.unwrap()).unwrap().payload.to_vec();
+        let sealed = Document::decode(&raw.answer(1).await.unwrap())
+            .unwrap()
+            .payload
+            .to_vec();
         // The first rounds fill caches and buffers.
         let holding = Arc::new(Mutex::new(()));
         cancel_at_random(&harness, &holding, &mut raw, &mut Dice::new(1), 10, &sealed).await;
@@ -262,10 +330,13 @@ fn ten_thousand_cancels_leave_nothing() {
         let begun = Instant::now();
         let peers: Vec<_> = (0..4)
             .map(|peer| {
-                let (harness, holding, sealed) = (Arc::clone(&harness), Arc::clone(&holding), sealed.clone());
+                let (harness, holding, sealed) =
+                    (Arc::clone(&harness), Arc::clone(&holding), sealed.clone());
                 tokio::spawn(async move {
                     let (mut raw, mut dice) = (harness.raw().await, Dice::new(100 + peer));
-                    let stopped = cancel_at_random(&harness, &holding, &mut raw, &mut dice, 50, &sealed).await;
+                    let stopped =
+                        cancel_at_random(&harness, &holding, &mut raw, &mut dice, 50, &sealed)
+                            .await;
                     (raw, stopped)
                 })
             })
@@ -281,7 +352,10 @@ fn ten_thousand_cancels_leave_nothing() {
             raw.is_alive().await;
         }
         let grown = resident_mib().saturating_sub(before);
-        println!("10,000 cancels, {stopped} in time, in {:?}; {grown} MiB grown from {before}", begun.elapsed());
+        println!(
+            "10,000 cancels, {stopped} in time, in {:?}; {grown} MiB grown from {before}",
+            begun.elapsed()
+        );
         assert!(grown < 64, "{grown} MiB");
     });
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rcgen::{CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber};
+use rcgen::{
+    CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber,
+};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use sealwire_access::PrincipalKind;
@@ -29,7 +31,11 @@ fn list(authority: &Authority, revoked: &[&Issued]) -> String {
     let now = OffsetDateTime::now_utc();
     let revoke = |issued: &&Issued| {
         let der = CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).unwrap();
-        let serial = x509_parser::parse_x509_certificate(&der).unwrap().1.raw_serial().to_vec();
+        let serial = x509_parser::parse_x509_certificate(&der)
+            .unwrap()
+            .1
+            .raw_serial()
+            .to_vec();
         RevokedCertParams {
             serial_number: SerialNumber::from_slice(&serial),
             revocation_time: now - time::Duration::hours(1),
@@ -71,12 +77,22 @@ impl BackgroundLoad {
     async fn start(harness: &Harness, identity: &Issued) -> Self {
         let bytes = |text: &str| Pem::Bytes(text.as_bytes().to_vec());
         let (certificate, key) = (bytes(&identity.cert_pem), bytes(identity.key_pem.expose()));
-        Self::of(ClientConfig { certificate, key, attempts_max: 1, ..harness.client_config() }).await
+        Self::of(ClientConfig {
+            certificate,
+            key,
+            attempts_max: 1,
+            ..harness.client_config()
+        })
+        .await
     }
 
     async fn of(config: ClientConfig) -> Self {
         let client = Client::connect(config).await.unwrap();
-        let (stop, calls, mut callers) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default(), JoinSet::new());
+        let (stop, calls, mut callers) = (
+            Arc::<AtomicBool>::default(),
+            Arc::<AtomicU64>::default(),
+            JoinSet::new(),
+        );
         for _ in 0..2 {
             let (client, stop, calls) = (client.clone(), Arc::clone(&stop), Arc::clone(&calls));
             callers.spawn(async move {
@@ -90,7 +106,12 @@ impl BackgroundLoad {
                 failures
             });
         }
-        Self { client, stop, calls, callers }
+        Self {
+            client,
+            stop,
+            calls,
+            callers,
+        }
     }
 
     /// Waits for `calls` more requests.
@@ -114,14 +135,20 @@ impl BackgroundLoad {
 async fn reaches(harness: &Harness, series: &str, value: f64) {
     let end = Instant::now() + HANG;
     while harness.metric(series).await != value {
-        assert!(Instant::now() < end, "{series} stays {}", harness.metric(series).await);
+        assert!(
+            Instant::now() < end,
+            "{series} stays {}",
+            harness.metric(series).await
+        );
         sleep(Duration::from_millis(20)).await;
     }
 }
 
 /// Returns the server's certificate on a connection.
 fn shown(raw: &Raw) -> CertificateDer<'static> {
-    raw.stream.get_ref().1.peer_certificates().unwrap()[0].clone().into_owned()
+    raw.stream.get_ref().1.peer_certificates().unwrap()[0]
+        .clone()
+        .into_owned()
 }
 
 #[test]
@@ -138,7 +165,10 @@ fn certificates_rotate_under_load_and_nothing_is_dropped() {
         let before = shown(&harness.raw().await);
 
         // 1. The server's certificate, whose change the file watch finds.
-        let issued = harness.authority.issue(&leaf(Usage::Server, "engine")).unwrap();
+        let issued = harness
+            .authority
+            .issue(&leaf(Usage::Server, "engine"))
+            .unwrap();
         private(&harness.config.tls.key, issued.key_pem.expose());
         std::fs::write(&harness.config.tls.certificate, &issued.cert_pem).unwrap();
         reaches(&harness, LOADED, 1.0).await;
@@ -151,22 +181,38 @@ fn certificates_rotate_under_load_and_nothing_is_dropped() {
         let both = format!("{}{}", harness.authority.cert_pem(), next.cert_pem());
         std::fs::write(&harness.config.tls.client_ca, both).unwrap();
         reaches(&harness, LOADED, 2.0).await;
-        let new = BackgroundLoad::start(&harness, &next.issue(&leaf(Usage::Client, "relay-next")).unwrap()).await;
+        let new = BackgroundLoad::start(
+            &harness,
+            &next.issue(&leaf(Usage::Client, "relay-next")).unwrap(),
+        )
+        .await;
 
         // 3. Revocation lists: the old authority's revokes one client, the new authority's is empty.
         let leaver = harness.another_caller("leaver");
         let mut leaving = harness.raw_as(Some(&leaver)).await.unwrap();
         leaving.is_alive().await;
         let file = harness.config.tls.client_ca.with_file_name("crl.pem");
-        let lists = |revoked: &[&Issued]| format!("{}{}", list(&harness.authority, revoked), list(&next, &[]));
+        let lists = |revoked: &[&Issued]| {
+            format!("{}{}", list(&harness.authority, revoked), list(&next, &[]))
+        };
         std::fs::write(&file, lists(&[])).unwrap();
         let (client_ca, lists) = (harness.config.tls.client_ca.clone(), lists(&[&leaver]));
         harness.config.tls.client_crl = Some(file.clone());
         harness.reload().await;
         leaving.is_alive().await;
         std::fs::write(&file, lists).unwrap();
-        assert_eq!(leaving.ends().await.map(|notice| notice.code), Some(ErrorCode::Unauthenticated));
-        assert!(harness.raw_as(Some(&leaver)).await.unwrap().refuses_to_speak().await);
+        assert_eq!(
+            leaving.ends().await.map(|notice| notice.code),
+            Some(ErrorCode::Unauthenticated)
+        );
+        assert!(
+            harness
+                .raw_as(Some(&leaver))
+                .await
+                .unwrap()
+                .refuses_to_speak()
+                .await
+        );
         reaches(&harness, LOADED, 4.0).await;
 
         // 4. The new authority alone.
@@ -182,12 +228,21 @@ fn certificates_rotate_under_load_and_nothing_is_dropped() {
         assert_eq!(harness.metric(REVOKED).await, 1.0);
         println!("{sum} calls over five rotations, none failed, none tried again");
         // Two pools of two connections, and the three raw connections that were served.
-        assert_eq!(harness.metric(ACCEPTED).await, 7.0, "no caller had to connect again");
+        assert_eq!(
+            harness.metric(ACCEPTED).await,
+            7.0,
+            "no caller had to connect again"
+        );
         harness.take_server().shutdown().await;
         let records = records(harness.config.audit.folder.as_ref().unwrap());
-        let reloads =
-            records.iter().filter(|record| record.event == "reload" && record.outcome.as_deref() == Some("ok"));
-        assert_eq!(reloads.count(), 5, "those found by the watch and the one that was asked for");
+        let reloads = records
+            .iter()
+            .filter(|record| record.event == "reload" && record.outcome.as_deref() == Some("ok"));
+        assert_eq!(
+            reloads.count(),
+            5,
+            "those found by the watch and the one that was asked for"
+        );
     });
 }
 
@@ -196,7 +251,8 @@ fn a_relay_that_renews_its_files_loses_no_call_when_the_old_certificate_goes() {
     run(async {
         let mut harness = Harness::start().await;
         let folder = tempfile::tempdir().unwrap();
-        let [certificate, key] = ["relay.pem", "relay-key.pem"].map(|name| folder.path().join(name));
+        let [certificate, key] =
+            ["relay.pem", "relay-key.pem"].map(|name| folder.path().join(name));
         let renew = |issued: &Issued| {
             private(&key, issued.key_pem.expose());
             std::fs::write(&certificate, &issued.cert_pem).unwrap();
@@ -205,7 +261,12 @@ fn a_relay_that_renews_its_files_loses_no_call_when_the_old_certificate_goes() {
         renew(&old);
         let config = harness.client_config();
         let (cert_file, key_file) = (Pem::File(certificate.clone()), Pem::File(key.clone()));
-        let load = BackgroundLoad::of(ClientConfig { certificate: cert_file, key: key_file, ..config }).await;
+        let load = BackgroundLoad::of(ClientConfig {
+            certificate: cert_file,
+            key: key_file,
+            ..config
+        })
+        .await;
         load.goes_on(50).await;
         renew(&harness.another_caller("relay"));
         // The server closes the connection before the client checks for a revocation.
@@ -226,23 +287,45 @@ fn what_runs_finishes_and_nothing_new_begins_once_a_caller_is_revoked() {
         })
         .await;
         let caller = harness.another_caller("relay");
-        let (mut busy, mut idle) = (harness.raw_as(Some(&caller)).await.unwrap(), harness.raw().await);
+        let (mut busy, mut idle) = (
+            harness.raw_as(Some(&caller)).await.unwrap(),
+            harness.raw().await,
+        );
         // The request is being processed while the thread is held.
         let mut hold = harness.hold_crypto().await;
         busy.send(&heavy(1, 100)).await;
-        harness.metric_becomes("sealwire_requests_in_flight", |calls| calls == 1.0).await;
+        harness
+            .metric_becomes("sealwire_requests_in_flight", |calls| calls == 1.0)
+            .await;
         hold.run_one_slice().await;
         revoke(&mut harness, &[&caller]).await;
-        busy.send(&[encrypt(2, &Encrypt::new(APP, &fields(1))), health(3)].concat()).await;
+        busy.send(&[encrypt(2, &Encrypt::new(APP, &fields(1))), health(3)].concat())
+            .await;
         for msgid in [2, 3] {
-            assert_eq!(busy.answer(msgid).await.unwrap_err().code, ErrorCode::Unauthenticated);
+            assert_eq!(
+                busy.answer(msgid).await.unwrap_err().code,
+                ErrorCode::Unauthenticated
+            );
         }
         drop(hold);
         busy.answer(1).await.expect("a running call finishes");
         let notice = busy.ends().await.expect("the peer is told");
-        assert_eq!((notice.code, &*notice.message), (ErrorCode::Unauthenticated, "the client certificate is revoked"));
+        assert_eq!(
+            (notice.code, &*notice.message),
+            (
+                ErrorCode::Unauthenticated,
+                "the client certificate is revoked"
+            )
+        );
         idle.is_alive().await;
-        assert!(harness.raw_as(Some(&caller)).await.unwrap().refuses_to_speak().await);
+        assert!(
+            harness
+                .raw_as(Some(&caller))
+                .await
+                .unwrap()
+                .refuses_to_speak()
+                .await
+        );
         harness.settles().await;
     });
 }
@@ -265,7 +348,11 @@ fn what_takes_longer_than_a_drain_is_answered_too() {
         let notice = loop {
             match busy.hear().await {
                 Heard::Reply(msgid, outcome) => {
-                    assert_eq!(outcome.unwrap_err().code, ErrorCode::Unauthenticated, "{msgid}");
+                    assert_eq!(
+                        outcome.unwrap_err().code,
+                        ErrorCode::Unauthenticated,
+                        "{msgid}"
+                    );
                     answered.push(msgid);
                 }
                 Heard::Notice(notice) => break notice,
@@ -273,7 +360,10 @@ fn what_takes_longer_than_a_drain_is_answered_too() {
             }
         };
         answered.sort_unstable();
-        assert_eq!((answered, notice.code), (vec![1, 2, 3, 4, 5], ErrorCode::Unauthenticated));
+        assert_eq!(
+            (answered, notice.code),
+            (vec![1, 2, 3, 4, 5], ErrorCode::Unauthenticated)
+        );
         assert_eq!(busy.hear().await, Heard::End);
         drop(hold);
         harness.settles().await;
@@ -291,19 +381,39 @@ fn a_certificate_that_ends_while_it_is_connected_ends_the_connection() {
             for seconds in [2, 8, 32, 128] {
                 let now = OffsetDateTime::now_utc();
                 let not_after = now + time::Duration::seconds(seconds);
-                let validity = Validity { not_before: now - time::Duration::hours(1), not_after };
-                let short = harness.authority.issue(&Leaf { validity, ..leaf(Usage::Client, "short") }).unwrap();
-                let Ok(mut raw) = harness.raw_as(Some(&short)).await else { continue };
+                let validity = Validity {
+                    not_before: now - time::Duration::hours(1),
+                    not_after,
+                };
+                let short = harness
+                    .authority
+                    .issue(&Leaf {
+                        validity,
+                        ..leaf(Usage::Client, "short")
+                    })
+                    .unwrap();
+                let Ok(mut raw) = harness.raw_as(Some(&short)).await else {
+                    continue;
+                };
                 let _ = raw.try_send(&health(1)).await;
                 if matches!(raw.hear().await, Heard::Reply(1, Ok(_))) {
                     break 'served (raw, validity);
                 }
-                assert!(OffsetDateTime::now_utc() > not_after, "turned away before its end");
+                assert!(
+                    OffsetDateTime::now_utc() > not_after,
+                    "turned away before its end"
+                );
             }
             panic!("no certificate lasts for one request");
         };
         let notice = raw.ends().await.expect("the peer is told");
-        assert_eq!((notice.code, &*notice.message), (ErrorCode::Unauthenticated, "the client certificate has expired"));
+        assert_eq!(
+            (notice.code, &*notice.message),
+            (
+                ErrorCode::Unauthenticated,
+                "the client certificate has expired"
+            )
+        );
         assert!(OffsetDateTime::now_utc() > validity.not_after);
         other.is_alive().await;
     });
@@ -317,17 +427,37 @@ fn an_operator_that_is_revoked_changes_nothing_any_more() {
                 address: ([127, 0, 0, 1], 0).into(),
                 client_ca: None,
                 client_crl: None,
-                principals: ["leaver", "operator"].map(|name| (PrincipalKind::Dns, name.to_owned())).to_vec(),
+                principals: ["leaver", "operator"]
+                    .map(|name| (PrincipalKind::Dns, name.to_owned()))
+                    .to_vec(),
             });
         })
         .await;
-        let (leaver, operator) = (harness.another_caller("leaver"), harness.another_caller("operator"));
-        let connect = |identity| Raw::connect(harness.control_address(), harness.authority.cert_pem(), Some(identity));
-        let (mut leaving, mut staying) = (connect(&leaver).await.unwrap(), connect(&operator).await.unwrap());
+        let (leaver, operator) = (
+            harness.another_caller("leaver"),
+            harness.another_caller("operator"),
+        );
+        let connect = |identity| {
+            Raw::connect(
+                harness.control_address(),
+                harness.authority.cert_pem(),
+                Some(identity),
+            )
+        };
+        let (mut leaving, mut staying) = (
+            connect(&leaver).await.unwrap(),
+            connect(&operator).await.unwrap(),
+        );
         leaving.is_alive().await;
         revoke(&mut harness, &[&leaver]).await;
         let notice = leaving.ends().await.expect("the operator is told");
-        assert_eq!((notice.code, &*notice.message), (ErrorCode::Unauthenticated, "the client certificate is revoked"));
+        assert_eq!(
+            (notice.code, &*notice.message),
+            (
+                ErrorCode::Unauthenticated,
+                "the client certificate is revoked"
+            )
+        );
         staying.is_alive().await;
     });
 }

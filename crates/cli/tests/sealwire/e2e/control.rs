@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use sealwire_access::PrincipalKind;
 use sealwire_client::control::{
-    AppCall, AppChanged, AppOperation, CollectionCall, CollectionOperation, Kind, Page, RotateKind, Scope, Secret,
-    TokenFormat,
+    AppCall, AppChanged, AppOperation, CollectionCall, CollectionOperation, Kind, Page, RotateKind,
+    Scope, Secret, TokenFormat,
 };
-use sealwire_client::{Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Format, Pem, Suite};
+use sealwire_client::{
+    Client, ClientConfig, Decrypt, Encrypt, Error, ErrorCode, Format, Pem, Suite,
+};
 use sealwire_config::ControlListen;
 use sealwire_dev_ca::{Authority, Issued, Usage, Validity};
 use tokio::time::{Instant, sleep, timeout};
@@ -23,7 +25,10 @@ pub(crate) fn listen(principals: &[&str]) -> ControlListen {
         address: SocketAddr::from(([127, 0, 0, 1], 0)),
         client_ca: None,
         client_crl: None,
-        principals: principals.iter().map(|name| (PrincipalKind::Dns, (*name).to_owned())).collect(),
+        principals: principals
+            .iter()
+            .map(|name| (PrincipalKind::Dns, (*name).to_owned()))
+            .collect(),
     }
 }
 
@@ -33,14 +38,37 @@ async fn start() -> Harness {
 
 /// Connects to the control listener with a certificate of the server's authority.
 async fn client(harness: &Harness, name: &str) -> Result<Client, Error> {
-    connect(harness, harness.control_address(), &harness.another_caller(name)).await
+    connect(
+        harness,
+        harness.control_address(),
+        &harness.another_caller(name),
+    )
+    .await
 }
 
-async fn connect(harness: &Harness, address: SocketAddr, identity: &Issued) -> Result<Client, Error> {
+async fn connect(
+    harness: &Harness,
+    address: SocketAddr,
+    identity: &Issued,
+) -> Result<Client, Error> {
     let bytes = |text: &str| Pem::Bytes(text.as_bytes().to_vec());
-    let (ca, cert) = (bytes(harness.authority.cert_pem()), bytes(&identity.cert_pem));
-    let config = ClientConfig::new(address.to_string(), "localhost", ca, cert, bytes(identity.key_pem.expose()));
-    Client::connect(ClientConfig { connections: 1, attempts_max: 1, ..config }).await
+    let (ca, cert) = (
+        bytes(harness.authority.cert_pem()),
+        bytes(&identity.cert_pem),
+    );
+    let config = ClientConfig::new(
+        address.to_string(),
+        "localhost",
+        ca,
+        cert,
+        bytes(identity.key_pem.expose()),
+    );
+    Client::connect(ClientConfig {
+        connections: 1,
+        attempts_max: 1,
+        ..config
+    })
+    .await
 }
 
 fn app<'a>(app: &'a str, ask: AppOperation<'a>) -> AppCall<'a> {
@@ -48,87 +76,203 @@ fn app<'a>(app: &'a str, ask: AppOperation<'a>) -> AppCall<'a> {
 }
 
 fn collection<'a>(collection: &'a str, ask: CollectionOperation<'a>) -> CollectionCall<'a> {
-    CollectionCall { app: APP, collection, ask }
+    CollectionCall {
+        app: APP,
+        collection,
+        ask,
+    }
 }
 
 fn create(kind: Kind) -> CollectionOperation<'static> {
     let (format, scope) = (TokenFormat::Opaque, Scope::Collection);
-    CollectionOperation::Create { kind, format, first: None, last: None, scope, expires_s: None, retention_s: None }
+    CollectionOperation::Create {
+        kind,
+        format,
+        first: None,
+        last: None,
+        scope,
+        expires_s: None,
+        retention_s: None,
+    }
 }
 
 /// Returns the state of the app, and of each of its keys by id.
 fn states(changed: &AppChanged) -> (String, Vec<(String, String)>) {
     let app = changed.app.as_ref().unwrap();
-    (app.state.clone(), app.keys.iter().map(|key| (key.id.clone(), key.state.clone())).collect())
+    (
+        app.state.clone(),
+        app.keys
+            .iter()
+            .map(|key| (key.id.clone(), key.state.clone()))
+            .collect(),
+    )
 }
 
 #[test]
 fn an_app_is_made_served_stopped_and_brought_back() {
     run(async {
         let harness = start().await;
-        let (operator, relay) = (client(&harness, OPERATOR).await.unwrap(), harness.client().await);
+        let (operator, relay) = (
+            client(&harness, OPERATOR).await.unwrap(),
+            harness.client().await,
+        );
         let payload = fields(3);
         let seal = || relay.encrypt(Encrypt::new("new", &payload));
         assert_eq!(code(seal().await), ErrorCode::NotFound);
 
-        let made = operator.change_app(app("new", AppOperation::Create)).await.unwrap();
+        let made = operator
+            .change_app(app("new", AppOperation::Create))
+            .await
+            .unwrap();
         let shown = made.app.clone().unwrap();
-        let keys: Vec<_> = shown.keys.iter().map(|key| (&*key.suite, key.version, &*key.state, key.seals)).collect();
+        let keys: Vec<_> = shown
+            .keys
+            .iter()
+            .map(|key| (&*key.suite, key.version, &*key.state, key.seals))
+            .collect();
         let suites = ["p256-psk", "p256", "secp256k1", "xaes", "secp256k1-psk"];
         assert_eq!(keys, suites.map(|suite| (suite, 1, "active", true)));
         assert_eq!(shown.write_suite, "p256-psk");
-        assert_eq!((shown.token_keys.len(), shown.epoch_ms, &*shown.format), (1, 0, "native"));
+        assert_eq!(
+            (shown.token_keys.len(), shown.epoch_ms, &*shown.format),
+            (1, 0, "native")
+        );
         // The change is served here as soon as the response has arrived, under the response's generation.
-        let sealed = relay.encrypt(Encrypt { min_generation: Some(made.generation), ..Encrypt::new("new", &payload) });
+        let sealed = relay.encrypt(Encrypt {
+            min_generation: Some(made.generation),
+            ..Encrypt::new("new", &payload)
+        });
         let sealed = sealed.await.unwrap();
         let open = || relay.decrypt(Decrypt::new("new", &sealed.payload));
         assert_eq!(open().await.unwrap().payload, payload);
         let listed = operator.apps(Page::default()).await.unwrap();
-        assert_eq!(listed.apps.iter().map(|app| &*app.app).collect::<Vec<_>>(), ["new", APP]);
+        assert_eq!(
+            listed.apps.iter().map(|app| &*app.app).collect::<Vec<_>>(),
+            ["new", APP]
+        );
         assert_eq!((listed.apps[0].clone(), listed.next), (shown.clone(), None));
-        let first = operator.apps(Page { after: None, limit: Some(1) }).await.unwrap();
+        let first = operator
+            .apps(Page {
+                after: None,
+                limit: Some(1),
+            })
+            .await
+            .unwrap();
         assert_eq!((first.apps.len(), first.next.as_deref()), (1, Some("new")));
-        let second = operator.apps(Page { after: first.next.as_deref(), limit: Some(1) }).await.unwrap();
+        let second = operator
+            .apps(Page {
+                after: first.next.as_deref(),
+                limit: Some(1),
+            })
+            .await
+            .unwrap();
         assert_eq!((&*second.apps[0].app, second.next), (APP, None));
 
         let key = Some(&*shown.keys[0].id);
         for (stop, back, state) in [
-            (AppOperation::Disable { key: None }, AppOperation::Enable { key: None }, "disabled"),
-            (AppOperation::Delete { key: None, delay_s: None }, AppOperation::Restore { key: None }, "deleting"),
+            (
+                AppOperation::Disable { key: None },
+                AppOperation::Enable { key: None },
+                "disabled",
+            ),
+            (
+                AppOperation::Delete {
+                    key: None,
+                    delay_s: None,
+                },
+                AppOperation::Restore { key: None },
+                "deleting",
+            ),
         ] {
             let stopped = operator.change_app(app("new", stop)).await.unwrap();
             assert_eq!(states(&stopped).0, state);
-            assert_eq!((code(seal().await), code(open().await)), (ErrorCode::Forbidden, ErrorCode::Forbidden));
-            assert_eq!(states(&operator.change_app(app("new", back)).await.unwrap()).0, "active");
+            assert_eq!(
+                (code(seal().await), code(open().await)),
+                (ErrorCode::Forbidden, ErrorCode::Forbidden)
+            );
+            assert_eq!(
+                states(&operator.change_app(app("new", back)).await.unwrap()).0,
+                "active"
+            );
             assert_eq!(open().await.unwrap().payload, payload);
         }
         for (stop, back, state) in [
-            (AppOperation::Disable { key }, AppOperation::Enable { key }, "disabled"),
-            (AppOperation::Delete { key, delay_s: Some(60) }, AppOperation::Restore { key }, "deleting"),
+            (
+                AppOperation::Disable { key },
+                AppOperation::Enable { key },
+                "disabled",
+            ),
+            (
+                AppOperation::Delete {
+                    key,
+                    delay_s: Some(60),
+                },
+                AppOperation::Restore { key },
+                "deleting",
+            ),
         ] {
             let stopped = operator.change_app(app("new", stop)).await.unwrap();
-            assert_eq!((stopped.key.as_deref(), &*states(&stopped).1[0].1), (key, state));
-            assert_eq!((code(seal().await), code(open().await)), (ErrorCode::NotFound, ErrorCode::CannotOpen));
+            assert_eq!(
+                (stopped.key.as_deref(), &*states(&stopped).1[0].1),
+                (key, state)
+            );
+            assert_eq!(
+                (code(seal().await), code(open().await)),
+                (ErrorCode::NotFound, ErrorCode::CannotOpen)
+            );
             operator.change_app(app("new", back)).await.unwrap();
             assert_eq!(open().await.unwrap().payload, payload);
         }
 
-        let kinds = [RotateKind::P256Psk, RotateKind::P256, RotateKind::Secp256k1Psk, RotateKind::Token];
+        let kinds = [
+            RotateKind::P256Psk,
+            RotateKind::P256,
+            RotateKind::Secp256k1Psk,
+            RotateKind::Token,
+        ];
         for (kind, key) in kinds.into_iter().zip([None, None, None, Some("token-2")]) {
-            let rotated = operator.change_app(app("new", AppOperation::Rotate { kind })).await.unwrap();
+            let rotated = operator
+                .change_app(app("new", AppOperation::Rotate { kind }))
+                .await
+                .unwrap();
             assert!(rotated.key.is_some() && (key.is_none() || rotated.key.as_deref() == key));
         }
-        let token = AppOperation::Disable { key: Some("token-1") };
-        let stopped = operator.change_app(app("new", token)).await.unwrap().app.unwrap();
-        let versions: Vec<_> = stopped.token_keys.iter().map(|key| (key.version, &*key.state)).collect();
+        let token = AppOperation::Disable {
+            key: Some("token-1"),
+        };
+        let stopped = operator
+            .change_app(app("new", token))
+            .await
+            .unwrap()
+            .app
+            .unwrap();
+        let versions: Vec<_> = stopped
+            .token_keys
+            .iter()
+            .map(|key| (key.version, &*key.state))
+            .collect();
         assert_eq!(versions, [(1, "disabled"), (2, "active")]);
 
-        let private_key = Secret("1111111111111111111111111111111111111111111111111111111111111111");
-        let import = AppOperation::Import { suite: Suite::Secp256k1, private_key, seals: false };
-        let imported = operator.change_app(app("new", import.clone())).await.unwrap();
+        let private_key =
+            Secret("1111111111111111111111111111111111111111111111111111111111111111");
+        let import = AppOperation::Import {
+            suite: Suite::Secp256k1,
+            private_key,
+            seals: false,
+        };
+        let imported = operator
+            .change_app(app("new", import.clone()))
+            .await
+            .unwrap();
         let keys = imported.app.unwrap().keys;
-        assert!(keys.iter().any(|key| Some(&key.id) == imported.key.as_ref() && !key.seals));
-        assert_eq!(code(operator.change_app(app("new", import)).await), ErrorCode::Conflict);
+        assert!(
+            keys.iter()
+                .any(|key| Some(&key.id) == imported.key.as_ref() && !key.seals)
+        );
+        assert_eq!(
+            code(operator.change_app(app("new", import)).await),
+            ErrorCode::Conflict
+        );
 
         let set = AppOperation::Set {
             format: Some(Format::Evervault),
@@ -136,20 +280,47 @@ fn an_app_is_made_served_stopped_and_brought_back() {
             write_suite: Some(Suite::Xaes),
             read_suites: None,
         };
-        let set = operator.change_app(app("new", set)).await.unwrap().app.unwrap();
-        assert_eq!((&*set.format, set.epoch_ms, &*set.write_suite), ("evervault", 500, "xaes"));
-        assert_eq!(set.read_suites, ["p256-psk", "p256", "secp256k1", "xaes", "p256-mlkem768", "secp256k1-psk"]);
+        let set = operator
+            .change_app(app("new", set))
+            .await
+            .unwrap()
+            .app
+            .unwrap();
+        assert_eq!(
+            (&*set.format, set.epoch_ms, &*set.write_suite),
+            ("evervault", 500, "xaes")
+        );
+        assert_eq!(
+            set.read_suites,
+            [
+                "p256-psk",
+                "p256",
+                "secp256k1",
+                "xaes",
+                "p256-mlkem768",
+                "secp256k1-psk"
+            ]
+        );
         let half = AppOperation::Set {
             format: None,
             epoch_ms: Some(0),
             write_suite: None,
             read_suites: Some(vec![Suite::Xaes]),
         };
-        let half = operator.change_app(app("new", half)).await.unwrap().app.unwrap();
-        assert_eq!((&*half.format, half.epoch_ms, &*half.write_suite), ("evervault", 0, "xaes"));
+        let half = operator
+            .change_app(app("new", half))
+            .await
+            .unwrap()
+            .app
+            .unwrap();
+        assert_eq!(
+            (&*half.format, half.epoch_ms, &*half.write_suite),
+            ("evervault", 0, "xaes")
+        );
         assert_eq!(half.read_suites, ["xaes"]);
 
-        for (method, code, times) in [("apps.create", "ok", 1.0), ("apps.import", "conflict", 1.0)] {
+        for (method, code, times) in [("apps.create", "ok", 1.0), ("apps.import", "conflict", 1.0)]
+        {
             let series = format!("sealwire_requests_total{{method=\"{method}\",code=\"{code}\"}}");
             assert_eq!(harness.metric(&series).await, times, "{series}");
         }
@@ -170,18 +341,75 @@ fn collections_are_made_set_and_removed() {
             expires_s: Some(60),
             retention_s: Some(0),
         };
-        let made = operator.change_collection(collection("cards", card)).await.unwrap().collection.unwrap();
-        let shown = (&*made.kind, &*made.format, made.first, made.last, &*made.scope, made.expires_s);
-        assert_eq!(shown, ("deterministic", "card", Some(6), Some(2), "context", Some(60)));
-        operator.change_collection(collection("people", create(Kind::Random))).await.unwrap();
+        let made = operator
+            .change_collection(collection("cards", card))
+            .await
+            .unwrap()
+            .collection
+            .unwrap();
+        let shown = (
+            &*made.kind,
+            &*made.format,
+            made.first,
+            made.last,
+            &*made.scope,
+            made.expires_s,
+        );
+        assert_eq!(
+            shown,
+            (
+                "deterministic",
+                "card",
+                Some(6),
+                Some(2),
+                "context",
+                Some(60)
+            )
+        );
+        operator
+            .change_collection(collection("people", create(Kind::Random)))
+            .await
+            .unwrap();
         let listed = operator.collections(APP, Page::default()).await.unwrap();
-        assert_eq!(listed.collections.iter().map(|it| &*it.collection).collect::<Vec<_>>(), ["cards", "people"]);
-        let never = CollectionOperation::Set { expires_s: Some(None), retention_s: None };
-        let set = operator.change_collection(collection("cards", never.clone())).await.unwrap().collection.unwrap();
-        assert_eq!((set.expires_s, set.retention_s, set.last), (None, Some(0), Some(2)));
-        let gone = operator.change_collection(collection("cards", CollectionOperation::Delete)).await.unwrap();
-        assert_eq!((gone.collection, gone.generation), (None, listed.generation + 2));
-        assert_eq!(operator.collections(APP, Page::default()).await.unwrap().collections.len(), 1);
+        assert_eq!(
+            listed
+                .collections
+                .iter()
+                .map(|it| &*it.collection)
+                .collect::<Vec<_>>(),
+            ["cards", "people"]
+        );
+        let never = CollectionOperation::Set {
+            expires_s: Some(None),
+            retention_s: None,
+        };
+        let set = operator
+            .change_collection(collection("cards", never.clone()))
+            .await
+            .unwrap()
+            .collection
+            .unwrap();
+        assert_eq!(
+            (set.expires_s, set.retention_s, set.last),
+            (None, Some(0), Some(2))
+        );
+        let gone = operator
+            .change_collection(collection("cards", CollectionOperation::Delete))
+            .await
+            .unwrap();
+        assert_eq!(
+            (gone.collection, gone.generation),
+            (None, listed.generation + 2)
+        );
+        assert_eq!(
+            operator
+                .collections(APP, Page::default())
+                .await
+                .unwrap()
+                .collections
+                .len(),
+            1
+        );
 
         let digits = CollectionOperation::Create {
             kind: Kind::Random,
@@ -193,14 +421,33 @@ fn collections_are_made_set_and_removed() {
             retention_s: None,
         };
         for (call, says) in [
-            (collection("people", create(Kind::OneWay)), ErrorCode::Conflict),
+            (
+                collection("people", create(Kind::OneWay)),
+                ErrorCode::Conflict,
+            ),
             (collection("cards", never), ErrorCode::NotFound),
-            (collection("cards", CollectionOperation::Delete), ErrorCode::NotFound),
-            (collection(".dot", create(Kind::Random)), ErrorCode::BadRequest),
+            (
+                collection("cards", CollectionOperation::Delete),
+                ErrorCode::NotFound,
+            ),
+            (
+                collection(".dot", create(Kind::Random)),
+                ErrorCode::BadRequest,
+            ),
             (collection("digits", digits), ErrorCode::BadRequest),
-            (CollectionCall { app: "nobody", ..collection("c", create(Kind::Random)) }, ErrorCode::NotFound),
+            (
+                CollectionCall {
+                    app: "nobody",
+                    ..collection("c", create(Kind::Random))
+                },
+                ErrorCode::NotFound,
+            ),
         ] {
-            assert_eq!(code(operator.change_collection(call.clone()).await), says, "{call:?}");
+            assert_eq!(
+                code(operator.change_collection(call.clone()).await),
+                says,
+                "{call:?}"
+            );
         }
     });
 }
@@ -217,30 +464,93 @@ fn what_cannot_be_changed_is_refused_by_its_code() {
         for (name, ask, says) in [
             (APP, AppOperation::Create, ErrorCode::Conflict),
             (".dot", AppOperation::Create, ErrorCode::BadRequest),
-            ("nobody", AppOperation::Rotate { kind: RotateKind::P256 }, ErrorCode::NotFound),
-            ("nobody", AppOperation::Disable { key: None }, ErrorCode::NotFound),
+            (
+                "nobody",
+                AppOperation::Rotate {
+                    kind: RotateKind::P256,
+                },
+                ErrorCode::NotFound,
+            ),
+            (
+                "nobody",
+                AppOperation::Disable { key: None },
+                ErrorCode::NotFound,
+            ),
             (APP, AppOperation::Disable { key }, ErrorCode::NotFound),
-            (APP, AppOperation::Disable { key: Some("token-9") }, ErrorCode::NotFound),
-            (APP, AppOperation::Enable { key: Some("first") }, ErrorCode::BadRequest),
-            (APP, AppOperation::Delete { key: Some("token-1"), delay_s: None }, ErrorCode::BadRequest),
-            (APP, AppOperation::Import { suite: Suite::P256, private_key, seals: false }, ErrorCode::BadRequest),
             (
                 APP,
-                AppOperation::Import { suite: Suite::P256Psk, private_key: scalar, seals: false },
+                AppOperation::Disable {
+                    key: Some("token-9"),
+                },
+                ErrorCode::NotFound,
+            ),
+            (
+                APP,
+                AppOperation::Enable { key: Some("first") },
+                ErrorCode::BadRequest,
+            ),
+            (
+                APP,
+                AppOperation::Delete {
+                    key: Some("token-1"),
+                    delay_s: None,
+                },
+                ErrorCode::BadRequest,
+            ),
+            (
+                APP,
+                AppOperation::Import {
+                    suite: Suite::P256,
+                    private_key,
+                    seals: false,
+                },
+                ErrorCode::BadRequest,
+            ),
+            (
+                APP,
+                AppOperation::Import {
+                    suite: Suite::P256Psk,
+                    private_key: scalar,
+                    seals: false,
+                },
                 ErrorCode::BadRequest,
             ),
         ] {
             let error = rpc_error(operator.change_app(app(name, ask.clone())).await);
             assert_eq!(error.code, says, "{name} {ask:?}: {error}");
-            assert!(!error.message.contains("s3cr3t") && error.retry_after_ms.is_none(), "{error}");
+            assert!(
+                !error.message.contains("s3cr3t") && error.retry_after_ms.is_none(),
+                "{error}"
+            );
         }
-        assert_eq!(code(operator.collections("nobody", Page::default()).await), ErrorCode::NotFound);
+        assert_eq!(
+            code(operator.collections("nobody", Page::default()).await),
+            ErrorCode::NotFound
+        );
         // A deleted app can be deleted again, and cannot be enabled.
-        let delete = AppOperation::Delete { key: None, delay_s: Some(3_600) };
-        let deleted = operator.change_app(app(APP, delete)).await.unwrap().app.unwrap();
+        let delete = AppOperation::Delete {
+            key: None,
+            delay_s: Some(3_600),
+        };
+        let deleted = operator
+            .change_app(app(APP, delete))
+            .await
+            .unwrap()
+            .app
+            .unwrap();
         assert!(deleted.delete_unix_s.is_some());
-        assert_eq!(code(operator.change_app(app(APP, AppOperation::Enable { key: None })).await), ErrorCode::Conflict);
-        assert_eq!(code(operator.change_app(app(APP, AppOperation::Create)).await), ErrorCode::Conflict);
+        assert_eq!(
+            code(
+                operator
+                    .change_app(app(APP, AppOperation::Enable { key: None }))
+                    .await
+            ),
+            ErrorCode::Conflict
+        );
+        assert_eq!(
+            code(operator.change_app(app(APP, AppOperation::Create)).await),
+            ErrorCode::Conflict
+        );
     });
 }
 
@@ -249,12 +559,18 @@ fn instances_export_info_and_health() {
     run(async {
         let harness = start().await;
         let operator = client(&harness, OPERATOR).await.unwrap();
-        let made = operator.change_collection(collection("c", create(Kind::Random))).await.unwrap();
+        let made = operator
+            .change_collection(collection("c", create(Kind::Random)))
+            .await
+            .unwrap();
         // The engine reports its generation a moment after it serves the change.
         let end = Instant::now() + HANG;
         let found = loop {
             let found = operator.instances().await.unwrap();
-            assert_eq!((found.instances.len(), found.generation), (1, made.generation));
+            assert_eq!(
+                (found.instances.len(), found.generation),
+                (1, made.generation)
+            );
             if found.instances[0].generation == made.generation {
                 break found;
             }
@@ -263,11 +579,18 @@ fn instances_export_info_and_health() {
         };
         assert_eq!(found.instances[0].address, harness.address.to_string());
         let records = operator.export(Page::default()).await.unwrap();
-        let app = records.records.iter().find(|record| record.key == format!("app/{APP}")).unwrap();
+        let app = records
+            .records
+            .iter()
+            .find(|record| record.key == format!("app/{APP}"))
+            .unwrap();
         assert!(app.record.contains("wrapped"));
         assert_eq!(records.generation, found.generation);
         let info = operator.info().await.unwrap();
-        assert!(info.methods.contains(&"apps.create".to_owned()) && !info.methods.contains(&"encrypt".to_owned()));
+        assert!(
+            info.methods.contains(&"apps.create".to_owned())
+                && !info.methods.contains(&"encrypt".to_owned())
+        );
         assert_eq!(info.limits[0], ("message_bytes_max".to_owned(), 1 << 20));
         operator.health().await.unwrap();
     });
@@ -278,12 +601,22 @@ fn only_operators_get_in_and_each_listener_has_its_methods() {
     run(async {
         let harness = start().await;
         // An unlisted certificate of the correct authority gets an error, and the connection is closed.
-        for call in [b"\x94\x00\x07\xabapps.create\x91\x81\xa3app\xa3new".to_vec(), health(7)] {
+        for call in [
+            b"\x94\x00\x07\xabapps.create\x91\x81\xa3app\xa3new".to_vec(),
+            health(7),
+        ] {
             let relay = harness.another_caller("relay");
-            let relay = Raw::connect(harness.control_address(), harness.authority.cert_pem(), Some(&relay)).await;
+            let relay = Raw::connect(
+                harness.control_address(),
+                harness.authority.cert_pem(),
+                Some(&relay),
+            )
+            .await;
             let mut relay = relay.unwrap();
             relay.send(&call).await;
-            let Heard::Reply(7, Err(error)) = relay.hear().await else { panic!("no answer") };
+            let Heard::Reply(7, Err(error)) = relay.hear().await else {
+                panic!("no answer")
+            };
             assert_eq!(error.code, ErrorCode::Forbidden);
             assert!(error.message.contains("control.principals"), "{error}");
             assert_eq!(relay.hear().await, Heard::End);
@@ -292,7 +625,13 @@ fn only_operators_get_in_and_each_listener_has_its_methods() {
         let stranger = Authority::create("e2e", Validity::days(1)).unwrap();
         let stranger = stranger.issue(&leaf(Usage::Client, OPERATOR)).unwrap();
         for identity in [None, Some(&stranger)] {
-            if let Ok(mut raw) = Raw::connect(harness.control_address(), harness.authority.cert_pem(), identity).await {
+            if let Ok(mut raw) = Raw::connect(
+                harness.control_address(),
+                harness.authority.cert_pem(),
+                identity,
+            )
+            .await
+            {
                 let _ = raw.try_send(&health(1)).await;
                 assert_eq!(raw.hear().await, Heard::End);
             }
@@ -303,7 +642,11 @@ fn only_operators_get_in_and_each_listener_has_its_methods() {
         assert_eq!(code(sealed), ErrorCode::NotFound);
         let elsewhere = harness.client().await.apps(Page::default()).await;
         assert_eq!(code(elsewhere), ErrorCode::NotFound);
-        assert_eq!(operator.apps(Page::default()).await.unwrap().apps.len(), 1, "nothing was made");
+        assert_eq!(
+            operator.apps(Page::default()).await.unwrap().apps.len(),
+            1,
+            "nothing was made"
+        );
     });
 }
 
@@ -318,7 +661,13 @@ fn who_is_not_listed_keeps_no_operator_out() {
         .await;
         let connect = async |name: &str| {
             let identity = harness.another_caller(name);
-            Raw::connect(harness.control_address(), harness.authority.cert_pem(), Some(&identity)).await.unwrap()
+            Raw::connect(
+                harness.control_address(),
+                harness.authority.cert_pem(),
+                Some(&identity),
+            )
+            .await
+            .unwrap()
         };
         let forbidden = Some(ErrorCode::Forbidden);
         let long = b"\x94\x00\x07\xabapps.create\x91\x81\xa3app\xc6\x00\x20\x00\x00";
@@ -327,7 +676,11 @@ fn who_is_not_listed_keeps_no_operator_out() {
             ("half a call", b"\x94\x00", None),
             ("a notification", &cancel(1), forbidden),
             ("what no control call is long enough for", long, forbidden),
-            ("a method that is not there", b"\x94\x00\x07\xabapps.invent\x91\x80", forbidden),
+            (
+                "a method that is not there",
+                b"\x94\x00\x07\xabapps.invent\x91\x80",
+                forbidden,
+            ),
         ] {
             let mut relay = connect("relay").await;
             relay.send(says).await;
@@ -352,7 +705,17 @@ fn who_is_not_listed_keeps_no_operator_out() {
                 strangers.push(connect(name).await);
             }
         }
-        assert_eq!(client(&harness, OPERATOR).await.unwrap().apps(Page::default()).await.unwrap().apps.len(), 1);
+        assert_eq!(
+            client(&harness, OPERATOR)
+                .await
+                .unwrap()
+                .apps(Page::default())
+                .await
+                .unwrap()
+                .apps
+                .len(),
+            1
+        );
         drop(strangers);
     });
 }
@@ -366,14 +729,21 @@ fn a_control_message_has_a_time_to_arrive_in_full() {
         };
         let harness = Harness::with(limited).await;
         let operator = harness.another_caller(OPERATOR);
-        let raw = Raw::connect(harness.control_address(), harness.authority.cert_pem(), Some(&operator)).await;
+        let raw = Raw::connect(
+            harness.control_address(),
+            harness.authority.cert_pem(),
+            Some(&operator),
+        )
+        .await;
         let mut raw = raw.unwrap();
         raw.is_alive().await;
         // One byte at a time: each is within the time limit, but all together far exceed it.
         let head = b"\x94\x00\x07\xabapps.create\x91\x81\xa3app\xc5\x40\x00";
         let mut bytes = head.iter().chain(std::iter::repeat_n(&0, 0x4000));
         let heard = loop {
-            let _ = raw.try_send(&[*bytes.next().expect("the message arrived in full")]).await;
+            let _ = raw
+                .try_send(&[*bytes.next().expect("the message arrived in full")])
+                .await;
             if let Ok(heard) = timeout(Duration::from_millis(50), raw.hear()).await {
                 break heard;
             }
@@ -389,10 +759,15 @@ fn an_authority_of_its_own_needs_no_list() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("operators.pem");
         std::fs::write(&file, own.cert_pem()).unwrap();
-        let listen = ControlListen { client_ca: Some(file), ..listen(&[]) };
+        let listen = ControlListen {
+            client_ca: Some(file),
+            ..listen(&[])
+        };
         let harness = Harness::with(|config| config.control = Some(listen)).await;
         let anyone = own.issue(&leaf(Usage::Client, "anyone")).unwrap();
-        let operator = connect(&harness, harness.control_address(), &anyone).await.unwrap();
+        let operator = connect(&harness, harness.control_address(), &anyone)
+            .await
+            .unwrap();
         assert_eq!(operator.apps(Page::default()).await.unwrap().apps.len(), 1);
         // Clients of one listener's authority cannot connect to the other listener.
         assert!(client(&harness, OPERATOR).await.is_err());
@@ -406,18 +781,40 @@ fn a_bad_message_harms_only_its_own_connection() {
         let harness = start().await;
         let operator = harness.another_caller(OPERATOR);
         let raw = async || {
-            Raw::connect(harness.control_address(), harness.authority.cert_pem(), Some(&operator)).await.unwrap()
+            Raw::connect(
+                harness.control_address(),
+                harness.authority.cert_pem(),
+                Some(&operator),
+            )
+            .await
+            .unwrap()
         };
         let mut one = raw().await;
         let answered = async |raw: &mut Raw, bytes: &[u8], code: ErrorCode| {
             raw.send(bytes).await;
-            let Heard::Reply(7, Err(error)) = raw.hear().await else { panic!("no answer") };
+            let Heard::Reply(7, Err(error)) = raw.hear().await else {
+                panic!("no answer")
+            };
             assert_eq!(error.code, code, "{error}");
         };
-        answered(&mut one, b"\x94\x00\x07\xabapps.create\x91\x80", ErrorCode::BadRequest).await;
-        answered(&mut one, b"\x94\x00\x07\xabapps.invent\x91\x80", ErrorCode::NotFound).await;
+        answered(
+            &mut one,
+            b"\x94\x00\x07\xabapps.create\x91\x80",
+            ErrorCode::BadRequest,
+        )
+        .await;
+        answered(
+            &mut one,
+            b"\x94\x00\x07\xabapps.invent\x91\x80",
+            ErrorCode::NotFound,
+        )
+        .await;
         // The announced length exceeds that of a control message, so the message is discarded as it arrives.
-        let long = [&b"\x94\x00\x07\xabapps.create\x91\x81\xa3app\xc6\x00\x20\x00\x00"[..], &vec![0; 2 << 20]].concat();
+        let long = [
+            &b"\x94\x00\x07\xabapps.create\x91\x81\xa3app\xc6\x00\x20\x00\x00"[..],
+            &vec![0; 2 << 20],
+        ]
+        .concat();
         answered(&mut one, &long, ErrorCode::TooLarge).await;
         one.is_alive().await;
         one.send(b"\xc1").await;

@@ -3,8 +3,8 @@
 use sealwire_client::{Client, Document, Envelope, Error, Inspect};
 use sealwire_msgpack::{TokenReader, write};
 use sealwire_wire::{
-    Decrypt, Detail, Encoding, Encrypt, ErrorCode, KeyScope, Method, Methods, OnError, RpcError, Suite, Unmatched,
-    ValueKind, Writing,
+    Decrypt, Detail, Encoding, Encrypt, ErrorCode, KeyScope, Method, Methods, OnError, RpcError,
+    Suite, Unmatched, ValueKind, Writing,
 };
 use tokio::time::{Duration, Instant, sleep};
 
@@ -83,17 +83,29 @@ pub(crate) fn samples() -> Vec<(&'static str, Vec<u8>)> {
         write::f64(out, 1.5);
     });
     let deep = [vec![0x91; 60], value(|out| write::str(out, "marker-deep"))].concat();
-    let mut all = vec![("list", list), ("nested", nested), ("keys", keys), ("deep", deep)];
+    let mut all = vec![
+        ("list", list),
+        ("nested", nested),
+        ("keys", keys),
+        ("deep", deep),
+    ];
     all.extend(scalars.into_iter().map(|scalar| ("scalar", scalar)));
     all
 }
 
 pub(crate) fn contains(haystack: &[u8], needle: &[u8]) -> bool {
-    haystack.windows(needle.len()).any(|window| window == needle)
+    haystack
+        .windows(needle.len())
+        .any(|window| window == needle)
 }
 
 async fn open(client: &Client, payload: &[u8], context: &[u8]) -> Result<Document, Error> {
-    client.decrypt(Decrypt { context, ..Decrypt::new(APP, payload) }).await
+    client
+        .decrypt(Decrypt {
+            context,
+            ..Decrypt::new(APP, payload)
+        })
+        .await
 }
 
 #[test]
@@ -116,11 +128,19 @@ fn every_document_comes_back_byte_for_byte() {
                                 encoding: *encoding,
                                 ..Writing::default()
                             };
-                            let call = Encrypt { writing, context, ..Encrypt::new(APP, &document) };
-                            let how = format!("{name} {suite:?} {key_scope:?} {encoding:?} {context:?}");
+                            let call = Encrypt {
+                                writing,
+                                context,
+                                ..Encrypt::new(APP, &document)
+                            };
+                            let how =
+                                format!("{name} {suite:?} {key_scope:?} {encoding:?} {context:?}");
                             let sealed = client.encrypt(call).await.unwrap();
                             assert!(sealed.errors.is_empty() && sealed.generation == 2, "{how}");
-                            assert!(!contains(&sealed.payload, b"marker"), "{how}: plaintext in the reply");
+                            assert!(
+                                !contains(&sealed.payload, b"marker"),
+                                "{how}: plaintext in the reply"
+                            );
                             let opened = open(&client, &sealed.payload, context).await.unwrap();
                             assert_eq!(opened.payload, document, "{how}");
                         }
@@ -139,18 +159,39 @@ fn paths_that_match_nothing_are_listed_or_fail_the_call() {
         let client = harness.client().await;
         let (_, document) = samples().swap_remove(1);
         let select = Some(vec!["$.absent", "$.card.number", "$.card.numbr"]);
-        let call = |unmatched| Encrypt { select: select.clone(), unmatched, ..Encrypt::new(APP, &document) };
+        let call = |unmatched| Encrypt {
+            select: select.clone(),
+            unmatched,
+            ..Encrypt::new(APP, &document)
+        };
         let sealed = client.encrypt(call(Unmatched::Report)).await.unwrap();
         assert_eq!(sealed.unmatched, [0, 2]);
         let refused = rpc_error(client.encrypt(call(Unmatched::Fail)).await);
-        assert_eq!((refused.code, refused.details), (ErrorCode::BadRequest, vec![Detail::number("unmatched", 0)]));
+        assert_eq!(
+            (refused.code, refused.details),
+            (ErrorCode::BadRequest, vec![Detail::number("unmatched", 0)])
+        );
         let found = Some(vec!["$.card.number"]);
-        let fails = Encrypt { select: found.clone(), ..call(Unmatched::Fail) };
+        let fails = Encrypt {
+            select: found.clone(),
+            ..call(Unmatched::Fail)
+        };
         assert!(client.encrypt(fails).await.unwrap().unmatched.is_empty());
         let unmatched = Unmatched::Fail;
-        let other = Decrypt { select: Some(vec!["$.nowhere"]), unmatched, ..Decrypt::new(APP, &sealed.payload) };
-        assert_eq!(rpc_error(client.decrypt(other).await).code, ErrorCode::BadRequest);
-        let again = Decrypt { select: found, unmatched, ..Decrypt::new(APP, &sealed.payload) };
+        let other = Decrypt {
+            select: Some(vec!["$.nowhere"]),
+            unmatched,
+            ..Decrypt::new(APP, &sealed.payload)
+        };
+        assert_eq!(
+            rpc_error(client.decrypt(other).await).code,
+            ErrorCode::BadRequest
+        );
+        let again = Decrypt {
+            select: found,
+            unmatched,
+            ..Decrypt::new(APP, &sealed.payload)
+        };
         assert_eq!(client.decrypt(again).await.unwrap().payload, document);
     });
 }
@@ -163,36 +204,88 @@ fn select_seals_what_it_names_and_containers_whole() {
         let (_, document) = samples().swap_remove(1);
         // The selection, the markers that are replaced, the markers that stay.
         for (select, gone, stays) in [
-            (vec!["$.card.number"], vec!["-4111"], vec!["-alice", "-bob", "-eve", "-bin"]),
-            (vec!["$.card"], vec!["-4111", "-alice", "-ext"], vec!["-bob", "-eve", "-bin"]),
-            (vec!["$.users[*].ssn"], vec!["-bob", "-eve"], vec!["-4111", "-alice", "-bin"]),
-            (vec!["$.users[1]", "$..number"], vec!["-eve", "-4111"], vec!["-bob", "-alice", "-bin"]),
-            (vec!["$"], vec!["-4111", "-alice", "-bob", "-eve", "-bin"], vec![]),
-            (vec!["$.absent"], vec![], vec!["-4111", "-alice", "-bob", "-eve", "-bin"]),
+            (
+                vec!["$.card.number"],
+                vec!["-4111"],
+                vec!["-alice", "-bob", "-eve", "-bin"],
+            ),
+            (
+                vec!["$.card"],
+                vec!["-4111", "-alice", "-ext"],
+                vec!["-bob", "-eve", "-bin"],
+            ),
+            (
+                vec!["$.users[*].ssn"],
+                vec!["-bob", "-eve"],
+                vec!["-4111", "-alice", "-bin"],
+            ),
+            (
+                vec!["$.users[1]", "$..number"],
+                vec!["-eve", "-4111"],
+                vec!["-bob", "-alice", "-bin"],
+            ),
+            (
+                vec!["$"],
+                vec!["-4111", "-alice", "-bob", "-eve", "-bin"],
+                vec![],
+            ),
+            (
+                vec!["$.absent"],
+                vec![],
+                vec!["-4111", "-alice", "-bob", "-eve", "-bin"],
+            ),
         ] {
             for encoding in Encoding::ALL {
                 let call = Encrypt {
                     select: Some(select.clone()),
-                    writing: Writing { encoding: *encoding, ..Writing::default() },
+                    writing: Writing {
+                        encoding: *encoding,
+                        ..Writing::default()
+                    },
                     ..Encrypt::new(APP, &document)
                 };
                 let sealed = client.encrypt(call).await.unwrap().payload;
-                for (marker, expected) in gone.iter().map(|m| (m, false)).chain(stays.iter().map(|m| (m, true))) {
+                for (marker, expected) in gone
+                    .iter()
+                    .map(|m| (m, false))
+                    .chain(stays.iter().map(|m| (m, true)))
+                {
                     assert_eq!(
                         contains(&sealed, format!("marker{marker}").as_bytes()),
                         expected,
                         "{select:?}: {marker}"
                     );
                 }
-                assert_eq!(open(&client, &sealed, b"").await.unwrap().payload, document, "{select:?}");
+                assert_eq!(
+                    open(&client, &sealed, b"").await.unwrap().payload,
+                    document,
+                    "{select:?}"
+                );
                 // Equal paths find the envelopes again; other paths leave them sealed.
-                let again = Decrypt { select: Some(select.clone()), ..Decrypt::new(APP, &sealed) };
-                assert_eq!(client.decrypt(again).await.unwrap().payload, document, "{select:?}");
-                let other = Decrypt { select: Some(vec!["$.nowhere"]), ..Decrypt::new(APP, &sealed) };
-                assert_eq!(client.decrypt(other).await.unwrap().payload, sealed, "{select:?}");
+                let again = Decrypt {
+                    select: Some(select.clone()),
+                    ..Decrypt::new(APP, &sealed)
+                };
+                assert_eq!(
+                    client.decrypt(again).await.unwrap().payload,
+                    document,
+                    "{select:?}"
+                );
+                let other = Decrypt {
+                    select: Some(vec!["$.nowhere"]),
+                    ..Decrypt::new(APP, &sealed)
+                };
+                assert_eq!(
+                    client.decrypt(other).await.unwrap().payload,
+                    sealed,
+                    "{select:?}"
+                );
             }
         }
-        let whole = Encrypt { select: Some(vec!["$.card"]), ..Encrypt::new(APP, &document) };
+        let whole = Encrypt {
+            select: Some(vec!["$.card"]),
+            ..Encrypt::new(APP, &document)
+        };
         let sealed = client.encrypt(whole).await.unwrap().payload;
         let mut reader = TokenReader::new(&sealed);
         assert_eq!((reader.map_len(), reader.str_utf8()), (Ok(4), Ok("card")));
@@ -207,7 +300,14 @@ fn an_envelope_opens_only_in_its_context_and_under_its_app() {
         let client = harness.client().await;
         let document = value(|out| write::str(out, "secret"));
         let sealed = async |context: &[u8]| {
-            client.encrypt(Encrypt { context, ..Encrypt::new(APP, &document) }).await.unwrap().payload
+            client
+                .encrypt(Encrypt {
+                    context,
+                    ..Encrypt::new(APP, &document)
+                })
+                .await
+                .unwrap()
+                .payload
         };
         for (sealed_in, opened_in, opens) in [
             (&b""[..], &b""[..], true),
@@ -219,15 +319,23 @@ fn an_envelope_opens_only_in_its_context_and_under_its_app() {
             let opened = open(&client, &sealed(sealed_in).await, opened_in).await;
             match opens {
                 true => assert_eq!(opened.unwrap().payload, document),
-                false => assert_eq!(code(opened), ErrorCode::CannotOpen, "{sealed_in:?} {opened_in:?}"),
+                false => assert_eq!(
+                    code(opened),
+                    ErrorCode::CannotOpen,
+                    "{sealed_in:?} {opened_in:?}"
+                ),
             }
         }
         // A context is the same as string and as binary of the same bytes: the client sends one of them, this the
         // other.
         let sealed = sealed(b"row 1").await;
         for context in [b"\xa5row 1".to_vec(), b"\xc4\x05row 1".to_vec()] {
-            let call =
-                [&b"\x94\x00\x01\xa7decrypt\x91\x83\xa3app\xa4shop\xa7context"[..], &context, b"\xa7payload", &sealed];
+            let call = [
+                &b"\x94\x00\x01\xa7decrypt\x91\x83\xa3app\xa4shop\xa7context"[..],
+                &context,
+                b"\xa7payload",
+                &sealed,
+            ];
             let mut raw = harness.raw().await;
             raw.send(&call.concat()).await;
             raw.answer(1).await.unwrap();
@@ -238,7 +346,10 @@ fn an_envelope_opens_only_in_its_context_and_under_its_app() {
         waited.min_generation = Some(2);
         let unknown_key = loop {
             match rpc_error(client.decrypt(waited.clone()).await) {
-                RpcError { code: ErrorCode::Conflict, .. } => sleep(Duration::from_millis(50)).await,
+                RpcError {
+                    code: ErrorCode::Conflict,
+                    ..
+                } => sleep(Duration::from_millis(50)).await,
                 error => break error,
             }
         };
@@ -256,8 +367,15 @@ fn no_altered_envelope_opens_and_all_failures_look_alike() {
         let document = value(|out| write::str(out, plain));
         for suite in Suite::ALL {
             for encoding in Encoding::ALL {
-                let writing = Writing { suite: Some(*suite), encoding: *encoding, ..Writing::default() };
-                let call = Encrypt { writing, ..Encrypt::new(APP, &document) };
+                let writing = Writing {
+                    suite: Some(*suite),
+                    encoding: *encoding,
+                    ..Writing::default()
+                };
+                let call = Encrypt {
+                    writing,
+                    ..Encrypt::new(APP, &document)
+                };
                 let sealed = client.encrypt(call).await.unwrap().payload;
                 let (header, step) = match sealed.len() {
                     ..256 => (2, 1),
@@ -269,15 +387,22 @@ fn no_altered_envelope_opens_and_all_failures_look_alike() {
                     Encoding::Binary => (3, 8),
                 };
                 let mut alike: Option<RpcError> = None;
-                for at in (header..header + prefix).chain((header + prefix..sealed.len()).step_by(step)) {
+                for at in
+                    (header..header + prefix).chain((header + prefix..sealed.len()).step_by(step))
+                {
                     for bit in 0..bits {
                         let mut altered = sealed.to_vec();
                         altered[at] ^= 1 << bit;
-                        let altered = [b"\x82\xa1a".as_slice(), &altered, b"\xa1b\xa4more"].concat();
+                        let altered =
+                            [b"\x82\xa1a".as_slice(), &altered, b"\xa1b\xa4more"].concat();
                         let opened = open(&client, &altered, b"").await;
                         let how = format!("{suite:?} {encoding:?} byte {at} bit {bit}");
                         if at < header + prefix {
-                            assert_eq!(opened.unwrap().payload, altered, "{how}: without its prefix it is data");
+                            assert_eq!(
+                                opened.unwrap().payload,
+                                altered,
+                                "{how}: without its prefix it is data"
+                            );
                             continue;
                         }
                         let error = rpc_error(opened);
@@ -291,7 +416,11 @@ fn no_altered_envelope_opens_and_all_failures_look_alike() {
                         Encoding::Text => write::str(out, std::str::from_utf8(part).unwrap()),
                         Encoding::Binary => write::bin(out, part),
                     });
-                    assert_eq!(code(open(&client, &altered, b"").await), ErrorCode::CannotOpen, "{suite:?} cut {cut}");
+                    assert_eq!(
+                        code(open(&client, &altered, b"").await),
+                        ErrorCode::CannotOpen,
+                        "{suite:?} cut {cut}"
+                    );
                 }
             }
         }
@@ -305,18 +434,44 @@ fn report_lists_what_did_not_open_and_opens_the_rest() {
         let client = harness.client().await;
         let seal = async |text: &str| {
             let document = value(|out| write::str(out, text));
-            client.encrypt(Encrypt::new(APP, &document)).await.unwrap().payload
+            client
+                .encrypt(Encrypt::new(APP, &document))
+                .await
+                .unwrap()
+                .payload
         };
         let bad = value(|out| write::str(out, "sw1:nonsense"));
         let build = |one: &[u8], two: &[u8]| {
-            [&b"\x83\xa1a"[..], one, b"\xa1b\x93", two, &bad, b"\x05\xa1c\x81\xa3key", &bad].concat()
+            [
+                &b"\x83\xa1a"[..],
+                one,
+                b"\xa1b\x93",
+                two,
+                &bad,
+                b"\x05\xa1c\x81\xa3key",
+                &bad,
+            ]
+            .concat()
         };
         let document = build(&seal("one").await, &seal("two").await);
-        let call = Decrypt { on_error: OnError::Report, ..Decrypt::new(APP, &document) };
+        let call = Decrypt {
+            on_error: OnError::Report,
+            ..Decrypt::new(APP, &document)
+        };
         let opened = client.decrypt(call).await.unwrap();
         assert_eq!(opened.payload, build(b"\xa3one", b"\xa3two"));
-        let errors: Vec<_> = opened.errors.iter().map(|error| (error.path.as_str(), error.code)).collect();
-        assert_eq!(errors, [("$.b[1]", ErrorCode::CannotOpen), ("$.c.key", ErrorCode::CannotOpen)]);
+        let errors: Vec<_> = opened
+            .errors
+            .iter()
+            .map(|error| (error.path.as_str(), error.code))
+            .collect();
+        assert_eq!(
+            errors,
+            [
+                ("$.b[1]", ErrorCode::CannotOpen),
+                ("$.c.key", ErrorCode::CannotOpen)
+            ]
+        );
         assert_eq!(opened.errors_omitted, 0);
         let failed = rpc_error(client.decrypt(Decrypt::new(APP, &document)).await);
         assert_eq!(failed.code, ErrorCode::CannotOpen);
@@ -326,17 +481,39 @@ fn report_lists_what_did_not_open_and_opens_the_rest() {
             write::array_len(out, 1_500);
             (0..1_500).for_each(|_| out.extend_from_slice(&bad));
         });
-        let call = Decrypt { on_error: OnError::Report, ..Decrypt::new(APP, &many) };
+        let call = Decrypt {
+            on_error: OnError::Report,
+            ..Decrypt::new(APP, &many)
+        };
         let opened = client.decrypt(call).await.unwrap();
-        assert_eq!((opened.errors.len(), opened.errors_omitted, opened.payload == many), (1_000, 500, true));
+        assert_eq!(
+            (
+                opened.errors.len(),
+                opened.errors_omitted,
+                opened.payload == many
+            ),
+            (1_000, 500, true)
+        );
 
         // Long paths would make a response far larger than its request, and larger than the reserved memory.
         let long = [b"\x81\xd9\xff".as_slice(), &[b'k'; 255], &many].concat();
-        let call = Decrypt { on_error: OnError::Report, ..Decrypt::new(APP, &long) };
+        let call = Decrypt {
+            on_error: OnError::Report,
+            ..Decrypt::new(APP, &long)
+        };
         let opened = client.decrypt(call).await.unwrap();
         let listed: usize = opened.errors.iter().map(|error| error.path.len()).sum();
-        assert_eq!((opened.errors.len() as u64 + opened.errors_omitted, opened.payload == long), (1_500, true));
-        assert!(opened.errors[0].path.len() > 255 && listed < 150_000, "{listed} bytes of paths");
+        assert_eq!(
+            (
+                opened.errors.len() as u64 + opened.errors_omitted,
+                opened.payload == long
+            ),
+            (1_500, true)
+        );
+        assert!(
+            opened.errors[0].path.len() > 255 && listed < 150_000,
+            "{listed} bytes of paths"
+        );
     });
 }
 
@@ -346,10 +523,22 @@ fn calls_that_name_what_is_not_there_are_told_so() {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let document = [0x01];
-        assert_eq!(code(client.encrypt(Encrypt::new("nobody", &document)).await), ErrorCode::NotFound);
-        assert_eq!(code(client.decrypt(Decrypt::new("nobody", &document)).await), ErrorCode::NotFound);
-        let early =
-            rpc_error(client.encrypt(Encrypt { min_generation: Some(2), ..Encrypt::new(APP, &document) }).await);
+        assert_eq!(
+            code(client.encrypt(Encrypt::new("nobody", &document)).await),
+            ErrorCode::NotFound
+        );
+        assert_eq!(
+            code(client.decrypt(Decrypt::new("nobody", &document)).await),
+            ErrorCode::NotFound
+        );
+        let early = rpc_error(
+            client
+                .encrypt(Encrypt {
+                    min_generation: Some(2),
+                    ..Encrypt::new(APP, &document)
+                })
+                .await,
+        );
         assert_eq!(early.code, ErrorCode::Conflict);
         assert!(early.retry_after_ms.is_some());
 
@@ -357,7 +546,13 @@ fn calls_that_name_what_is_not_there_are_told_so() {
         harness.create_app("late").await;
         let made = Instant::now();
         let served = loop {
-            match client.encrypt(Encrypt { min_generation: Some(2), ..Encrypt::new("late", &document) }).await {
+            match client
+                .encrypt(Encrypt {
+                    min_generation: Some(2),
+                    ..Encrypt::new("late", &document)
+                })
+                .await
+            {
                 Ok(served) => break served,
                 error => assert_eq!(code(error), ErrorCode::Conflict),
             }
@@ -366,8 +561,14 @@ fn calls_that_name_what_is_not_there_are_told_so() {
         };
         println!("a new app was served after {:?}", made.elapsed());
         assert_eq!(served.generation, 2);
-        let opened = client.decrypt(Decrypt::new("late", &served.payload)).await.unwrap();
-        assert_eq!((opened.payload.as_ref(), opened.generation), (&document[..], 2));
+        let opened = client
+            .decrypt(Decrypt::new("late", &served.payload))
+            .await
+            .unwrap();
+        assert_eq!(
+            (opened.payload.as_ref(), opened.generation),
+            (&document[..], 2)
+        );
     });
 }
 
@@ -384,23 +585,41 @@ fn inspect_info_and_health_say_what_they_promise() {
         });
         for suite in Suite::ALL {
             for encoding in Encoding::ALL {
-                let writing = Writing { suite: Some(*suite), encoding: *encoding, ..Writing::default() };
-                let call = Encrypt { writing, ..Encrypt::new(APP, &document) };
+                let writing = Writing {
+                    suite: Some(*suite),
+                    encoding: *encoding,
+                    ..Writing::default()
+                };
+                let call = Encrypt {
+                    writing,
+                    ..Encrypt::new(APP, &document)
+                };
                 let sealed = client.encrypt(call).await.unwrap().payload;
                 let mut reader = TokenReader::new(&sealed);
                 reader.array_len().unwrap();
-                for (sequence, (datatype, bytes)) in
-                    [(ValueKind::String, 4), (ValueKind::Binary, 6), (ValueKind::Value, 3)].into_iter().enumerate()
+                for (sequence, (datatype, bytes)) in [
+                    (ValueKind::String, 4),
+                    (ValueKind::Binary, 6),
+                    (ValueKind::Value, 3),
+                ]
+                .into_iter()
+                .enumerate()
                 {
                     let envelope = match encoding {
                         Encoding::Text => Envelope::Text(reader.str_utf8().unwrap()),
                         Encoding::Binary => Envelope::Binary(reader.bin().unwrap()),
                     };
                     let said = client.inspect(Inspect { envelope }).await.unwrap();
-                    assert_eq!((said.suite, said.encoding, said.version), (*suite, *encoding, Some(1)));
+                    assert_eq!(
+                        (said.suite, said.encoding, said.version),
+                        (*suite, *encoding, Some(1))
+                    );
                     assert_eq!((said.datatype, said.plaintext_bytes), (datatype, bytes));
                     let key_id_chars = said.key_id.map(|id| id.len());
-                    assert_eq!((said.sequence, key_id_chars, said.tag), (Some(sequence as u64), Some(10), None));
+                    assert_eq!(
+                        (said.sequence, key_id_chars, said.tag),
+                        (Some(sequence as u64), Some(10), None)
+                    );
                 }
             }
         }
@@ -411,20 +630,46 @@ fn inspect_info_and_health_say_what_they_promise() {
             Envelope::Binary(b"\x53\x57\x01"),
             Envelope::Binary(b""),
         ] {
-            assert_eq!(code(client.inspect(Inspect { envelope }).await), ErrorCode::BadRequest, "{envelope:?}");
+            assert_eq!(
+                code(client.inspect(Inspect { envelope }).await),
+                ErrorCode::BadRequest,
+                "{envelope:?}"
+            );
         }
         let info = client.info().await.unwrap();
-        assert_eq!((info.name.as_str(), info.protocol, info.generation), ("sealwire", 1, 1));
-        assert_eq!(info.methods, Methods::DATA.iter().map(Method::name).collect::<Vec<_>>());
+        assert_eq!(
+            (info.name.as_str(), info.protocol, info.generation),
+            ("sealwire", 1, 1)
+        );
+        assert_eq!(
+            info.methods,
+            Methods::DATA.iter().map(Method::name).collect::<Vec<_>>()
+        );
         for (name, expected) in [
-            ("message_bytes_max", harness.config.limits.message_bytes_max as u64),
+            (
+                "message_bytes_max",
+                harness.config.limits.message_bytes_max as u64,
+            ),
             ("depth_max", u64::from(harness.config.limits.depth_max)),
             ("elements_max", harness.config.limits.elements_max as u64),
-            ("discard_bytes_max", harness.config.limits.discard_bytes_max as u64),
-            ("tokens_per_call_max", harness.config.limits.tokens_per_call_max as u64),
-            ("token_value_bytes_max", harness.config.limits.token_value_bytes_max as u64),
+            (
+                "discard_bytes_max",
+                harness.config.limits.discard_bytes_max as u64,
+            ),
+            (
+                "tokens_per_call_max",
+                harness.config.limits.tokens_per_call_max as u64,
+            ),
+            (
+                "token_value_bytes_max",
+                harness.config.limits.token_value_bytes_max as u64,
+            ),
         ] {
-            assert!(info.limits.contains(&(name.to_owned(), expected)), "{name}: {:?}", info.limits);
+            assert!(
+                info.limits.contains(&(name.to_owned(), expected)),
+                "{name}: {:?}",
+                info.limits
+            );
         }
         client.health().await.unwrap();
     });

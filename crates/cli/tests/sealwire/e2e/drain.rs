@@ -22,7 +22,9 @@ fn running_calls_finish_and_new_ones_are_told_to_go_elsewhere() {
         // The request is being processed while the thread is held.
         let mut hold = harness.hold_crypto().await;
         busy.send(&heavy(1, 100)).await;
-        harness.metric_becomes("sealwire_requests_in_flight", |calls| calls == 1.0).await;
+        harness
+            .metric_becomes("sealwire_requests_in_flight", |calls| calls == 1.0)
+            .await;
         hold.run_one_slice().await;
         let server = harness.take_server();
         let stopping = tokio::spawn(server.shutdown());
@@ -30,9 +32,13 @@ fn running_calls_finish_and_new_ones_are_told_to_go_elsewhere() {
         assert_eq!(http_get(harness.admin, "/ready").await.0, 503);
         assert_eq!(http_get(harness.admin, "/live").await.0, 200);
         // Requests that arrive now are rejected.
-        busy.send(&[encrypt(2, &Encrypt::new(APP, &fields(1))), health(3)].concat()).await;
+        busy.send(&[encrypt(2, &Encrypt::new(APP, &fields(1))), health(3)].concat())
+            .await;
         for msgid in [2, 3] {
-            assert_eq!(busy.answer(msgid).await.unwrap_err().code, ErrorCode::Unavailable);
+            assert_eq!(
+                busy.answer(msgid).await.unwrap_err().code,
+                ErrorCode::Unavailable
+            );
         }
         // The listener closes at its own time.
         while TcpStream::connect(harness.address).await.is_ok() {
@@ -75,7 +81,9 @@ fn calls_beyond_the_limit_are_answered_unavailable() {
         let mut busy = harness.raw().await;
         let _hold = harness.hold_crypto().await;
         busy.send(&three_and_two_waiting()).await;
-        harness.metric_becomes("sealwire_requests_in_flight", |calls| calls == 3.0).await;
+        harness
+            .metric_becomes("sealwire_requests_in_flight", |calls| calls == 3.0)
+            .await;
         let server = harness.take_server();
         let stopping = tokio::spawn(server.shutdown());
         let mut answered = Vec::new();
@@ -104,9 +112,15 @@ fn a_peer_that_does_not_read_does_not_hold_up_the_end() {
         })
         .await;
         let mut deaf = harness.raw().await;
-        deaf.send(&encrypt(1, &Encrypt::new(APP, &fields(100_000)))).await;
+        deaf.send(&encrypt(1, &Encrypt::new(APP, &fields(100_000))))
+            .await;
         // The response is ready, and too large for the socket buffers.
-        harness.metric_becomes("sealwire_requests_total{method=\"encrypt\",code=\"ok\"}", |calls| calls == 1.0).await;
+        harness
+            .metric_becomes(
+                "sealwire_requests_total{method=\"encrypt\",code=\"ok\"}",
+                |calls| calls == 1.0,
+            )
+            .await;
         harness.take_server().shutdown().await;
         drop(deaf);
     });
@@ -147,7 +161,10 @@ fn every_call_is_answered_or_the_connection_closed_in_many_drains() {
             while let Heard::Reply(msgid, outcome) = raw.hear().await {
                 let twice = std::mem::replace(&mut answered[msgid as usize], true);
                 assert!(!twice, "{msgid} is answered twice");
-                assert!(outcome.is_ok() || outcome.is_err_and(|error| error.code == ErrorCode::Unavailable));
+                assert!(
+                    outcome.is_ok()
+                        || outcome.is_err_and(|error| error.code == ErrorCode::Unavailable)
+                );
             }
             drop(raw);
             stopping.await.unwrap();

@@ -44,10 +44,17 @@ pub(crate) fn run_in_own_process(name: &str, body: impl Future<Output = ()>) {
         return run(body);
     }
     let this = std::env::current_exe().unwrap();
-    let output = Command::new(this).args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let output = Command::new(this)
+        .args(["--exact", name, "--nocapture"])
+        .env(ALONE, "1")
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     print!("{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.contains("1 passed"), "{name} failed in its own process");
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{name} failed in its own process"
+    );
 }
 
 /// Runs one test on a separate runtime. Fails the test if it hangs.
@@ -71,10 +78,17 @@ pub(crate) fn run_within(limit: Duration, body: impl Future<Output = ()>) {
 
 /// A certificate for a server, with the name `localhost`, or for a client, with its own name.
 pub(crate) fn leaf(usage: Usage, name: &str) -> Leaf {
-    let host = if usage == Usage::Server { "localhost" } else { name };
+    let host = if usage == Usage::Server {
+        "localhost"
+    } else {
+        name
+    };
     Leaf {
         common_name: name.into(),
-        names: vec![Name::Dns(host.into()), Name::Ip(IpAddr::from([127, 0, 0, 1]))],
+        names: vec![
+            Name::Dns(host.into()),
+            Name::Ip(IpAddr::from([127, 0, 0, 1])),
+        ],
         usage,
         validity: Validity::days(1),
     }
@@ -103,7 +117,10 @@ impl Harness {
     }
 
     /// Starts a server whose store is changed too, after its app was created.
-    pub(crate) async fn prepared(change: impl FnOnce(&mut Config), prepare: impl AsyncFnOnce(&Control)) -> Self {
+    pub(crate) async fn prepared(
+        change: impl FnOnce(&mut Config),
+        prepare: impl AsyncFnOnce(&Control),
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::create("e2e", Validity::days(10)).unwrap();
         let mut config = Config::defaults(folder.path());
@@ -120,8 +137,15 @@ impl Harness {
         change(&mut config);
 
         let issued = authority.issue(&leaf(Usage::Server, "engine")).unwrap();
-        let KekSource::File(kek) = &config.kek else { panic!("the default is a file") };
-        for file in [&config.tls.certificate, &config.tls.key, &config.tls.client_ca, kek] {
+        let KekSource::File(kek) = &config.kek else {
+            panic!("the default is a file")
+        };
+        for file in [
+            &config.tls.certificate,
+            &config.tls.key,
+            &config.tls.client_ca,
+            kek,
+        ] {
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         }
         std::fs::write(&config.tls.certificate, &issued.cert_pem).unwrap();
@@ -150,20 +174,27 @@ impl Harness {
     /// Opens the apps of the engine's store: a file as another process would, other stores through the engine.
     pub(crate) async fn control(&self) -> Control {
         match &self.server {
-            Some(server) if self.config.state.mode != Mode::Stateless => server.engine().apps.control().clone(),
+            Some(server) if self.config.state.mode != Mode::Stateless => {
+                server.engine().apps.control().clone()
+            }
             _ => open_control(&self.config).await.unwrap().0,
         }
     }
 
     /// Creates an app, without waiting until the engine serves it.
     pub(crate) async fn create_app(&self, name: &str) {
-        self.control().await.create(&AppId::new(name).unwrap(), &Suite::ALL).await.unwrap();
+        self.control()
+            .await
+            .create(&AppId::new(name).unwrap(), &Suite::ALL)
+            .await
+            .unwrap();
     }
 
     /// Creates an app and waits until the engine serves it.
     pub(crate) async fn serve_app(&self, name: &str) {
         let app = AppId::new(name).unwrap();
-        self.change(async |control, _| control.create(&app, &Suite::ALL).await.unwrap()).await;
+        self.change(async |control, _| control.create(&app, &Suite::ALL).await.unwrap())
+            .await;
     }
 
     /// Changes the app, and waits until the engine serves the change.
@@ -183,7 +214,10 @@ impl Harness {
     /// Creates a collection, and waits until the engine serves it.
     pub(crate) async fn create_collection(&self, app: &str, name: &str, rules: CollectionRules) {
         let (app, name) = (AppId::new(app).unwrap(), CollectionName::new(name).unwrap());
-        self.change(async |control, _| control.create_collection(&app, &name, rules).await.unwrap()).await;
+        self.change(async |control, _| {
+            control.create_collection(&app, &name, rules).await.unwrap()
+        })
+        .await;
     }
 
     /// Starts another server on the state of the last one.
@@ -194,11 +228,16 @@ impl Harness {
     }
 
     /// Stops the server and starts another one with these stores of tokens and objects.
-    pub(crate) async fn restart_on<S: TokenStore + ObjectStore + 'static>(&mut self, store: Arc<S>) {
+    pub(crate) async fn restart_on<S: TokenStore + ObjectStore + 'static>(
+        &mut self,
+        store: Arc<S>,
+    ) {
         if let Some(server) = self.server.take() {
             server.shutdown().await;
         }
-        let mut opened = Stores::open(&self.config, stores::Access::Serve).await.unwrap();
+        let mut opened = Stores::open(&self.config, stores::Access::Serve)
+            .await
+            .unwrap();
         opened.tokens = Some(store.clone());
         opened.objects = Some(store);
         let server = Server::start_with(&self.config, opened).await.unwrap();
@@ -207,11 +246,16 @@ impl Harness {
     }
 
     /// Stops the server and starts another one with a changed token store.
-    pub(crate) async fn restart_with(&mut self, change: impl FnOnce(Arc<dyn TokenStore>) -> Arc<dyn TokenStore>) {
+    pub(crate) async fn restart_with(
+        &mut self,
+        change: impl FnOnce(Arc<dyn TokenStore>) -> Arc<dyn TokenStore>,
+    ) {
         if let Some(server) = self.server.take() {
             server.shutdown().await;
         }
-        let mut opened = Stores::open(&self.config, stores::Access::Serve).await.unwrap();
+        let mut opened = Stores::open(&self.config, stores::Access::Serve)
+            .await
+            .unwrap();
         opened.tokens = opened.tokens.take().map(change);
         let server = Server::start_with(&self.config, opened).await.unwrap();
         (self.address, self.admin) = (server.address().unwrap(), server.admin_address());
@@ -221,12 +265,18 @@ impl Harness {
     /// Sets the lifetime of the app's epochs; 0 forbids epochs.
     pub(crate) async fn set_epoch(&self, ms: u32) {
         let set = move |settings: &mut Settings| settings.epoch = EpochLifetime::from_ms(ms).ok();
-        self.change(async |control, app| control.configure(app, set).await.unwrap()).await;
+        self.change(async |control, app| control.configure(app, set).await.unwrap())
+            .await;
     }
 
     /// Makes the server reload the configuration and the files.
     pub(crate) async fn reload(&self) {
-        self.server.as_ref().unwrap().reload(&self.config).await.unwrap();
+        self.server
+            .as_ref()
+            .unwrap()
+            .reload(&self.config)
+            .await
+            .unwrap();
     }
 
     /// Returns the state that the server's connections share.
@@ -241,7 +291,9 @@ impl Harness {
 
     /// Returns the number of the server's crypto threads.
     pub(crate) fn crypto_threads(&self) -> usize {
-        self.config.crypto.threads_on(std::thread::available_parallelism().map_or(1, usize::from))
+        self.config
+            .crypto
+            .threads_on(std::thread::available_parallelism().map_or(1, usize::from))
     }
 
     /// Returns the address of the control listener.
@@ -256,7 +308,11 @@ impl Harness {
 
     /// Makes a client with one connection and without retries, so that each response is seen.
     pub(crate) async fn client(&self) -> Client {
-        let config = ClientConfig { connections: 1, attempts_max: 1, ..self.client_config() };
+        let config = ClientConfig {
+            connections: 1,
+            attempts_max: 1,
+            ..self.client_config()
+        };
         Client::connect(config).await.unwrap()
     }
 
@@ -290,17 +346,32 @@ impl Harness {
     /// Issues a certificate that expired an hour ago.
     pub(crate) fn expired_caller(&self) -> Issued {
         let now = OffsetDateTime::now_utc();
-        let validity =
-            Validity { not_before: now - time::Duration::hours(3), not_after: now - time::Duration::hours(1) };
-        self.authority.issue(&Leaf { validity, ..leaf(Usage::Client, "late") }).unwrap()
+        let validity = Validity {
+            not_before: now - time::Duration::hours(3),
+            not_after: now - time::Duration::hours(1),
+        };
+        self.authority
+            .issue(&Leaf {
+                validity,
+                ..leaf(Usage::Client, "late")
+            })
+            .unwrap()
     }
 
     /// Returns the value of a series of `/metrics`.
     pub(crate) async fn metric(&self, series: &str) -> f64 {
         let (status, text) = http_get(self.admin, "/metrics").await;
         assert_eq!(status, 200);
-        let line = text.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')));
-        line.unwrap_or_else(|| panic!("{series} is not in\n{text}")).rsplit(' ').next().unwrap().parse().unwrap()
+        let line = text.lines().find(|line| {
+            line.strip_prefix(series)
+                .is_some_and(|rest| rest.starts_with(' '))
+        });
+        line.unwrap_or_else(|| panic!("{series} is not in\n{text}"))
+            .rsplit(' ')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap()
     }
 
     /// Waits until `holds` accepts the value of a series. Panics after a timeout.
@@ -321,8 +392,10 @@ impl Harness {
 
     /// Waits until the server has no requests in flight and no reserved bytes.
     pub(crate) async fn settles(&self) {
-        self.metric_becomes("sealwire_requests_in_flight", |calls| calls == 0.0).await;
-        self.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes == 0.0).await;
+        self.metric_becomes("sealwire_requests_in_flight", |calls| calls == 0.0)
+            .await;
+        self.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes == 0.0)
+            .await;
     }
 }
 
@@ -356,7 +429,10 @@ pub(crate) async fn http_get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut text = String::new();
     stream.read_to_string(&mut text).await.unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    (
+        head.split(' ').nth(1).unwrap().parse().unwrap(),
+        body.to_owned(),
+    )
 }
 
 /// Makes a document: an array of `count` strings of 16 bytes.

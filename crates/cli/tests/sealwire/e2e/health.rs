@@ -13,7 +13,9 @@ use crate::e2e::hold::EndlessWork;
 fn probe(admin: SocketAddr) -> Duration {
     let begun = Instant::now();
     let mut stream = TcpStream::connect(admin).unwrap();
-    stream.write_all(b"GET /live HTTP/1.1\r\nhost: probe\r\nconnection: close\r\n\r\n").unwrap();
+    stream
+        .write_all(b"GET /live HTTP/1.1\r\nhost: probe\r\nconnection: close\r\n\r\n")
+        .unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
@@ -23,7 +25,9 @@ fn probe(admin: SocketAddr) -> Duration {
 /// Returns percentiles of `count` consecutive probes: p50, p99 and the maximum.
 async fn probes(admin: SocketAddr, count: usize) -> [Duration; 3] {
     let mut all: Vec<Duration> =
-        tokio::task::spawn_blocking(move || (0..count).map(|_| probe(admin)).collect()).await.unwrap();
+        tokio::task::spawn_blocking(move || (0..count).map(|_| probe(admin)).collect())
+            .await
+            .unwrap();
     all.sort_unstable();
     [all[count / 2], all[count * 99 / 100], all[count - 1]]
 }
@@ -37,13 +41,19 @@ fn health_answers_while_every_crypto_thread_is_busy() {
     run(async {
         let harness = Harness::with(|config| config.crypto.threads = 0).await;
         let idle = probes(harness.admin, PROBES).await;
-        println!("/live idle: p50 {:?}, p99 {:?}, max {:?}", idle[0], idle[1], idle[2]);
+        println!(
+            "/live idle: p50 {:?}, p99 {:?}, max {:?}",
+            idle[0], idle[1], idle[2]
+        );
         let client = harness.client().await;
         // Each thread runs slices that end only when the test drops this.
         let threads = harness.crypto_threads();
         let busy = EndlessWork::start(harness.engine(), 2 * threads, threads as u32).await;
         let live = probes(harness.admin, PROBES).await;
-        println!("/live busy: p50 {:?}, p99 {:?}, max {:?}", live[0], live[1], live[2]);
+        println!(
+            "/live busy: p50 {:?}, p99 {:?}, max {:?}",
+            live[0], live[1], live[2]
+        );
         for _ in 0..PROBES {
             client.health().await.unwrap();
         }
@@ -74,6 +84,10 @@ fn an_engine_that_starts_closed_takes_calls_once_it_is_opened() {
         assert_eq!(http_get(harness.admin, "/ready").await.0, 200);
         server.shutdown().await;
         // A server that is never opened shuts down too.
-        Server::start_closed(&harness.config).await.unwrap().shutdown().await;
+        Server::start_closed(&harness.config)
+            .await
+            .unwrap()
+            .shutdown()
+            .await;
     });
 }

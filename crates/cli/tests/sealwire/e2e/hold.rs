@@ -38,7 +38,10 @@ impl CryptoHold {
             started.await.unwrap();
             blocked.push(thread);
         }
-        Self { engine: Arc::clone(engine), blocked }
+        Self {
+            engine: Arc::clone(engine),
+            blocked,
+        }
     }
 
     /// Keeps a slice queued while the threads are held, so that network threads run no work themselves.
@@ -96,7 +99,10 @@ impl Slices for Blocker {
         }
         // An error means that the hold was dropped.
         let _ = self.release.recv();
-        Slice { done: WorkSize::default(), more: false }
+        Slice {
+            done: WorkSize::default(),
+            more: false,
+        }
     }
 
     fn deliver(self: Box<Self>) {}
@@ -106,8 +112,17 @@ fn block(engine: &Engine) -> (Blocked, oneshot::Receiver<()>) {
     let mut place = offer(engine, WorkSize::default());
     assert!(!place.waits(), "a blocker has to wait for admission");
     let ((start, started), (release, released)) = (oneshot::channel(), mpsc::channel());
-    place.submit(Box::new(Blocker { started: Some(start), release: released }));
-    (Blocked { _place: place, _release: release }, started)
+    place.submit(Box::new(Blocker {
+        started: Some(start),
+        release: released,
+    }));
+    (
+        Blocked {
+            _place: place,
+            _release: release,
+        },
+        started,
+    )
 }
 
 /// Admits work under the principal of the harness's clients.
@@ -124,7 +139,10 @@ fn offer(engine: &Engine, work_size: WorkSize) -> AdmissionPermit {
         whole: true,
         has_waited: false,
     };
-    engine.scheduler.offer(&offer, &ConnectionMemory::new(usize::MAX)).unwrap()
+    engine
+        .scheduler
+        .offer(&offer, &ConnectionMemory::new(usize::MAX))
+        .unwrap()
 }
 
 /// Requests of the largest size class that occupy crypto threads with slices until dropped.
@@ -137,10 +155,17 @@ pub(crate) struct EndlessWork {
 impl EndlessWork {
     /// Starts the requests, and returns when `running` slices run at once.
     pub(crate) async fn start(engine: &Arc<Engine>, requests: usize, running: u32) -> Self {
-        let (stop, slices, mut tasks) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default(), JoinSet::new());
+        let (stop, slices, mut tasks) = (
+            Arc::<AtomicBool>::default(),
+            Arc::<AtomicU64>::default(),
+            JoinSet::new(),
+        );
         for _ in 0..requests {
             let mut place = offer(engine, Spinning::WORK_SIZE);
-            let work = Spinning { stop: Arc::clone(&stop), slices: Arc::clone(&slices) };
+            let work = Spinning {
+                stop: Arc::clone(&stop),
+                slices: Arc::clone(&slices),
+            };
             tasks.spawn(async move {
                 place.admitted().await;
                 place.submit(Box::new(work));
@@ -150,7 +175,11 @@ impl EndlessWork {
         while slices.load(Ordering::Relaxed) == 0 || engine.scheduler.gauges().running < running {
             sleep(Duration::from_millis(1)).await;
         }
-        Self { stop, slices, _requests: tasks }
+        Self {
+            stop,
+            slices,
+            _requests: tasks,
+        }
     }
 
     /// Returns the number of slices run so far.
@@ -172,7 +201,12 @@ struct Spinning {
 
 impl Spinning {
     /// Work of at least an hour by any estimate.
-    const WORK_SIZE: WorkSize = WorkSize { requests: 1, key_agreements: 0, fields: 1 << 48, bytes: 0 };
+    const WORK_SIZE: WorkSize = WorkSize {
+        requests: 1,
+        key_agreements: 0,
+        fields: 1 << 48,
+        bytes: 0,
+    };
 }
 
 impl Slices for Spinning {
@@ -197,8 +231,14 @@ impl Slices for Spinning {
             std::hint::spin_loop();
         }
         self.slices.fetch_add(1, Ordering::Relaxed);
-        let done = WorkSize { fields: allowance.fields as u64, ..WorkSize::default() };
-        Slice { done, more: !self.stop.load(Ordering::Relaxed) }
+        let done = WorkSize {
+            fields: allowance.fields as u64,
+            ..WorkSize::default()
+        };
+        Slice {
+            done,
+            more: !self.stop.load(Ordering::Relaxed),
+        }
     }
 
     fn deliver(self: Box<Self>) {}

@@ -1,6 +1,8 @@
 //! Small requests whose work the network thread does itself.
 
-use sealwire_client::{Client, Decrypt, Encrypt, KeyScope, Mask, MaskRule, Masking, RuleFields, Writing};
+use sealwire_client::{
+    Client, Decrypt, Encrypt, KeyScope, Mask, MaskRule, Masking, RuleFields, Writing,
+};
 use sealwire_crypto::EpochLifetime;
 
 use crate::e2e::harness::{APP, Harness, run};
@@ -9,14 +11,34 @@ const INLINE: &str = "sealwire_requests_inline_total";
 const PAYLOAD: &[u8] = b"\x81\xa3pan\xb04242424242424242";
 
 async fn mask(client: &Client) -> Vec<u8> {
-    let rules = vec![MaskRule { fields: RuleFields::Path("$.pan"), mask: "partial(last=4)" }];
-    let call = Mask { writing: Masking { rules, ..Masking::default() }, ..Mask::new(APP, PAYLOAD) };
+    let rules = vec![MaskRule {
+        fields: RuleFields::Path("$.pan"),
+        mask: "partial(last=4)",
+    }];
+    let call = Mask {
+        writing: Masking {
+            rules,
+            ..Masking::default()
+        },
+        ..Mask::new(APP, PAYLOAD)
+    };
     client.mask(call).await.unwrap().payload.to_vec()
 }
 
 async fn encrypt(client: &Client, key_scope: KeyScope) -> Vec<u8> {
-    let writing = Writing { key_scope, ..Writing::default() };
-    client.encrypt(Encrypt { writing, ..Encrypt::new(APP, PAYLOAD) }).await.unwrap().payload.to_vec()
+    let writing = Writing {
+        key_scope,
+        ..Writing::default()
+    };
+    client
+        .encrypt(Encrypt {
+            writing,
+            ..Encrypt::new(APP, PAYLOAD)
+        })
+        .await
+        .unwrap()
+        .payload
+        .to_vec()
 }
 
 #[test]
@@ -29,8 +51,22 @@ fn work_without_a_key_agreement_needs_no_crypto_thread() {
         let runs = async || harness.metric(INLINE).await;
         let sealed = encrypt(&client, KeyScope::Request).await;
         let in_epoch = encrypt(&client, KeyScope::Epoch).await;
-        assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, PAYLOAD);
-        assert_eq!(client.decrypt(Decrypt::new(APP, &in_epoch)).await.unwrap().payload, PAYLOAD);
+        assert_eq!(
+            client
+                .decrypt(Decrypt::new(APP, &sealed))
+                .await
+                .unwrap()
+                .payload,
+            PAYLOAD
+        );
+        assert_eq!(
+            client
+                .decrypt(Decrypt::new(APP, &in_epoch))
+                .await
+                .unwrap()
+                .payload,
+            PAYLOAD
+        );
         assert_eq!(runs().await, 0.0, "each of these made or agreed on a key");
         // With every crypto thread held, nothing is answered but what needs none.
         let hold = harness.hold_crypto().await;
@@ -38,12 +74,26 @@ fn work_without_a_key_agreement_needs_no_crypto_thread() {
         let again = encrypt(&client, KeyScope::Epoch).await;
         // Both were opened before, so their keys are cached. The third was sealed under the second's.
         for envelope in [&sealed, &in_epoch, &again] {
-            assert_eq!(client.decrypt(Decrypt::new(APP, envelope)).await.unwrap().payload, PAYLOAD);
+            assert_eq!(
+                client
+                    .decrypt(Decrypt::new(APP, envelope))
+                    .await
+                    .unwrap()
+                    .payload,
+                PAYLOAD
+            );
         }
         assert_eq!(runs().await, 5.0);
         drop(hold);
         let fresh = encrypt(&client, KeyScope::Request).await;
-        assert_eq!(client.decrypt(Decrypt::new(APP, &fresh)).await.unwrap().payload, PAYLOAD);
+        assert_eq!(
+            client
+                .decrypt(Decrypt::new(APP, &fresh))
+                .await
+                .unwrap()
+                .payload,
+            PAYLOAD
+        );
         assert_eq!(runs().await, 5.0);
     });
 }

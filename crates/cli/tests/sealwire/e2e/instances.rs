@@ -20,7 +20,9 @@ const DOCUMENT: &[u8] = b"\xa5hello";
 
 /// Starts three engines on a database of their own. The harness is the first.
 async fn three() -> (Harness, Vec<Server>) {
-    let database = tokio::task::spawn_blocking(|| Postgres::shared().database().unwrap()).await.unwrap();
+    let database = tokio::task::spawn_blocking(|| Postgres::shared().database().unwrap())
+        .await
+        .unwrap();
     let mut harness = Harness::with(|config: &mut Config| {
         config.state.mode = Mode::Postgres;
         // No poll during a test: an engine learns of the others' changes only by notifications.
@@ -40,8 +42,16 @@ async fn three() -> (Harness, Vec<Server>) {
 }
 
 async fn client_of(harness: &Harness, server: &Server) -> Client {
-    let endpoints = vec![Endpoint::new(server.address().unwrap().to_string(), "localhost")];
-    let config = ClientConfig { endpoints, connections: 1, attempts_max: 1, ..harness.client_config() };
+    let endpoints = vec![Endpoint::new(
+        server.address().unwrap().to_string(),
+        "localhost",
+    )];
+    let config = ClientConfig {
+        endpoints,
+        connections: 1,
+        attempts_max: 1,
+        ..harness.client_config()
+    };
     Client::connect(config).await.unwrap()
 }
 
@@ -70,16 +80,26 @@ fn what_one_engine_changes_all_come_to_serve() {
             let made = async || client.encrypt(Encrypt::new("late", DOCUMENT)).await.is_ok();
             until("an app is served", made).await;
         }
-        let sealed = clients[1].encrypt(Encrypt::new(APP, DOCUMENT)).await.unwrap().payload;
+        let sealed = clients[1]
+            .encrypt(Encrypt::new(APP, DOCUMENT))
+            .await
+            .unwrap()
+            .payload;
         let key = control.app(&shop()).await.unwrap().keys[0].id;
         control.disable(&shop(), Target::Key(key)).await.unwrap();
         for client in &clients {
             let fails = async || client.decrypt(Decrypt::new(APP, &sealed)).await.is_err();
             until("a key is stopped", fails).await;
-            assert_eq!(code(client.encrypt(Encrypt::new(APP, DOCUMENT)).await), ErrorCode::NotFound);
+            assert_eq!(
+                code(client.encrypt(Encrypt::new(APP, DOCUMENT)).await),
+                ErrorCode::NotFound
+            );
         }
         // A name becomes free only when all engines have caught up.
-        control.delete(&late, Target::App, Duration::ZERO).await.unwrap();
+        control
+            .delete(&late, Target::App, Duration::ZERO)
+            .await
+            .unwrap();
         let end = Instant::now() + HANG;
         let mut conflicts = 0;
         while let Err(refused) = control.create(&late, &Suite::ALL).await {
@@ -108,7 +128,10 @@ fn engines_are_replaced_one_by_one_without_a_failed_call() {
                 .collect::<Vec<_>>()
         };
         // The addresses do not change, so that the client finds the new engines.
-        let config = ClientConfig { endpoints: endpoints(&servers), ..harness.client_config() };
+        let config = ClientConfig {
+            endpoints: endpoints(&servers),
+            ..harness.client_config()
+        };
         let client = Client::connect(config).await.unwrap();
         let (stop, stopped) = tokio::sync::watch::channel(false);
         let calls = Arc::<AtomicU64>::default();
@@ -123,7 +146,10 @@ fn engines_are_replaced_one_by_one_without_a_failed_call() {
         });
         let goes_on = async || {
             let before = calls.load(Ordering::Relaxed);
-            until("the load goes on", async || calls.load(Ordering::Relaxed) > before + 20).await;
+            until("the load goes on", async || {
+                calls.load(Ordering::Relaxed) > before + 20
+            })
+            .await;
         };
         for _ in 0..3 {
             let old = servers.remove(0);
@@ -142,8 +168,22 @@ fn engines_are_replaced_one_by_one_without_a_failed_call() {
         }
         stop.send_replace(true);
         calling.await.unwrap();
-        println!("{} calls while three engines were replaced", calls.load(Ordering::Relaxed));
-        assert_eq!(servers[0].engine().apps.control().instances().await.unwrap().len(), 3, "those that left are gone");
+        println!(
+            "{} calls while three engines were replaced",
+            calls.load(Ordering::Relaxed)
+        );
+        assert_eq!(
+            servers[0]
+                .engine()
+                .apps
+                .control()
+                .instances()
+                .await
+                .unwrap()
+                .len(),
+            3,
+            "those that left are gone"
+        );
         for server in servers {
             server.shutdown().await;
         }

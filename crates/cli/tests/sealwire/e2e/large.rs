@@ -19,7 +19,10 @@ fn mixed(bytes: usize) -> Vec<u8> {
         write::str(out, "name");
         write::str(out, &"name".repeat(1 + dice.roll(20) as usize));
         write::str(out, "note");
-        write::str(out, &"a note of some length. ".repeat(dice.roll(60) as usize));
+        write::str(
+            out,
+            &"a note of some length. ".repeat(dice.roll(60) as usize),
+        );
         write::str(out, "photo");
         write::bin(out, &vec![0x5a; dice.roll(2_000) as usize]);
         write::str(out, "flags");
@@ -43,9 +46,20 @@ fn sixty_thousand_fields_come_back() {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let document = fields(60_000);
-        let sealed = client.encrypt(Encrypt::new(APP, &document)).await.unwrap().payload;
+        let sealed = client
+            .encrypt(Encrypt::new(APP, &document))
+            .await
+            .unwrap()
+            .payload;
         assert!(sealed.len() > 6_000_000);
-        assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, document);
+        assert_eq!(
+            client
+                .decrypt(Decrypt::new(APP, &sealed))
+                .await
+                .unwrap()
+                .payload,
+            document
+        );
         harness.settles().await;
     });
 }
@@ -57,8 +71,19 @@ fn twenty_megabytes_come_back() {
         let client = harness.client().await;
         let document = mixed(20 << 20);
         for _ in 0..2 {
-            let sealed = client.encrypt(Encrypt::new(APP, &document)).await.unwrap().payload;
-            assert!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload == document);
+            let sealed = client
+                .encrypt(Encrypt::new(APP, &document))
+                .await
+                .unwrap()
+                .payload;
+            assert!(
+                client
+                    .decrypt(Decrypt::new(APP, &sealed))
+                    .await
+                    .unwrap()
+                    .payload
+                    == document
+            );
         }
         harness.settles().await;
     });
@@ -77,13 +102,34 @@ fn a_reader_that_pauses_holds_up_nobody() {
         let whole = slow.hear_part(10 << 20).await;
         for call in 0..50 {
             let small = fields(1 + call % 7);
-            let sealed = client.encrypt(Encrypt::new(APP, &small)).await.unwrap().payload;
-            assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, small);
+            let sealed = client
+                .encrypt(Encrypt::new(APP, &small))
+                .await
+                .unwrap()
+                .payload;
+            assert_eq!(
+                client
+                    .decrypt(Decrypt::new(APP, &sealed))
+                    .await
+                    .unwrap()
+                    .payload,
+                small
+            );
         }
-        assert!(!whole, "the large reply was complete before the small calls began");
+        assert!(
+            !whole,
+            "the large reply was complete before the small calls began"
+        );
         let result = slow.answer(1).await.unwrap();
         let sealed = Document::decode(&result).unwrap().payload;
-        assert!(client.decrypt(Decrypt::new(APP, sealed)).await.unwrap().payload == document);
+        assert!(
+            client
+                .decrypt(Decrypt::new(APP, sealed))
+                .await
+                .unwrap()
+                .payload
+                == document
+        );
         slow.is_alive().await;
         harness.settles().await;
     });

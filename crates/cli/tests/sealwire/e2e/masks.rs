@@ -3,14 +3,17 @@
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
 use sealwire_client::control::{CheckCall, RoleCall, RoleOperation};
 use sealwire_client::{
-    Client, Decrypt, Detokenize, Document, Encoding, Encrypt, Error, ErrorCode, Format, Mask, MaskList, MaskRule,
-    Masking, OnError, RuleFields, Suite, TokenLookupScope, Tokenize, TokenizeOptions, UnknownFields, Writing,
+    Client, Decrypt, Detokenize, Document, Encoding, Encrypt, Error, ErrorCode, Format, Mask,
+    MaskList, MaskRule, Masking, OnError, RuleFields, Suite, TokenLookupScope, Tokenize,
+    TokenizeOptions, UnknownFields, Writing,
 };
 use sealwire_msgpack::{Token, TokenReader, write};
 use sealwire_payload::json;
 use sealwire_wire::{Limits, Scan, Scanner, request};
 
-use crate::e2e::access::{FULL, NOBODY, connect, enforcing, everything_on, grant_role, put_role_record, start};
+use crate::e2e::access::{
+    FULL, NOBODY, connect, enforcing, everything_on, grant_role, put_role_record, start,
+};
 use crate::e2e::audit::records;
 use crate::e2e::documents::contains;
 use crate::e2e::harness::{APP, Harness, rpc_error, run};
@@ -22,20 +25,42 @@ fn doc(json: &str) -> Vec<u8> {
 
 fn text(document: &[u8]) -> String {
     let mut out = Vec::new();
-    json::from_msgpack(document, &mut out, false, sealwire_payload::WalkLimits::default()).unwrap();
+    json::from_msgpack(
+        document,
+        &mut out,
+        false,
+        sealwire_payload::WalkLimits::default(),
+    )
+    .unwrap();
     String::from_utf8(out).unwrap().trim_end().to_owned()
 }
 
 fn at<'a>(path: &'a str, mask: &'a str) -> MaskRule<'a> {
-    MaskRule { fields: RuleFields::Path(path), mask }
+    MaskRule {
+        fields: RuleFields::Path(path),
+        mask,
+    }
 }
 
 fn masking<'a>(rules: Vec<MaskRule<'a>>) -> Masking<'a> {
-    Masking { rules, ..Masking::default() }
+    Masking {
+        rules,
+        ..Masking::default()
+    }
 }
 
-async fn mask(client: &Client, app: &str, payload: &[u8], writing: Masking<'_>) -> Result<Document, Error> {
-    client.mask(Mask { writing, ..Mask::new(app, payload) }).await
+async fn mask(
+    client: &Client,
+    app: &str,
+    payload: &[u8],
+    writing: Masking<'_>,
+) -> Result<Document, Error> {
+    client
+        .mask(Mask {
+            writing,
+            ..Mask::new(app, payload)
+        })
+        .await
 }
 
 #[test]
@@ -44,36 +69,96 @@ fn every_function_masks_alike_in_every_call_and_otherwise_in_another_app() {
         let harness = Harness::start().await;
         harness.serve_app("other").await;
         let client = harness.client().await;
-        let lists = vec![MaskList { name: "towns", entries: vec!["Ulm", "Bonn", "Jena"] }];
+        let lists = vec![MaskList {
+            name: "towns",
+            entries: vec!["Ulm", "Bonn", "Jena"],
+        }];
         // A value, a function, a check of the mask, and true if another app gives another mask.
-        let starts =
-            |start: &'static str| -> Box<dyn Fn(&str) -> bool> { Box::new(move |mask| mask.starts_with(start)) };
-        let is = |is: &'static str| -> Box<dyn Fn(&str) -> bool> { Box::new(move |mask| mask == is) };
-        let differs = |from: &'static str| -> Box<dyn Fn(&str) -> bool> { Box::new(move |mask| mask != from) };
+        let starts = |start: &'static str| -> Box<dyn Fn(&str) -> bool> {
+            Box::new(move |mask| mask.starts_with(start))
+        };
+        let is =
+            |is: &'static str| -> Box<dyn Fn(&str) -> bool> { Box::new(move |mask| mask == is) };
+        let differs = |from: &'static str| -> Box<dyn Fn(&str) -> bool> {
+            Box::new(move |mask| mask != from)
+        };
         for (value, function, holds, is_keyed) in [
             ("\"secret\"", "redact", is("\"[redacted]\""), false),
             ("\"secret\"", "redact(with=\"X\")", is("\"X\""), false),
             ("\"secret\"", "fixed(\"n/a\")", is("\"n/a\""), false),
             ("\"secret\"", "null", is("null"), false),
-            ("\"4111111111111111\"", "partial(first=1, last=4)", is("\"4***********1111\""), false),
-            ("\"ann@shop.example\"", "email", differs("\"ann@shop.example\""), true),
-            ("\"+49 30 1234567\"", "phone(last=2)", differs("\"+49 30 1234567\""), true),
-            ("\"4111111111111111\"", "card(first=6, last=4, luhn=valid)", starts("\"411111"), true),
+            (
+                "\"4111111111111111\"",
+                "partial(first=1, last=4)",
+                is("\"4***********1111\""),
+                false,
+            ),
+            (
+                "\"ann@shop.example\"",
+                "email",
+                differs("\"ann@shop.example\""),
+                true,
+            ),
+            (
+                "\"+49 30 1234567\"",
+                "phone(last=2)",
+                differs("\"+49 30 1234567\""),
+                true,
+            ),
+            (
+                "\"4111111111111111\"",
+                "card(first=6, last=4, luhn=valid)",
+                starts("\"411111"),
+                true,
+            ),
             ("\"secret\"", "hash", differs("\"secret\""), true),
-            ("\"Maria\"", "pseudonym(list=first_names)", starts("\""), true),
-            ("\"12345678901\"", "fpe(alphabet=digits)", differs("\"12345678901\""), true),
-            ("\"2026-11-22\"", "date_shift(days=30)", is("\"2026-12-22\""), false),
-            ("\"2026-11-22\"", "date_shift(within=365)", starts("\"202"), true),
+            (
+                "\"Maria\"",
+                "pseudonym(list=first_names)",
+                starts("\""),
+                true,
+            ),
+            (
+                "\"12345678901\"",
+                "fpe(alphabet=digits)",
+                differs("\"12345678901\""),
+                true,
+            ),
+            (
+                "\"2026-11-22\"",
+                "date_shift(days=30)",
+                is("\"2026-12-22\""),
+                false,
+            ),
+            (
+                "\"2026-11-22\"",
+                "date_shift(within=365)",
+                starts("\"202"),
+                true,
+            ),
             ("1234", "generalize(step=10)", is("1230"), false),
             ("\"90210\"", "generalize(keep=3)", starts("\"902"), false),
-            ("\"2026-11-22\"", "generalize(date=month)", starts("\"2026-11"), false),
+            (
+                "\"2026-11-22\"",
+                "generalize(date=month)",
+                starts("\"2026-11"),
+                false,
+            ),
             ("100000", "noise(percent=10)", starts(""), true),
             ("\"secret\"", "keep", is("\"secret\""), false),
         ] {
             let payload = doc(value);
             let masked = async |app| {
-                let writing = Masking { lists: lists.clone(), ..masking(vec![at("$", function)]) };
-                text(&mask(&client, app, &payload, writing).await.unwrap_or_else(|e| panic!("{function}: {e}")).payload)
+                let writing = Masking {
+                    lists: lists.clone(),
+                    ..masking(vec![at("$", function)])
+                };
+                text(
+                    &mask(&client, app, &payload, writing)
+                        .await
+                        .unwrap_or_else(|e| panic!("{function}: {e}"))
+                        .payload,
+                )
             };
             let (one, again, other) = (masked(APP).await, masked(APP).await, masked("other").await);
             assert!(holds(&one), "{function} of {value}: {one}");
@@ -83,15 +168,38 @@ fn every_function_masks_alike_in_every_call_and_otherwise_in_another_app() {
             }
         }
         // Many values, so that the masks of two apps do not agree by chance.
-        let many = doc(&format!("[{}]", (0..64).map(|n| format!("\"+49 30 55{n:05}\"")).collect::<Vec<_>>().join(",")));
-        for function in ["hash", "fpe(alphabet=digits)", "pseudonym(list=towns)", "pseudonym(list=cities)", "phone"] {
+        let many = doc(&format!(
+            "[{}]",
+            (0..64)
+                .map(|n| format!("\"+49 30 55{n:05}\""))
+                .collect::<Vec<_>>()
+                .join(",")
+        ));
+        for function in [
+            "hash",
+            "fpe(alphabet=digits)",
+            "pseudonym(list=towns)",
+            "pseudonym(list=cities)",
+            "phone",
+        ] {
             let masked = async |app, payload: &[u8]| {
-                let writing = Masking { lists: lists.clone(), ..masking(vec![at("$[*]", function)]) };
+                let writing = Masking {
+                    lists: lists.clone(),
+                    ..masking(vec![at("$[*]", function)])
+                };
                 text(&mask(&client, app, payload, writing).await.unwrap().payload)
             };
             let digits = doc(&text(&many).replace(['+', ' '], ""));
-            let payload = if function.starts_with("fpe") { &digits } else { &many };
-            assert_ne!(masked(APP, payload).await, masked("other", payload).await, "{function}");
+            let payload = if function.starts_with("fpe") {
+                &digits
+            } else {
+                &many
+            };
+            assert_ne!(
+                masked(APP, payload).await,
+                masked("other", payload).await,
+                "{function}"
+            );
         }
         harness.settles().await;
     });
@@ -102,18 +210,28 @@ fn rules_name_paths_columns_and_kinds_and_the_rest_is_kept_or_refused() {
     run(async {
         let harness = Harness::start().await;
         let client = harness.client().await;
-        let payload =
-            doc(r#"{"id": 7, "email": "a@b.example", "card": {"number": "4111111111111111", "email": "c@d.example"},
-            "note": "4111 1111 1111 1111", "born": "1990-01-01", "none": null}"#);
+        let payload = doc(
+            r#"{"id": 7, "email": "a@b.example", "card": {"number": "4111111111111111", "email": "c@d.example"},
+            "note": "4111 1111 1111 1111", "born": "1990-01-01", "none": null}"#,
+        );
         let rules = || {
             vec![
                 at("$.card.number", "fixed(\"path\")"),
-                MaskRule { fields: RuleFields::Column("email"), mask: "fixed(\"column\")" },
-                MaskRule { fields: RuleFields::Kind("card"), mask: "fixed(\"kind\")" },
+                MaskRule {
+                    fields: RuleFields::Column("email"),
+                    mask: "fixed(\"column\")",
+                },
+                MaskRule {
+                    fields: RuleFields::Kind("card"),
+                    mask: "fixed(\"kind\")",
+                },
                 at("$.id", "keep"),
             ]
         };
-        let keep = Masking { unknown: UnknownFields::Keep, ..masking(rules()) };
+        let keep = Masking {
+            unknown: UnknownFields::Keep,
+            ..masking(rules())
+        };
         let masked = mask(&client, APP, &payload, keep).await.unwrap();
         let expected = r#"{"id":7,"email":"column","card":{"number":"path","email":"column"},"note":"kind","born":"1990-01-01","none":null}"#;
         assert_eq!(text(&masked.payload), expected);
@@ -124,23 +242,58 @@ fn rules_name_paths_columns_and_kinds_and_the_rest_is_kept_or_refused() {
         assert!(format!("{refused:?}").contains("$.born"), "{refused:?}");
         assert!(!format!("{refused:?}").contains("1990"), "{refused:?}");
         // With error reports, the field is redacted.
-        let call = Mask { on_error: OnError::Report, writing: masking(rules()), ..Mask::new(APP, &payload) };
+        let call = Mask {
+            on_error: OnError::Report,
+            writing: masking(rules()),
+            ..Mask::new(APP, &payload)
+        };
         let reported = client.mask(call).await.unwrap();
-        assert_eq!(text(&reported.payload), expected.replace("1990-01-01", "[redacted]"));
-        let errors: Vec<_> = reported.errors.iter().map(|error| (error.path.as_str(), error.code)).collect();
+        assert_eq!(
+            text(&reported.payload),
+            expected.replace("1990-01-01", "[redacted]")
+        );
+        let errors: Vec<_> = reported
+            .errors
+            .iter()
+            .map(|error| (error.path.as_str(), error.code))
+            .collect();
         assert_eq!(errors, [("$.born", ErrorCode::BadRequest)]);
         // A value that does not fit its function is redacted too.
         let unfit = masking(vec![at("$", "date_shift(days=1)"), at("$.never", "null")]);
         let payload = doc(r#"{"a": "2026-11-22", "b": "canary", "c": 5}"#);
-        let call = Mask { on_error: OnError::Report, writing: unfit.clone(), ..Mask::new(APP, &payload) };
+        let call = Mask {
+            on_error: OnError::Report,
+            writing: unfit.clone(),
+            ..Mask::new(APP, &payload)
+        };
         let reported = client.mask(call).await.unwrap();
-        assert_eq!(text(&reported.payload), r#"{"a":"2026-11-23","b":"[redacted]","c":0}"#);
-        let paths: Vec<_> = reported.errors.iter().map(|error| error.path.as_str()).collect();
+        assert_eq!(
+            text(&reported.payload),
+            r#"{"a":"2026-11-23","b":"[redacted]","c":0}"#
+        );
+        let paths: Vec<_> = reported
+            .errors
+            .iter()
+            .map(|error| error.path.as_str())
+            .collect();
         assert_eq!(paths, ["$.b", "$.c"]);
         let failed = rpc_error(mask(&client, APP, &payload, unfit).await);
-        assert!(failed.code == ErrorCode::BadRequest && !format!("{failed:?}").contains("canary"), "{failed:?}");
-        assert!(harness.metric("sealwire_fields_masked_total{by=\"call\"}").await >= 4.0);
-        assert_eq!(harness.metric("sealwire_fields_masked_total{by=\"role\"}").await, 0.0);
+        assert!(
+            failed.code == ErrorCode::BadRequest && !format!("{failed:?}").contains("canary"),
+            "{failed:?}"
+        );
+        assert!(
+            harness
+                .metric("sealwire_fields_masked_total{by=\"call\"}")
+                .await
+                >= 4.0
+        );
+        assert_eq!(
+            harness
+                .metric("sealwire_fields_masked_total{by=\"role\"}")
+                .await,
+            0.0
+        );
     });
 }
 
@@ -151,34 +304,73 @@ fn rules_that_are_none_are_refused_by_place() {
         let client = harness.client().await;
         let payload = doc("[1]");
         let fine = || at("$[0]", "keep");
-        let kind = |kind| MaskRule { fields: RuleFields::Kind(kind), mask: "redact" };
+        let kind = |kind| MaskRule {
+            fields: RuleFields::Kind(kind),
+            mask: "redact",
+        };
         for (rules, words) in [
             (vec![fine(), at("$[0]", "fly")], ["rule 2", "fly"]),
             (vec![at("$[0]", "partial(last=x)")], ["rule 1", "column"]),
             (vec![at("$[0]", "partial(last=4")], ["rule 1", "column"]),
-            (vec![at("$[0]", "pseudonym(list=nowhere)")], ["rule 1", "nowhere"]),
-            (vec![fine(), fine(), at("$[", "null")], ["rule 3", "expected"]),
+            (
+                vec![at("$[0]", "pseudonym(list=nowhere)")],
+                ["rule 1", "nowhere"],
+            ),
+            (
+                vec![fine(), fine(), at("$[", "null")],
+                ["rule 3", "expected"],
+            ),
             (vec![fine(), kind("passport")], ["rule 2", "passport"]),
         ] {
             let refused = rpc_error(mask(&client, APP, &payload, masking(rules.clone())).await);
             assert_eq!(refused.code, ErrorCode::BadRequest, "{rules:?}");
             for word in words {
-                assert!(refused.message.contains(word), "{rules:?}: {}", refused.message);
+                assert!(
+                    refused.message.contains(word),
+                    "{rules:?}: {}",
+                    refused.message
+                );
             }
         }
-        let list = |entries| vec![MaskList { name: "own", entries }];
-        let writing = Masking { lists: list(vec!["one"]), ..masking(vec![fine()]) };
+        let list = |entries| {
+            vec![MaskList {
+                name: "own",
+                entries,
+            }]
+        };
+        let writing = Masking {
+            lists: list(vec!["one"]),
+            ..masking(vec![fine()])
+        };
         let refused = rpc_error(mask(&client, APP, &payload, writing).await);
-        assert!(refused.code == ErrorCode::BadRequest && refused.message.contains("own"), "{}", refused.message);
+        assert!(
+            refused.code == ErrorCode::BadRequest && refused.message.contains("own"),
+            "{}",
+            refused.message
+        );
         // Limits of the protocol, by their messages. The connection stays open.
         let many = vec![fine(); 257];
         let refused = rpc_error(mask(&client, APP, &payload, masking(many)).await);
-        assert!(refused.message.contains("1 to 256 rules"), "{}", refused.message);
+        assert!(
+            refused.message.contains("1 to 256 rules"),
+            "{}",
+            refused.message
+        );
         let refused = rpc_error(mask(&client, "nobody", &payload, masking(vec![fine()])).await);
         assert_eq!(refused.code, ErrorCode::NotFound);
-        let late = Mask { min_generation: Some(1 << 40), writing: masking(vec![fine()]), ..Mask::new(APP, &payload) };
+        let late = Mask {
+            min_generation: Some(1 << 40),
+            writing: masking(vec![fine()]),
+            ..Mask::new(APP, &payload)
+        };
         assert_eq!(rpc_error(client.mask(late).await).code, ErrorCode::Conflict);
-        assert_eq!(mask(&client, APP, &payload, masking(vec![fine()])).await.unwrap().payload, payload);
+        assert_eq!(
+            mask(&client, APP, &payload, masking(vec![fine()]))
+                .await
+                .unwrap()
+                .payload,
+            payload
+        );
         harness.settles().await;
     });
 }
@@ -193,11 +385,20 @@ fn a_long_mask_is_sliced_and_stops_when_told_to() {
         let payload = crate::e2e::harness::fields(STOPPED);
         let mut message = Vec::new();
         let slow = masking(vec![at("$[*]", "fpe(alphabet=alphanumeric_lower)")]);
-        request::mask(&mut message, 1, &Mask { writing: slow, ..Mask::new(APP, &payload) });
+        request::mask(
+            &mut message,
+            1,
+            &Mask {
+                writing: slow,
+                ..Mask::new(APP, &payload)
+            },
+        );
         let mut raw = harness.raw().await;
         let mut hold = harness.hold_crypto().await;
         raw.send(&message).await;
-        harness.metric_becomes("sealwire_requests_in_flight", |calls| calls >= 1.0).await;
+        harness
+            .metric_becomes("sealwire_requests_in_flight", |calls| calls >= 1.0)
+            .await;
         // The first slices prepare the rule.
         for _ in 0..8 {
             hold.run_one_slice().await;
@@ -206,24 +407,51 @@ fn a_long_mask_is_sliced_and_stops_when_told_to() {
         assert_eq!(raw.answer(1).await.unwrap_err().code, ErrorCode::Cancelled);
         drop(hold);
         harness.settles().await;
-        let done = harness.metric("sealwire_fields_total{method=\"mask\"}").await;
-        assert!((1.0..=f64::from(STOPPED / 2)).contains(&done), "{done} fields were masked");
+        let done = harness
+            .metric("sealwire_fields_total{method=\"mask\"}")
+            .await;
+        assert!(
+            (1.0..=f64::from(STOPPED / 2)).contains(&done),
+            "{done} fields were masked"
+        );
         let client = harness.client().await;
         let payload = crate::e2e::harness::fields(MANY);
         let writing = masking(vec![at("$[*]", "hash")]);
-        let call = Mask { deadline_ms: Some(1), writing: writing.clone(), ..Mask::new(APP, &payload) };
+        let call = Mask {
+            deadline_ms: Some(1),
+            writing: writing.clone(),
+            ..Mask::new(APP, &payload)
+        };
         match client.mask(call).await {
             Err(Error::Deadline) => (),
             late => {
                 let code = rpc_error(late).code;
-                assert!([ErrorCode::DeadlineExceeded, ErrorCode::Overloaded].contains(&code), "{code}");
+                assert!(
+                    [ErrorCode::DeadlineExceeded, ErrorCode::Overloaded].contains(&code),
+                    "{code}"
+                );
             }
         }
         // The masks of the whole document, in several slices, begin with those of its part.
-        let masked = client.mask(Mask { writing: writing.clone(), ..Mask::new(APP, &payload) }).await.unwrap();
+        let masked = client
+            .mask(Mask {
+                writing: writing.clone(),
+                ..Mask::new(APP, &payload)
+            })
+            .await
+            .unwrap();
         let few = crate::e2e::harness::fields(3);
-        let part = client.mask(Mask { writing, ..Mask::new(APP, &few) }).await.unwrap();
-        assert_eq!(masked.payload[5..][..part.payload.len() - 1], part.payload[1..]);
+        let part = client
+            .mask(Mask {
+                writing,
+                ..Mask::new(APP, &few)
+            })
+            .await
+            .unwrap();
+        assert_eq!(
+            masked.payload[5..][..part.payload.len() - 1],
+            part.payload[1..]
+        );
         harness.settles().await;
     });
 }
@@ -261,14 +489,26 @@ fn canaries(with_containers: bool) -> Vec<u8> {
 }
 
 fn is_clean(bytes: &[u8]) -> bool {
-    ![CANARY.as_bytes(), &NUMBER.to_be_bytes(), &FLOAT.to_be_bytes()].iter().any(|needle| contains(bytes, needle))
+    ![
+        CANARY.as_bytes(),
+        &NUMBER.to_be_bytes(),
+        &FLOAT.to_be_bytes(),
+    ]
+    .iter()
+    .any(|needle| contains(bytes, needle))
 }
 
 /// Sends one encoded message, and returns all bytes of the response.
 async fn exchange(harness: &Harness, caller: &str, message: &[u8]) -> Vec<u8> {
     use tokio::io::AsyncReadExt as _;
     let identity = harness.another_caller(caller);
-    let mut raw = Raw::connect(harness.address, harness.authority.cert_pem(), Some(&identity)).await.unwrap();
+    let mut raw = Raw::connect(
+        harness.address,
+        harness.authority.cert_pem(),
+        Some(&identity),
+    )
+    .await
+    .unwrap();
     raw.send(message).await;
     let (mut heard, mut scanner) = (Vec::new(), Scanner::for_replies(Limits::default()));
     while !matches!(scanner.scan(&heard), Scan::Message(_)) {
@@ -293,20 +533,60 @@ const MASKS: [&str; 9] = [
 fn nothing_that_decrypt_opens_gets_past_the_mask_of_a_role() {
     run(async {
         let harness = start().await;
-        let (operator, relay) =
-            (connect(&harness, harness.control_address(), FULL).await, connect(&harness, harness.address, FULL).await);
-        let writing = |format, encoding| Writing { format: Some(format), encoding, ..Writing::default() };
+        let (operator, relay) = (
+            connect(&harness, harness.control_address(), FULL).await,
+            connect(&harness, harness.address, FULL).await,
+        );
+        let writing = |format, encoding| Writing {
+            format: Some(format),
+            encoding,
+            ..Writing::default()
+        };
         let (whole, plain) = (canaries(true), canaries(false));
         let mut sealed = Vec::new();
         for (name, payload, select, writing) in [
-            ("native text", &whole, None, writing(Format::Native, Encoding::Text)),
-            ("native binary", &whole, None, writing(Format::Native, Encoding::Binary)),
-            ("a container", &whole, Some(vec!["$.card", "$.name"]), writing(Format::Native, Encoding::Text)),
-            ("all as one", &whole, Some(vec!["$"]), writing(Format::Native, Encoding::Binary)),
-            ("evervault", &plain, None, writing(Format::Evervault, Encoding::Text)),
-            ("evervault bare", &plain, None, writing(Format::EvervaultBare, Encoding::Text)),
+            (
+                "native text",
+                &whole,
+                None,
+                writing(Format::Native, Encoding::Text),
+            ),
+            (
+                "native binary",
+                &whole,
+                None,
+                writing(Format::Native, Encoding::Binary),
+            ),
+            (
+                "a container",
+                &whole,
+                Some(vec!["$.card", "$.name"]),
+                writing(Format::Native, Encoding::Text),
+            ),
+            (
+                "all as one",
+                &whole,
+                Some(vec!["$"]),
+                writing(Format::Native, Encoding::Binary),
+            ),
+            (
+                "evervault",
+                &plain,
+                None,
+                writing(Format::Evervault, Encoding::Text),
+            ),
+            (
+                "evervault bare",
+                &plain,
+                None,
+                writing(Format::EvervaultBare, Encoding::Text),
+            ),
         ] {
-            let call = Encrypt { select: select.clone(), writing, ..Encrypt::new(APP, payload) };
+            let call = Encrypt {
+                select: select.clone(),
+                writing,
+                ..Encrypt::new(APP, payload)
+            };
             let document = relay.encrypt(call).await.unwrap().payload;
             // Fields that were not selected are the client's own and are checked apart.
             let document = match select {
@@ -333,7 +613,13 @@ fn nothing_that_decrypt_opens_gets_past_the_mask_of_a_role() {
             assert!(is_clean(&document), "{name}");
             sealed.push((name, document));
         }
-        grant_role(&operator, NOBODY, "support", &["decrypt apps=shop mask=redact"]).await;
+        grant_role(
+            &operator,
+            NOBODY,
+            "support",
+            &["decrypt apps=shop mask=redact"],
+        )
+        .await;
         for mask in MASKS {
             let grant = format!("decrypt apps=shop mask={mask}");
             set_role(&operator, "support", &[&grant]).await;
@@ -348,24 +634,53 @@ fn nothing_that_decrypt_opens_gets_past_the_mask_of_a_role() {
                     }
                     for document in documents {
                         let mut message = Vec::new();
-                        request::decrypt(&mut message, 1, &Decrypt { on_error, ..Decrypt::new(APP, &document) });
+                        request::decrypt(
+                            &mut message,
+                            1,
+                            &Decrypt {
+                                on_error,
+                                ..Decrypt::new(APP, &document)
+                            },
+                        );
                         let clear = exchange(&harness, FULL, &message).await;
                         let answer = exchange(&harness, NOBODY, &message).await;
                         let how = format!("{name} under {mask}, {on_error:?}");
                         assert!(is_clean(&answer), "{how}: a value in {answer:02x?}");
-                        let code = sealwire_wire::Reply::decode(&answer).unwrap().outcome.map(drop);
-                        let expected = sealwire_wire::Reply::decode(&clear).unwrap().outcome.map(drop);
+                        let code = sealwire_wire::Reply::decode(&answer)
+                            .unwrap()
+                            .outcome
+                            .map(drop);
+                        let expected = sealwire_wire::Reply::decode(&clear)
+                            .unwrap()
+                            .outcome
+                            .map(drop);
                         assert_eq!(code, expected, "{how}");
                     }
                 }
             }
         }
         // The value is masked, instead of left sealed.
-        set_role(&operator, "support", &["decrypt apps=shop mask=partial(last=4)"]).await;
+        set_role(
+            &operator,
+            "support",
+            &["decrypt apps=shop mask=partial(last=4)"],
+        )
+        .await;
         let client = connect(&harness, harness.address, NOBODY).await;
-        let shown = client.decrypt(Decrypt::new(APP, &sealed[0].1)).await.unwrap();
-        assert_eq!(strings(&shown.payload)[..2], ["*************0001", "*****************mple"]);
-        assert!(harness.metric("sealwire_fields_masked_total{by=\"role\"}").await > 100.0);
+        let shown = client
+            .decrypt(Decrypt::new(APP, &sealed[0].1))
+            .await
+            .unwrap();
+        assert_eq!(
+            strings(&shown.payload)[..2],
+            ["*************0001", "*****************mple"]
+        );
+        assert!(
+            harness
+                .metric("sealwire_fields_masked_total{by=\"role\"}")
+                .await
+                > 100.0
+        );
         harness.settles().await;
     });
 }
@@ -376,37 +691,84 @@ fn nothing_that_decrypt_opens_gets_past_the_mask_of_a_role() {
 fn the_datatype_of_a_bare_string_tells_nothing_behind_a_mask() {
     run(async {
         let harness = start().await;
-        let (operator, relay) =
-            (connect(&harness, harness.control_address(), FULL).await, connect(&harness, harness.address, FULL).await);
-        grant_role(&operator, NOBODY, "support", &["decrypt apps=shop mask=redact"]).await;
+        let (operator, relay) = (
+            connect(&harness, harness.control_address(), FULL).await,
+            connect(&harness, harness.address, FULL).await,
+        );
+        grant_role(
+            &operator,
+            NOBODY,
+            "support",
+            &["decrypt apps=shop mask=redact"],
+        )
+        .await;
         let client = connect(&harness, harness.address, NOBODY).await;
         let payload = doc(
             r#"{"a":"0","b":"1","c":"true","d":"12345","e":"1e400","f":"hello","g":12345,"h":-7.5,"i":true,"j":false}"#,
         );
         for suite in [Suite::P256, Suite::Secp256k1] {
-            let writing = Writing { suite: Some(suite), format: Some(Format::EvervaultBare), ..Writing::default() };
-            let sealed = relay.encrypt(Encrypt { writing, ..Encrypt::new(APP, &payload) }).await.unwrap();
+            let writing = Writing {
+                suite: Some(suite),
+                format: Some(Format::EvervaultBare),
+                ..Writing::default()
+            };
+            let sealed = relay
+                .encrypt(Encrypt {
+                    writing,
+                    ..Encrypt::new(APP, &payload)
+                })
+                .await
+                .unwrap();
             for mask in MASKS {
-                set_role(&operator, "support", &[&format!("decrypt apps=shop mask={mask}")]).await;
+                set_role(
+                    &operator,
+                    "support",
+                    &[&format!("decrypt apps=shop mask={mask}")],
+                )
+                .await;
                 for bare in strings(&sealed.payload) {
                     let (head, rest) = bare.split_at("ev:Tk9D:".len());
-                    let rest = ["number:", "boolean:"].iter().fold(rest, |rest, word| rest.trim_start_matches(word));
+                    let rest = ["number:", "boolean:"]
+                        .iter()
+                        .fold(rest, |rest, word| rest.trim_start_matches(word));
                     let mut answers = Vec::new();
                     for word in ["", "string:", "number:", "boolean:"] {
                         let document = doc(&format!("\"{head}{word}{rest}\""));
-                        let call = Decrypt { on_error: OnError::Report, ..Decrypt::new(APP, &document) };
+                        let call = Decrypt {
+                            on_error: OnError::Report,
+                            ..Decrypt::new(APP, &document)
+                        };
                         let shown = client.decrypt(call).await.unwrap();
                         answers.push((text(&shown.payload), shown.errors));
                     }
                     answers.dedup();
-                    assert!(answers.len() == 1 && answers[0].1.is_empty(), "{mask}: {answers:?}");
+                    assert!(
+                        answers.len() == 1 && answers[0].1.is_empty(),
+                        "{mask}: {answers:?}"
+                    );
                 }
             }
         }
         // A principal without a mask still gets typed values.
-        let writing = Writing { format: Some(Format::EvervaultBare), ..Writing::default() };
-        let sealed = relay.encrypt(Encrypt { writing, ..Encrypt::new(APP, &payload) }).await.unwrap();
-        assert_eq!(relay.decrypt(Decrypt::new(APP, &sealed.payload)).await.unwrap().payload, payload);
+        let writing = Writing {
+            format: Some(Format::EvervaultBare),
+            ..Writing::default()
+        };
+        let sealed = relay
+            .encrypt(Encrypt {
+                writing,
+                ..Encrypt::new(APP, &payload)
+            })
+            .await
+            .unwrap();
+        assert_eq!(
+            relay
+                .decrypt(Decrypt::new(APP, &sealed.payload))
+                .await
+                .unwrap()
+                .payload,
+            payload
+        );
     });
 }
 
@@ -425,7 +787,15 @@ fn strings(document: &[u8]) -> Vec<String> {
 }
 
 async fn set_role(operator: &Client, role: &str, grants: &[&str]) {
-    operator.change_role(RoleCall { role, ask: RoleOperation::Set { grants: grants.to_vec() } }).await.unwrap();
+    operator
+        .change_role(RoleCall {
+            role,
+            ask: RoleOperation::Set {
+                grants: grants.to_vec(),
+            },
+        })
+        .await
+        .unwrap();
 }
 
 #[test]
@@ -439,49 +809,113 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
             expires_s: None,
             retention_s: None,
         };
-        harness.create_collection(APP, "people", rules(sealwire_token::Format::Opaque)).await;
-        harness.create_collection(APP, "others", rules(sealwire_token::Format::Uuid)).await;
-        let (operator, relay) =
-            (connect(&harness, harness.control_address(), FULL).await, connect(&harness, harness.address, FULL).await);
+        harness
+            .create_collection(APP, "people", rules(sealwire_token::Format::Opaque))
+            .await;
+        harness
+            .create_collection(APP, "others", rules(sealwire_token::Format::Uuid))
+            .await;
+        let (operator, relay) = (
+            connect(&harness, harness.control_address(), FULL).await,
+            connect(&harness, harness.address, FULL).await,
+        );
         let payload = canaries(true);
         let tokenize = async |select: Option<Vec<&'static str>>, collection| {
-            let writing = TokenizeOptions { collection, ..TokenizeOptions::default() };
-            relay.tokenize(Tokenize { select, writing, ..Tokenize::new(APP, &payload) }).await.unwrap().payload
+            let writing = TokenizeOptions {
+                collection,
+                ..TokenizeOptions::default()
+            };
+            relay
+                .tokenize(Tokenize {
+                    select,
+                    writing,
+                    ..Tokenize::new(APP, &payload)
+                })
+                .await
+                .unwrap()
+                .payload
         };
-        let documents = [tokenize(None, "people").await, tokenize(Some(vec!["$"]), "people").await];
-        grant_role(&operator, NOBODY, "support", &["detokenize apps=shop mask=redact"]).await;
+        let documents = [
+            tokenize(None, "people").await,
+            tokenize(Some(vec!["$"]), "people").await,
+        ];
+        grant_role(
+            &operator,
+            NOBODY,
+            "support",
+            &["detokenize apps=shop mask=redact"],
+        )
+        .await;
         for mask in MASKS {
             let grant = format!("detokenize apps=shop collections=people mask={mask}");
             set_role(&operator, "support", &[&grant]).await;
             for document in &documents {
                 // Also with a token that does not exist.
                 let missing = [&b"\x92"[..], document, b"\xb9tok_AAAAAAAAAAAAAAAAAAAAA"].concat();
-                for (document, on_error) in
-                    [(document.to_vec(), OnError::Fail), (missing.clone(), OnError::Report), (missing, OnError::Fail)]
-                {
-                    let writing = TokenLookupScope { collection: "people" };
-                    let call = Detokenize { writing, on_error, ..Detokenize::new(APP, &document) };
+                for (document, on_error) in [
+                    (document.to_vec(), OnError::Fail),
+                    (missing.clone(), OnError::Report),
+                    (missing, OnError::Fail),
+                ] {
+                    let writing = TokenLookupScope {
+                        collection: "people",
+                    };
+                    let call = Detokenize {
+                        writing,
+                        on_error,
+                        ..Detokenize::new(APP, &document)
+                    };
                     let mut message = Vec::new();
                     request::detokenize(&mut message, 1, &call);
                     let answer = exchange(&harness, NOBODY, &message).await;
-                    assert!(is_clean(&answer), "{mask} {on_error:?}: a value in {answer:02x?}");
+                    assert!(
+                        is_clean(&answer),
+                        "{mask} {on_error:?}: a value in {answer:02x?}"
+                    );
                 }
             }
         }
         let client = connect(&harness, harness.address, NOBODY).await;
         // Another collection and another app are not granted at all.
         let elsewhere = tokenize(None, "others").await;
-        let writing = TokenLookupScope { collection: "others" };
-        let refused = client.detokenize(Detokenize { writing, ..Detokenize::new(APP, &elsewhere) }).await;
+        let writing = TokenLookupScope {
+            collection: "others",
+        };
+        let refused = client
+            .detokenize(Detokenize {
+                writing,
+                ..Detokenize::new(APP, &elsewhere)
+            })
+            .await;
         assert_eq!(rpc_error(refused).code, ErrorCode::Forbidden);
         // A value that fits the function is masked. Containers and other values are redacted.
-        set_role(&operator, "support", &["detokenize apps=shop mask=partial(last=4)"]).await;
-        let within = TokenLookupScope { collection: "people" };
-        let shown =
-            client.detokenize(Detokenize { writing: within, ..Detokenize::new(APP, &documents[0]) }).await.unwrap();
-        assert_eq!(strings(&shown.payload)[..2], ["*************0001", "*****************mple"]);
-        let shown =
-            client.detokenize(Detokenize { writing: within, ..Detokenize::new(APP, &documents[1]) }).await.unwrap();
+        set_role(
+            &operator,
+            "support",
+            &["detokenize apps=shop mask=partial(last=4)"],
+        )
+        .await;
+        let within = TokenLookupScope {
+            collection: "people",
+        };
+        let shown = client
+            .detokenize(Detokenize {
+                writing: within,
+                ..Detokenize::new(APP, &documents[0])
+            })
+            .await
+            .unwrap();
+        assert_eq!(
+            strings(&shown.payload)[..2],
+            ["*************0001", "*****************mple"]
+        );
+        let shown = client
+            .detokenize(Detokenize {
+                writing: within,
+                ..Detokenize::new(APP, &documents[1])
+            })
+            .await
+            .unwrap();
         assert_eq!(shown.payload, b"\xaa[redacted]"[..]);
         harness.settles().await;
     });
@@ -491,15 +925,24 @@ fn nothing_that_detokenize_finds_gets_past_the_mask_of_a_role() {
 fn what_a_role_lets_see_changes_with_the_answer_that_says_so() {
     run(async {
         let harness = start().await;
-        let (operator, relay) =
-            (connect(&harness, harness.control_address(), FULL).await, connect(&harness, harness.address, FULL).await);
+        let (operator, relay) = (
+            connect(&harness, harness.control_address(), FULL).await,
+            connect(&harness, harness.address, FULL).await,
+        );
         let payload = canaries(false);
-        let sealed = relay.encrypt(Encrypt::new(APP, &payload)).await.unwrap().payload;
+        let sealed = relay
+            .encrypt(Encrypt::new(APP, &payload))
+            .await
+            .unwrap()
+            .payload;
         let client = connect(&harness, harness.address, NOBODY).await;
         let masked = "decrypt apps=shop mask=redact";
         grant_role(&operator, NOBODY, "support", &[masked]).await;
         let sees = async |reason: Option<&'static str>| {
-            let call = Decrypt { reason, ..Decrypt::new(APP, &sealed) };
+            let call = Decrypt {
+                reason,
+                ..Decrypt::new(APP, &sealed)
+            };
             let payload = client.decrypt(call).await.unwrap().payload;
             assert_ne!(is_clean(&payload), payload == canaries(false));
             !is_clean(&payload)
@@ -515,9 +958,23 @@ fn what_a_role_lets_see_changes_with_the_answer_that_says_so() {
         // Such a grant can require a reason. Without a reason the mask applies.
         set_role(&operator, "support", &[masked, "decrypt apps=shop reason"]).await;
         assert!(!sees(None).await && sees(Some("ticket 7")).await);
-        let check = CheckCall { principal: NOBODY, operation: "decrypt", app: Some(APP), ..CheckCall::default() };
-        assert_eq!(operator.check(check).await.unwrap().mask.as_deref(), Some("redact"));
-        let checked = operator.check(CheckCall { reason: Some("ticket 7"), ..check }).await.unwrap();
+        let check = CheckCall {
+            principal: NOBODY,
+            operation: "decrypt",
+            app: Some(APP),
+            ..CheckCall::default()
+        };
+        assert_eq!(
+            operator.check(check).await.unwrap().mask.as_deref(),
+            Some("redact")
+        );
+        let checked = operator
+            .check(CheckCall {
+                reason: Some("ticket 7"),
+                ..check
+            })
+            .await
+            .unwrap();
         assert_eq!((checked.permitted, checked.mask), (true, None));
         // Another role of the principal counts as well, until it is revoked.
         grant_role(&operator, NOBODY, "breaker", &["decrypt apps=shop"]).await;
@@ -525,14 +982,19 @@ fn what_a_role_lets_see_changes_with_the_answer_that_says_so() {
         operator
             .change_principal(sealwire_client::control::PrincipalCall {
                 principal: NOBODY,
-                ask: sealwire_client::control::PrincipalOperation::Revoke { role: Some("breaker") },
+                ask: sealwire_client::control::PrincipalOperation::Revoke {
+                    role: Some("breaker"),
+                },
             })
             .await
             .unwrap();
         assert!(!sees(None).await);
         // On another app, nothing is granted, masked or not.
         everything_on(&**harness.control().await.store(), "elsewhere", "elsewhere").await;
-        assert_eq!(rpc_error(client.decrypt(Decrypt::new("elsewhere", &sealed)).await).code, ErrorCode::Forbidden);
+        assert_eq!(
+            rpc_error(client.decrypt(Decrypt::new("elsewhere", &sealed)).await).code,
+            ErrorCode::Forbidden
+        );
     });
 }
 
@@ -547,28 +1009,58 @@ fn the_audit_trail_says_who_saw_values_through_what() {
             async |control| everything_on(&**control.store(), FULL, "*").await,
         )
         .await;
-        let (operator, relay) =
-            (connect(&harness, harness.control_address(), FULL).await, connect(&harness, harness.address, FULL).await);
+        let (operator, relay) = (
+            connect(&harness, harness.control_address(), FULL).await,
+            connect(&harness, harness.address, FULL).await,
+        );
         let grants = ["decrypt apps=shop mask=fixed(\"n/a\")", "mask apps=shop"];
         grant_role(&operator, NOBODY, "support", &grants).await;
-        let sealed = relay.encrypt(Encrypt::new(APP, &canaries(false))).await.unwrap().payload;
+        let sealed = relay
+            .encrypt(Encrypt::new(APP, &canaries(false)))
+            .await
+            .unwrap()
+            .payload;
         relay.decrypt(Decrypt::new(APP, &sealed)).await.unwrap();
         let client = connect(&harness, harness.address, NOBODY).await;
         client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap();
-        mask(&client, APP, &canaries(false), masking(vec![at("$", "redact")])).await.unwrap();
+        mask(
+            &client,
+            APP,
+            &canaries(false),
+            masking(vec![at("$", "redact")]),
+        )
+        .await
+        .unwrap();
         harness.take_server().shutdown().await;
         let folder = harness.config.audit.folder.as_ref().unwrap();
         let said: Vec<_> = records(folder)
             .into_iter()
-            .filter(|record| ["decrypt", "mask"].contains(&record.method.as_deref().unwrap_or_default()))
-            .map(|call| (call.principal.unwrap(), call.method.unwrap(), call.fields, call.mask))
+            .filter(|record| {
+                ["decrypt", "mask"].contains(&record.method.as_deref().unwrap_or_default())
+            })
+            .map(|call| {
+                (
+                    call.principal.unwrap(),
+                    call.method.unwrap(),
+                    call.fields,
+                    call.mask,
+                )
+            })
             .collect();
         let expected = [
             (FULL, "decrypt", 6, None),
             (NOBODY, "decrypt", 6, Some("fixed(\"n/a\")".to_owned())),
             (NOBODY, "mask", 6, None),
         ];
-        assert_eq!(said, expected.map(|(who, what, fields, mask)| (who.to_owned(), what.to_owned(), fields, mask)));
+        assert_eq!(
+            said,
+            expected.map(|(who, what, fields, mask)| (
+                who.to_owned(),
+                what.to_owned(),
+                fields,
+                mask
+            ))
+        );
         for file in std::fs::read_dir(folder).unwrap() {
             let bytes = std::fs::read(file.unwrap().path()).unwrap();
             assert!(is_clean(&bytes), "a value is in the trail");
@@ -580,34 +1072,87 @@ fn the_audit_trail_says_who_saw_values_through_what() {
 fn a_mask_that_is_none_is_refused_when_the_role_is_set_and_shows_nothing_when_it_is_there() {
     run(async {
         let harness = start().await;
-        let (operator, relay) =
-            (connect(&harness, harness.control_address(), FULL).await, connect(&harness, harness.address, FULL).await);
+        let (operator, relay) = (
+            connect(&harness, harness.control_address(), FULL).await,
+            connect(&harness, harness.address, FULL).await,
+        );
         for (grants, words) in [
-            (vec!["decrypt apps=shop mask=partial(last=x)"], ["grant 1", "column"]),
-            (vec!["decrypt apps=shop", "decrypt apps=shop mask=fly"], ["grant 2", "fly"]),
-            (vec!["decrypt apps=shop mask=keep"], ["grant 1", "masks nothing"]),
-            (vec!["decrypt apps=shop mask=date_shift(within=30, subject=id)"], ["grant 1", "one by one"]),
-            (vec!["decrypt apps=shop mask=pseudonym(list=mine)"], ["grant 1", "mine"]),
-            (vec!["encrypt apps=shop mask=redact"], ["decrypt, detokenize and objects.get", "encrypt"]),
-            (vec!["decrypt apps=shop mask=partial(last=4"], ["mask", "function"]),
+            (
+                vec!["decrypt apps=shop mask=partial(last=x)"],
+                ["grant 1", "column"],
+            ),
+            (
+                vec!["decrypt apps=shop", "decrypt apps=shop mask=fly"],
+                ["grant 2", "fly"],
+            ),
+            (
+                vec!["decrypt apps=shop mask=keep"],
+                ["grant 1", "masks nothing"],
+            ),
+            (
+                vec!["decrypt apps=shop mask=date_shift(within=30, subject=id)"],
+                ["grant 1", "one by one"],
+            ),
+            (
+                vec!["decrypt apps=shop mask=pseudonym(list=mine)"],
+                ["grant 1", "mine"],
+            ),
+            (
+                vec!["encrypt apps=shop mask=redact"],
+                ["decrypt, detokenize and objects.get", "encrypt"],
+            ),
+            (
+                vec!["decrypt apps=shop mask=partial(last=4"],
+                ["mask", "function"],
+            ),
         ] {
-            let ask = RoleOperation::Set { grants: grants.clone() };
-            let refused = rpc_error(operator.change_role(RoleCall { role: "support", ask }).await);
+            let ask = RoleOperation::Set {
+                grants: grants.clone(),
+            };
+            let refused = rpc_error(
+                operator
+                    .change_role(RoleCall {
+                        role: "support",
+                        ask,
+                    })
+                    .await,
+            );
             assert_eq!(refused.code, ErrorCode::BadRequest, "{grants:?}");
             for word in words {
-                assert!(refused.message.contains(word), "{grants:?}: {}", refused.message);
+                assert!(
+                    refused.message.contains(word),
+                    "{grants:?}: {}",
+                    refused.message
+                );
             }
         }
         // A listed grant can be set again.
         let grant = "decrypt,detokenize apps=shop mask=\"partial( last = 4 )\" reason";
         set_role(&operator, "support", &[grant]).await;
         let listed = operator.roles(Default::default()).await.unwrap().roles;
-        let listed = &listed.iter().find(|role| role.role == "support").unwrap().grants[0];
-        assert_eq!(listed, "decrypt,detokenize apps=shop mask=partial(last=4) reason");
+        let listed = &listed
+            .iter()
+            .find(|role| role.role == "support")
+            .unwrap()
+            .grants[0];
+        assert_eq!(
+            listed,
+            "decrypt,detokenize apps=shop mask=partial(last=4) reason"
+        );
         set_role(&operator, "support", &[listed]).await;
         // A record that was stored by other means, for example by a later version.
-        let sealed = relay.encrypt(Encrypt::new(APP, &canaries(false))).await.unwrap().payload;
-        grant_role(&operator, NOBODY, "late", &["decrypt apps=shop mask=redact"]).await;
+        let sealed = relay
+            .encrypt(Encrypt::new(APP, &canaries(false)))
+            .await
+            .unwrap()
+            .payload;
+        grant_role(
+            &operator,
+            NOBODY,
+            "late",
+            &["decrypt apps=shop mask=redact"],
+        )
+        .await;
         put_role_record(&harness, "late", "decrypt apps=shop mask=hologram(last=4)").await;
         let client = connect(&harness, harness.address, NOBODY).await;
         let refused = rpc_error(client.decrypt(Decrypt::new(APP, &sealed)).await);

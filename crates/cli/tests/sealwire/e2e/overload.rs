@@ -23,8 +23,16 @@ async fn impatient() -> Harness {
 fn reason(error: &RpcError) -> &str {
     assert_eq!(error.code, ErrorCode::Overloaded, "{error}");
     assert!(error.retry_after_ms.is_some_and(|ms| ms >= 5), "{error:?}");
-    let [Detail { value: DetailValue::Text(reason), .. }, Detail { key, value: DetailValue::Number(_) }] =
-        &error.details[..]
+    let [
+        Detail {
+            value: DetailValue::Text(reason),
+            ..
+        },
+        Detail {
+            key,
+            value: DetailValue::Number(_),
+        },
+    ] = &error.details[..]
     else {
         panic!("{error:?}")
     };
@@ -45,22 +53,34 @@ fn a_burst_is_served_delayed_or_refused_and_every_call_hears_of_it() {
         // requests come over four connections of one client, whose permits allow more than 20 ms of work even on fast
         // cores.
         let small: Vec<u8> = (0..400).flat_map(|msgid| heavy(msgid, 2)).collect();
-        let mut all = [harness.raw().await, harness.raw().await, harness.raw().await, harness.raw().await];
+        let mut all = [
+            harness.raw().await,
+            harness.raw().await,
+            harness.raw().await,
+            harness.raw().await,
+        ];
         // No work is done before a request was rejected.
         let hold = harness.hold_crypto().await;
         for raw in &mut all {
             raw.send(&small).await;
         }
-        harness.metric_becomes(REJECTED, |rejected| rejected >= 1.0).await;
+        harness
+            .metric_becomes(REJECTED, |rejected| rejected >= 1.0)
+            .await;
         drop(hold);
         let (mut served, mut refused) = (HashSet::new(), HashSet::new());
         for (connection, raw) in all.iter_mut().enumerate() {
             for _ in 0..400 {
-                let Heard::Reply(msgid, outcome) = raw.hear().await else { panic!("the connection ended") };
+                let Heard::Reply(msgid, outcome) = raw.hear().await else {
+                    panic!("the connection ended")
+                };
                 let fresh = match outcome {
                     Ok(_) => served.insert((connection, msgid)),
                     Err(error) => {
-                        assert!(["backlog", "proportion"].contains(&reason(&error)), "{error:?}");
+                        assert!(
+                            ["backlog", "proportion"].contains(&reason(&error)),
+                            "{error:?}"
+                        );
                         refused.insert((connection, msgid))
                     }
                 };
@@ -86,9 +106,16 @@ fn a_call_that_no_crypto_thread_takes_is_rejected() {
         // A single request is admitted at once, and nothing runs as long as the hold lasts.
         let hold = harness.hold_crypto().await;
         raw.send(&heavy(1, 1)).await;
-        let Heard::Reply(1, Err(error)) = raw.hear().await else { panic!("it is not rejected") };
+        let Heard::Reply(1, Err(error)) = raw.hear().await else {
+            panic!("it is not rejected")
+        };
         assert_eq!(reason(&error), "backlog");
-        assert_eq!(harness.metric("sealwire_rejections_total{reason=\"backlog\"}").await, 1.0);
+        assert_eq!(
+            harness
+                .metric("sealwire_rejections_total{reason=\"backlog\"}")
+                .await,
+            1.0
+        );
         drop(hold);
         harness.settles().await;
         raw.is_alive().await;
@@ -101,16 +128,21 @@ fn what_costs_nothing_is_answered_while_calls_may_not_begin() {
         let harness = impatient().await;
         let mut raw = harness.raw().await;
         let hold = harness.hold_crypto().await;
-        raw.send(&[burst(0..120), health(1_000), cancel(119)].concat()).await;
+        raw.send(&[burst(0..120), health(1_000), cancel(119)].concat())
+            .await;
         // Both responses arrive while no request can be processed.
         let (mut answered, mut health, mut cancelled) = (0, false, false);
         while !(health && cancelled) {
-            let Heard::Reply(msgid, outcome) = raw.hear().await else { panic!("the connection ended") };
+            let Heard::Reply(msgid, outcome) = raw.hear().await else {
+                panic!("the connection ended")
+            };
             answered += 1;
             match (msgid, outcome) {
                 (1_000, outcome) => health = outcome.is_ok(),
                 // On a slow machine, the request can have waited for too long before.
-                (119, Err(error)) if [ErrorCode::Cancelled, ErrorCode::Overloaded].contains(&error.code) => {
+                (119, Err(error))
+                    if [ErrorCode::Cancelled, ErrorCode::Overloaded].contains(&error.code) =>
+                {
                     cancelled = true;
                 }
                 (_, outcome) => drop(reason(&outcome.unwrap_err())),
@@ -118,7 +150,9 @@ fn what_costs_nothing_is_answered_while_calls_may_not_begin() {
         }
         drop(hold);
         while answered < 121 {
-            let Heard::Reply(..) = raw.hear().await else { panic!("the connection ended") };
+            let Heard::Reply(..) = raw.hear().await else {
+                panic!("the connection ended")
+            };
             answered += 1;
         }
         harness.settles().await;
@@ -132,7 +166,9 @@ fn who_cannot_be_served_in_time_hears_it_at_once() {
         let mut raw = harness.raw().await;
         let hold = harness.hold_crypto().await;
         raw.send(&heavy(1, 1_000)).await;
-        harness.metric_becomes("sealwire_requests_in_flight", |calls| calls == 1.0).await;
+        harness
+            .metric_becomes("sealwire_requests_in_flight", |calls| calls == 1.0)
+            .await;
         // At least 20 ms of work on any machine.
         raw.send(&heavy_within(2, 2_000, Some(1))).await;
         assert_eq!(reason(&raw.answer(2).await.unwrap_err()), "deadline");
@@ -150,7 +186,8 @@ fn who_cannot_be_served_in_time_hears_it_at_once() {
 async fn answers(raw: &mut Raw, msgids: std::ops::Range<u32>) {
     for msgid in msgids {
         loop {
-            raw.send(&encrypt(msgid, &Encrypt::new(APP, &fields(30)))).await;
+            raw.send(&encrypt(msgid, &Encrypt::new(APP, &fields(30))))
+                .await;
             match raw.answer(msgid).await {
                 Ok(_) => break,
                 Err(error) => assert_eq!(reason(&error), "backlog"),
@@ -167,7 +204,10 @@ fn one_callers_batches_do_not_hold_up_another() {
         let batch = EndlessWork::start(harness.engine(), 4, 1).await;
         let mut own = harness.raw().await;
         answers(&mut own, 0..50).await;
-        let mut other = harness.raw_as(Some(&harness.another_caller("billing"))).await.unwrap();
+        let mut other = harness
+            .raw_as(Some(&harness.another_caller("billing")))
+            .await
+            .unwrap();
         answers(&mut other, 0..50).await;
         // The batch makes progress too.
         let done = batch.slices();
@@ -185,7 +225,11 @@ async fn whole_beside_slow_bodies(harness: &Harness) -> Result<(), RpcError> {
     // 0.2 s of work in 54 KB, of which 40 KB are sent. All but the first wait for admission behind its estimated work.
     let call = heavy(1, 3_000);
     let (begun, rest) = call.split_at(40_000);
-    let mut slow = [harness.raw().await, harness.raw().await, harness.raw().await];
+    let mut slow = [
+        harness.raw().await,
+        harness.raw().await,
+        harness.raw().await,
+    ];
     for raw in &mut slow {
         raw.send(begun).await;
     }

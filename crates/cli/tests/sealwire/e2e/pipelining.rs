@@ -19,15 +19,23 @@ fn every_call_gets_its_own_answer() {
         while sent.len() < 200 {
             // Any 32-bit number is a valid msgid. One in ten requests is large.
             let msgid = dice.roll(1 << 32) as u32;
-            let count = if dice.roll(10) == 0 { 2_000 + dice.roll(3_000) } else { dice.roll(40) } as u32;
+            let count = if dice.roll(10) == 0 {
+                2_000 + dice.roll(3_000)
+            } else {
+                dice.roll(40)
+            } as u32;
             if sent.insert(msgid, count).is_none() {
                 bytes.extend_from_slice(&encrypt(msgid, &Encrypt::new(APP, &fields(count))));
             }
         }
         raw.send(&bytes).await;
         while !sent.is_empty() {
-            let Heard::Reply(msgid, outcome) = raw.hear().await else { panic!("the connection ended") };
-            let count = sent.remove(&msgid).expect("an answer to a call that was made, and only one");
+            let Heard::Reply(msgid, outcome) = raw.hear().await else {
+                panic!("the connection ended")
+            };
+            let count = sent
+                .remove(&msgid)
+                .expect("an answer to a call that was made, and only one");
             let outcome = outcome.unwrap();
             let payload = Document::decode(&outcome).unwrap().payload;
             assert_eq!(TokenReader::new(payload).array_len(), Ok(count), "{msgid}");
@@ -60,7 +68,9 @@ fn a_msgid_in_flight_twice_ends_the_connection() {
             let mut raw = harness.raw().await;
             let hold = harness.hold_crypto().await;
             raw.send(&[heavy(7, 100), second].concat()).await;
-            let Heard::Notice(notice) = raw.hear().await else { panic!("no notice") };
+            let Heard::Notice(notice) = raw.hear().await else {
+                panic!("no notice")
+            };
             assert_eq!(notice.code, ErrorCode::BadRequest);
             assert_eq!(raw.ends().await, None);
             drop(hold);

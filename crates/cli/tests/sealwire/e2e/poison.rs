@@ -14,7 +14,14 @@ fn text(value: &str) -> Vec<u8> {
 }
 
 async fn sealed(client: &Client, app: &str, context: &[u8], value: &str) -> String {
-    let document = client.encrypt(Encrypt { context, ..Encrypt::new(app, &text(value)) }).await.unwrap().payload;
+    let document = client
+        .encrypt(Encrypt {
+            context,
+            ..Encrypt::new(app, &text(value))
+        })
+        .await
+        .unwrap()
+        .payload;
     TokenReader::new(&document).str_utf8().unwrap().to_owned()
 }
 
@@ -51,7 +58,11 @@ fn with_report_text_that_claims_to_be_an_envelope_stays_and_the_rest_opens() {
         let field = sealed(&client, APP, b"", "a value").await;
         let cut = field[..field.len() - 8].to_owned();
         let middle = field.len() / 2;
-        let other = if &field[middle..=middle] == "A" { "B" } else { "A" };
+        let other = if &field[middle..=middle] == "A" {
+            "B"
+        } else {
+            "A"
+        };
         let damaged = format!("{}{other}{}", &field[..middle], &field[middle + 1..]);
         let elsewhere = sealed(&client, "other", b"", "a value").await;
         let bound = sealed(&client, APP, b"another place", "a value").await;
@@ -72,19 +83,32 @@ fn with_report_text_that_claims_to_be_an_envelope_stays_and_the_rest_opens() {
         }
         let texts = poisons.map(|(_, text)| text);
         let call = document(&texts, &field);
-        let opened = client.decrypt(Decrypt { on_error: OnError::Report, ..Decrypt::new(APP, &call) }).await.unwrap();
+        let opened = client
+            .decrypt(Decrypt {
+                on_error: OnError::Report,
+                ..Decrypt::new(APP, &call)
+            })
+            .await
+            .unwrap();
         assert_eq!(opened.payload, document(&texts, "a value"));
         let expected: Vec<_> = (0..texts.len())
             .flat_map(|at| [format!("$.list[{at}][0]"), format!("$.list[{at}][1].inner")])
             .map(|path| (path, ErrorCode::CannotOpen))
             .collect();
-        let listed: Vec<_> = opened.errors.into_iter().map(|error| (error.path, error.code)).collect();
+        let listed: Vec<_> = opened
+            .errors
+            .into_iter()
+            .map(|error| (error.path, error.code))
+            .collect();
         assert_eq!(listed, expected);
         assert_eq!(opened.errors_omitted, 0);
 
         // Text that only resembles the prefixes is data.
         let data = ["ev:", "ev:no end", "SW1:", " sw1:", "sw2:", "sw1"].map(str::to_owned);
-        let opened = client.decrypt(Decrypt::new(APP, &document(&data, &field))).await.unwrap();
+        let opened = client
+            .decrypt(Decrypt::new(APP, &document(&data, &field)))
+            .await
+            .unwrap();
         assert_eq!(opened.payload, document(&data, "a value"));
         harness.settles().await;
     });
@@ -98,7 +122,10 @@ fn a_list_of_errors_that_is_cut_says_how_many_more_there_are() {
         let mut document = Vec::new();
         write::array_len(&mut document, 2_500);
         (0..2_500).for_each(|_| write::str(&mut document, "sw1:"));
-        let call = Decrypt { on_error: OnError::Report, ..Decrypt::new(APP, &document) };
+        let call = Decrypt {
+            on_error: OnError::Report,
+            ..Decrypt::new(APP, &document)
+        };
         let opened = client.decrypt(call).await.unwrap();
         assert_eq!(opened.payload, document);
         assert_eq!((opened.errors.len(), opened.errors_omitted), (1_000, 1_500));
@@ -117,7 +144,15 @@ fn a_value_that_looks_like_an_envelope_is_sealed_like_any_other() {
             let once: Result<_, Error> = client.encrypt(Encrypt::new(APP, &document)).await;
             let once = once.unwrap().payload;
             assert_ne!(once, document, "{value}");
-            assert_eq!(client.decrypt(Decrypt::new(APP, &once)).await.unwrap().payload, document, "{value}");
+            assert_eq!(
+                client
+                    .decrypt(Decrypt::new(APP, &once))
+                    .await
+                    .unwrap()
+                    .payload,
+                document,
+                "{value}"
+            );
         }
         harness.settles().await;
     });

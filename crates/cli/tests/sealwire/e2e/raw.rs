@@ -12,7 +12,8 @@ use rustls::{ClientConfig, RootCertStore};
 use sealwire_client::RpcError;
 use sealwire_dev_ca::Issued;
 use sealwire_wire::{
-    Encrypt, KeyScope, Limits, MessageHeader, Reply, Scan, Scanner, Writing, decode_protocol_error, request,
+    Encrypt, KeyScope, Limits, MessageHeader, Reply, Scan, Scanner, Writing, decode_protocol_error,
+    request,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -60,9 +61,15 @@ pub(crate) struct Raw {
 
 impl Raw {
     /// Connects. Under TLS 1.3, a rejected certificate can show only at the first read.
-    pub(crate) async fn connect(address: SocketAddr, ca: &str, identity: Option<&Issued>) -> io::Result<Self> {
+    pub(crate) async fn connect(
+        address: SocketAddr,
+        ca: &str,
+        identity: Option<&Issued>,
+    ) -> io::Result<Self> {
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap()).unwrap();
+        roots
+            .add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap())
+            .unwrap();
         let provider = Arc::new(sealwire_server::tls::provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -71,8 +78,10 @@ impl Raw {
         let config = match identity {
             None => builder.with_no_client_auth(),
             Some(issued) => {
-                let certificate = CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).unwrap();
-                let key = PrivateKeyDer::from_pem_slice(issued.key_pem.expose().as_bytes()).unwrap();
+                let certificate =
+                    CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).unwrap();
+                let key =
+                    PrivateKeyDer::from_pem_slice(issued.key_pem.expose().as_bytes()).unwrap();
                 // A resolver sends the certificate as it is. The builder would reject an invalid one itself.
                 let key = provider.key_provider.load_private_key(key).unwrap();
                 let certified = CertifiedKey::new(vec![certificate], key);
@@ -82,9 +91,19 @@ impl Raw {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let name = ServerName::try_from("localhost").unwrap();
-        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
-        let limits = Limits { message_bytes_max: 256 << 20, elements_max: 10_000_000, ..Limits::default() };
-        Ok(Self { stream, buffer: BytesMut::new(), scanner: Scanner::for_replies(limits) })
+        let stream = TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await?;
+        let limits = Limits {
+            message_bytes_max: 256 << 20,
+            elements_max: 10_000_000,
+            ..Limits::default()
+        };
+        Ok(Self {
+            stream,
+            buffer: BytesMut::new(),
+            scanner: Scanner::for_replies(limits),
+        })
     }
 
     /// Sends all bytes.
@@ -107,13 +126,18 @@ impl Raw {
                     return match boundary.head {
                         MessageHeader::Response { .. } => {
                             let reply = Reply::decode(&message).unwrap();
-                            Heard::Reply(reply.msgid, reply.outcome.map(|result| Value(result.to_vec())))
+                            Heard::Reply(
+                                reply.msgid,
+                                reply.outcome.map(|result| Value(result.to_vec())),
+                            )
                         }
                         _ => Heard::Notice(decode_protocol_error(&message).unwrap()),
                     };
                 }
                 Scan::Discard { bytes, .. } => self.buffer.advance(bytes),
-                Scan::Refused { error, .. } => panic!("the server sent what no client takes: {error}"),
+                Scan::Refused { error, .. } => {
+                    panic!("the server sent what no client takes: {error}")
+                }
                 Scan::Incomplete => {
                     self.buffer.reserve(64 << 10);
                     let read = timeout(HANG, self.stream.read_buf(&mut self.buffer)).await;
@@ -182,14 +206,26 @@ pub(crate) fn heavy(msgid: u32, count: u32) -> Vec<u8> {
 /// Returns a heavy request with a deadline.
 pub(crate) fn heavy_within(msgid: u32, count: u32, deadline_ms: Option<u32>) -> Vec<u8> {
     let payload = fields(count);
-    let writing = Writing { key_scope: KeyScope::Field, ..Writing::default() };
-    encrypt(msgid, &Encrypt { writing, deadline_ms, ..Encrypt::new(APP, &payload) })
+    let writing = Writing {
+        key_scope: KeyScope::Field,
+        ..Writing::default()
+    };
+    encrypt(
+        msgid,
+        &Encrypt {
+            writing,
+            deadline_ms,
+            ..Encrypt::new(APP, &payload)
+        },
+    )
 }
 
 /// Five requests for a connection that can have three in flight. The last two wait for a permit: they are too long to
 /// be read before they have one, and short enough for the buffers of any socket, since nobody reads replies yet.
 pub(crate) fn three_and_two_waiting() -> Vec<u8> {
-    (1..=5).flat_map(|msgid| heavy(msgid, if msgid <= 3 { 100 } else { 3_000 })).collect()
+    (1..=5)
+        .flat_map(|msgid| heavy(msgid, if msgid <= 3 { 100 } else { 3_000 }))
+        .collect()
 }
 
 /// Encodes an `encrypt` request.

@@ -35,9 +35,15 @@ async fn narrow() -> Harness {
 /// Sends an incomplete message, which reserves half of the client's share as long as the connection is open.
 async fn fill(harness: &Harness) -> Raw {
     let mut filler = harness.raw().await;
-    let head = [&b"\x94\x00\x07\xa7encrypt\x91\x81\xa7payload\xc6"[..], &(250_u32 << 10).to_be_bytes()].concat();
+    let head = [
+        &b"\x94\x00\x07\xa7encrypt\x91\x81\xa7payload\xc6"[..],
+        &(250_u32 << 10).to_be_bytes(),
+    ]
+    .concat();
     filler.send(&[head, vec![0; 240 << 10]].concat()).await;
-    harness.metric_becomes("sealwire_bytes_in_flight", |bytes| bytes > 240_000.0).await;
+    harness
+        .metric_becomes("sealwire_bytes_in_flight", |bytes| bytes > 240_000.0)
+        .await;
     filler
 }
 
@@ -50,19 +56,29 @@ fn large() -> Vec<u8> {
 fn the_pause_of_an_overloaded_engine_is_kept_and_its_call_succeeds() {
     run(async {
         let harness = narrow().await;
-        let config = ClientConfig { connections: 1, attempts_max: 100, ..harness.client_config() };
+        let config = ClientConfig {
+            connections: 1,
+            attempts_max: 100,
+            ..harness.client_config()
+        };
         let client = Client::connect(config).await.unwrap();
         let filler = fill(&harness).await;
         let calling = tokio::spawn({
             let (client, payload) = (client.clone(), large());
             async move { client.encrypt(Encrypt::new(APP, &payload)).await }
         });
-        harness.metric_becomes(OVERLOADED, |refused| refused >= 1.0).await;
+        harness
+            .metric_becomes(OVERLOADED, |refused| refused >= 1.0)
+            .await;
         drop(filler);
         calling.await.unwrap().unwrap();
         let stats = client.stats();
         assert!(stats.retries >= 1, "{stats:?}");
-        assert_eq!(harness.metric(OVERLOADED).await, stats.retries as f64, "each answer is followed by one attempt");
+        assert_eq!(
+            harness.metric(OVERLOADED).await,
+            stats.retries as f64,
+            "each answer is followed by one attempt"
+        );
     });
 }
 
@@ -73,8 +89,15 @@ fn calls_go_to_the_engine_that_has_room() {
         let free = Server::start(&full.config).await.unwrap();
         // The pauses are so short that every second request can begin with a rejection. The free engine can still hold
         // the last response too when the next request arrives.
-        let mut config = ClientConfig { retry_percent: 100, attempts_max: 100, ..full.client_config() };
-        config.endpoints.push(Endpoint::new(free.address().unwrap().to_string(), "localhost"));
+        let mut config = ClientConfig {
+            retry_percent: 100,
+            attempts_max: 100,
+            ..full.client_config()
+        };
+        config.endpoints.push(Endpoint::new(
+            free.address().unwrap().to_string(),
+            "localhost",
+        ));
         let client = Client::connect(config).await.unwrap();
         let filler = fill(&full).await;
         let payload = large();
@@ -100,7 +123,11 @@ struct KilledEngine {
 
 fn sealwire(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sealwire"));
-    command.current_dir(folder).args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+        .current_dir(folder)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     command
 }
 
@@ -127,11 +154,19 @@ impl KilledEngine {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let ready = lines.by_ref().map(|line| line.unwrap()).find(|line| line.contains("\"ready\"")).unwrap();
+        let ready = lines
+            .by_ref()
+            .map(|line| line.unwrap())
+            .find(|line| line.contains("\"ready\""))
+            .unwrap();
         std::thread::spawn(move || lines.for_each(drop));
         let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
         let at = |name: &str| ready["fields"][name].as_str().unwrap().parse().unwrap();
-        Self { child, address: at("address"), admin: at("admin") }
+        Self {
+            child,
+            address: at("address"),
+            admin: at("admin"),
+        }
     }
 
     fn restart(&mut self, folder: &Path) {
@@ -147,7 +182,9 @@ impl KilledEngine {
     /// Returns the number of successful `encrypt` requests.
     async fn answered(&self) -> f64 {
         let (_, text) = http_get(self.admin, "/metrics").await;
-        let served = text.lines().find_map(|line| line.strip_prefix(SERVED)?.strip_prefix(' '));
+        let served = text
+            .lines()
+            .find_map(|line| line.strip_prefix(SERVED)?.strip_prefix(' '));
         served.map_or(0.0, |count| count.parse().unwrap())
     }
 
@@ -172,22 +209,48 @@ impl Drop for KilledEngine {
 fn an_engine_that_is_killed_costs_no_call_and_is_used_again() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
-        let dev =
-            ["dev", "--demo-only", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--control", "127.0.0.1:0"];
+        let dev = [
+            "dev",
+            "--demo-only",
+            "--listen",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--control",
+            "127.0.0.1:0",
+        ];
         let in_file: [&[&str]; 3] = [
             &["apps", "create", "demo"],
             &["roles", "set", "relay", "encrypt apps=demo"],
             &["principals", "grant", "dev-client", "relay"],
         ];
-        let in_file = in_file.map(|command| [command, &["--file", "sealwire-dev/apps.json"]].concat());
+        let in_file =
+            in_file.map(|command| [command, &["--file", "sealwire-dev/apps.json"]].concat());
         for arguments in [dev.to_vec()].into_iter().chain(in_file) {
-            assert!(sealwire(folder.path(), &arguments).stderr(Stdio::null()).status().unwrap().success());
+            assert!(
+                sealwire(folder.path(), &arguments)
+                    .stderr(Stdio::null())
+                    .status()
+                    .unwrap()
+                    .success()
+            );
         }
-        let mut engines = [KilledEngine::start(folder.path()), KilledEngine::start(folder.path())];
+        let mut engines = [
+            KilledEngine::start(folder.path()),
+            KilledEngine::start(folder.path()),
+        ];
         let file = |name: &str| Pem::File(folder.path().join("sealwire-dev").join(name));
         let (ca, certificate, key) = (file("ca.pem"), file("client.pem"), file("client-key.pem"));
-        let mut config = ClientConfig::new(engines[0].address.to_string(), "localhost", ca, certificate, key);
-        config.endpoints.push(Endpoint::new(engines[1].address.to_string(), "localhost"));
+        let mut config = ClientConfig::new(
+            engines[0].address.to_string(),
+            "localhost",
+            ca,
+            certificate,
+            key,
+        );
+        config
+            .endpoints
+            .push(Endpoint::new(engines[1].address.to_string(), "localhost"));
         let client = Client::connect(config).await.unwrap();
 
         let stop = Arc::new(AtomicBool::new(false));
@@ -222,6 +285,9 @@ fn an_engine_that_is_killed_costs_no_call_and_is_used_again() {
         }
         let stats = client.stats();
         println!("{done} calls, none failed; {stats:?}");
-        assert!(stats.retries > 0 && stats.retries_refused == 0, "{stats:?}: nothing was in flight");
+        assert!(
+            stats.retries > 0 && stats.retries_refused == 0,
+            "{stats:?}: nothing was in flight"
+        );
     });
 }

@@ -13,9 +13,15 @@ async fn rooted() -> Harness {
     let harness = Harness::start().await;
     let root = RootKey::generate().unwrap();
     let providers = Providers::load(&harness.config).unwrap();
-    let slot = providers.new_slot(LOCAL_PROVIDER, SET, &root, 1).await.unwrap();
+    let slot = providers
+        .new_slot(LOCAL_PROVIDER, SET, &root, 1)
+        .await
+        .unwrap();
     let apps = &harness.engine().apps;
-    apps.control().create_root(SET, &root, vec![slot]).await.unwrap();
+    apps.control()
+        .create_root(SET, &root, vec![slot])
+        .await
+        .unwrap();
     apps.changed_here().await;
     harness
 }
@@ -26,25 +32,48 @@ fn requests_that_run_when_the_store_is_sealed_end_and_new_ones_fail() {
         let harness = rooted().await;
         let client = harness.client().await;
         let payload = fields(100);
-        let value = client.encrypt(Encrypt::new(APP, &payload)).await.unwrap().payload;
+        let value = client
+            .encrypt(Encrypt::new(APP, &payload))
+            .await
+            .unwrap()
+            .payload;
         let hold = harness.hold_crypto().await;
         let begin = |deadline_ms: Option<u32>| {
             let (client, value) = (client.clone(), value.clone());
             tokio::spawn(async move {
-                client.decrypt(Decrypt { deadline_ms, ..Decrypt::new(APP, &value) }).await.map(|opened| opened.payload)
+                client
+                    .decrypt(Decrypt {
+                        deadline_ms,
+                        ..Decrypt::new(APP, &value)
+                    })
+                    .await
+                    .map(|opened| opened.payload)
             })
         };
         let (patient, hasty) = (begin(None), begin(Some(1_000)));
-        harness.metric_becomes("sealwire_requests_in_flight", |calls| calls == 2.0).await;
+        harness
+            .metric_becomes("sealwire_requests_in_flight", |calls| calls == 2.0)
+            .await;
         let apps = &harness.engine().apps;
         let keys = std::sync::Arc::downgrade(&apps.find(APP).1.unwrap().keys);
         apps.control().seal().await.unwrap();
         apps.changed_here().await;
-        assert!(keys.upgrade().is_some(), "the requests that run hold the keys");
+        assert!(
+            keys.upgrade().is_some(),
+            "the requests that run hold the keys"
+        );
         let refused = rpc_error(client.decrypt(Decrypt::new(APP, &value)).await);
         assert_eq!(refused.code, ErrorCode::Unavailable);
-        assert!(refused.message.contains("sealed") && refused.retry_after_ms.is_some(), "{refused}");
-        harness.metric_becomes("sealwire_health_check_failing{condition=\"sealed\"}", |failing| failing == 1.0).await;
+        assert!(
+            refused.message.contains("sealed") && refused.retry_after_ms.is_some(),
+            "{refused}"
+        );
+        harness
+            .metric_becomes(
+                "sealwire_health_check_failing{condition=\"sealed\"}",
+                |failing| failing == 1.0,
+            )
+            .await;
         assert_eq!(http_get(harness.admin, "/ready").await.0, 503);
         assert_eq!(http_get(harness.admin, "/live").await.0, 200);
         assert!(hasty.await.unwrap().is_err(), "it ends at its deadline");
@@ -59,7 +88,12 @@ fn requests_that_run_when_the_store_is_sealed_end_and_new_ones_fail() {
         apps.changed_here().await;
         let opened = client.decrypt(Decrypt::new(APP, &value)).await.unwrap();
         assert_eq!(opened.payload, payload);
-        harness.metric_becomes("sealwire_health_check_failing{condition=\"sealed\"}", |failing| failing == 0.0).await;
+        harness
+            .metric_becomes(
+                "sealwire_health_check_failing{condition=\"sealed\"}",
+                |failing| failing == 0.0,
+            )
+            .await;
         assert_eq!(http_get(harness.admin, "/ready").await.0, 200);
     });
 }

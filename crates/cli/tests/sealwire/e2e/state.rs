@@ -28,15 +28,40 @@ fn a_key_that_is_stopped_here_stops_at_once() {
         let apps = &server.engine().apps;
         for round in 0..10 {
             let key = apps.control().app(&shop()).await.unwrap().keys[0].id;
-            let stopped = apps.control().disable(&shop(), Target::Key(key)).await.unwrap();
+            let stopped = apps
+                .control()
+                .disable(&shop(), Target::Key(key))
+                .await
+                .unwrap();
             apps.changed_here().await;
             // The change applies to the very next request.
-            assert_eq!(code(client.decrypt(Decrypt::new(APP, &sealed)).await), ErrorCode::CannotOpen, "{round}");
-            let fence = Encrypt { min_generation: Some(stopped.generation), ..Encrypt::new(APP, DOCUMENT) };
-            assert_eq!(code(client.encrypt(fence).await), ErrorCode::NotFound, "no key is left on the curve");
-            apps.control().enable(&shop(), Target::Key(key)).await.unwrap();
+            assert_eq!(
+                code(client.decrypt(Decrypt::new(APP, &sealed)).await),
+                ErrorCode::CannotOpen,
+                "{round}"
+            );
+            let fence = Encrypt {
+                min_generation: Some(stopped.generation),
+                ..Encrypt::new(APP, DOCUMENT)
+            };
+            assert_eq!(
+                code(client.encrypt(fence).await),
+                ErrorCode::NotFound,
+                "no key is left on the curve"
+            );
+            apps.control()
+                .enable(&shop(), Target::Key(key))
+                .await
+                .unwrap();
             apps.changed_here().await;
-            assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, DOCUMENT);
+            assert_eq!(
+                client
+                    .decrypt(Decrypt::new(APP, &sealed))
+                    .await
+                    .unwrap()
+                    .payload,
+                DOCUMENT
+            );
         }
         server.shutdown().await;
     });
@@ -48,25 +73,63 @@ fn calls_of_a_disabled_app_are_forbidden_until_it_is_enabled() {
         let harness = Harness::start().await;
         let client = harness.client().await;
         let sealed = seal(&client).await.payload;
-        harness.change(async |control, app| control.disable(app, Target::App).await.unwrap()).await;
+        harness
+            .change(async |control, app| control.disable(app, Target::App).await.unwrap())
+            .await;
         let refused = [
             rpc_error(client.encrypt(Encrypt::new(APP, DOCUMENT)).await),
             rpc_error(client.decrypt(Decrypt::new(APP, &sealed)).await),
         ];
         for error in refused {
-            assert_eq!((error.code, &*error.message), (ErrorCode::Forbidden, "the app is disabled"));
+            assert_eq!(
+                (error.code, &*error.message),
+                (ErrorCode::Forbidden, "the app is disabled")
+            );
         }
-        harness.change(async |control, app| control.enable(app, Target::App).await.unwrap()).await;
-        assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, DOCUMENT);
+        harness
+            .change(async |control, app| control.enable(app, Target::App).await.unwrap())
+            .await;
+        assert_eq!(
+            client
+                .decrypt(Decrypt::new(APP, &sealed))
+                .await
+                .unwrap()
+                .payload,
+            DOCUMENT
+        );
         // A deleted app stops at once and can be restored.
         harness
-            .change(async |control, app| control.delete(app, Target::App, Duration::from_secs(9)).await.unwrap())
+            .change(async |control, app| {
+                control
+                    .delete(app, Target::App, Duration::from_secs(9))
+                    .await
+                    .unwrap()
+            })
             .await;
-        assert_eq!(code(client.encrypt(Encrypt::new(APP, DOCUMENT)).await), ErrorCode::Forbidden);
-        harness.change(async |control, app| control.restore(app, Target::App).await.unwrap()).await;
-        assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, DOCUMENT);
+        assert_eq!(
+            code(client.encrypt(Encrypt::new(APP, DOCUMENT)).await),
+            ErrorCode::Forbidden
+        );
+        harness
+            .change(async |control, app| control.restore(app, Target::App).await.unwrap())
+            .await;
+        assert_eq!(
+            client
+                .decrypt(Decrypt::new(APP, &sealed))
+                .await
+                .unwrap()
+                .payload,
+            DOCUMENT
+        );
         // After its removal the app does not exist. Its name is free once this engine serves the removal.
-        harness.change(async |control, app| control.delete(app, Target::App, Duration::ZERO).await.unwrap()).await;
+        harness
+            .change(async |control, app| {
+                control
+                    .delete(app, Target::App, Duration::ZERO)
+                    .await
+                    .unwrap()
+            })
+            .await;
         let control = harness.control().await;
         let end = Instant::now() + HANG;
         while control.create(&shop(), &Suite::ALL).await.is_err() {
@@ -75,7 +138,13 @@ fn calls_of_a_disabled_app_are_forbidden_until_it_is_enabled() {
         }
         let fence = Some(control.generation().await.unwrap());
         let other = loop {
-            match client.decrypt(Decrypt { min_generation: fence, ..Decrypt::new(APP, &sealed) }).await {
+            match client
+                .decrypt(Decrypt {
+                    min_generation: fence,
+                    ..Decrypt::new(APP, &sealed)
+                })
+                .await
+            {
                 Err(sealwire_client::Error::Rpc(error)) if error.code == ErrorCode::Conflict => {
                     assert!(Instant::now() < end, "not served");
                     sleep(Duration::from_millis(20)).await;
@@ -83,7 +152,11 @@ fn calls_of_a_disabled_app_are_forbidden_until_it_is_enabled() {
                 other => break other,
             }
         };
-        assert_eq!(code(other), ErrorCode::CannotOpen, "another app of the same name");
+        assert_eq!(
+            code(other),
+            ErrorCode::CannotOpen,
+            "another app of the same name"
+        );
     });
 }
 
@@ -104,13 +177,20 @@ fn a_name_that_an_engine_may_serve_is_not_used_again() {
             age: Duration::ZERO,
         };
         control.beat(&behind).await.unwrap();
-        control.delete(&other, Target::App, Duration::ZERO).await.unwrap();
+        control
+            .delete(&other, Target::App, Duration::ZERO)
+            .await
+            .unwrap();
         let end = Instant::now() + HANG;
         let refused = loop {
             match control.create(&other, &[]).await {
-                Err(StoreError::Exists { .. }) => assert!(Instant::now() < end, "nobody removes it"),
+                Err(StoreError::Exists { .. }) => {
+                    assert!(Instant::now() < end, "nobody removes it")
+                }
                 // This engine has not polled yet.
-                Err(StoreError::Conflict { instances, .. }) if instances.len() > 1 => assert!(Instant::now() < end),
+                Err(StoreError::Conflict { instances, .. }) if instances.len() > 1 => {
+                    assert!(Instant::now() < end)
+                }
                 refused => break refused,
             }
             sleep(Duration::from_millis(10)).await;
@@ -120,7 +200,13 @@ fn a_name_that_an_engine_may_serve_is_not_used_again() {
             "{refused:?}"
         );
         let generation = control.generation().await.unwrap();
-        control.beat(&sealwire_store::Instance { generation, ..behind }).await.unwrap();
+        control
+            .beat(&sealwire_store::Instance {
+                generation,
+                ..behind
+            })
+            .await
+            .unwrap();
         control.create(&other, &[]).await.unwrap();
         server.shutdown().await;
     });
@@ -134,8 +220,14 @@ fn a_demanded_generation_is_looked_for_at_once() {
         let control = harness.control().await;
         // The change is made as by another process, right after the engine's poll and long before the next, a second
         // later.
-        let rotated = control.rotate(&shop(), KeyKind::Suite(Suite::P256Psk)).await.unwrap();
-        let fence = || Encrypt { min_generation: Some(rotated.generation), ..Encrypt::new(APP, DOCUMENT) };
+        let rotated = control
+            .rotate(&shop(), KeyKind::Suite(Suite::P256Psk))
+            .await
+            .unwrap();
+        let fence = || Encrypt {
+            min_generation: Some(rotated.generation),
+            ..Encrypt::new(APP, DOCUMENT)
+        };
         let begun = Instant::now();
         let sealed = loop {
             match client.encrypt(fence()).await {
@@ -147,7 +239,10 @@ fn a_demanded_generation_is_looked_for_at_once() {
         };
         println!("the generation was served after {:?}", begun.elapsed());
         assert_eq!(sealed.generation, rotated.generation);
-        let never = Encrypt { min_generation: Some(u64::MAX), ..Encrypt::new(APP, DOCUMENT) };
+        let never = Encrypt {
+            min_generation: Some(u64::MAX),
+            ..Encrypt::new(APP, DOCUMENT)
+        };
         let error = rpc_error(client.encrypt(never).await);
         assert!(error.code == ErrorCode::Conflict && error.retry_after_ms.is_some());
     });
@@ -179,15 +274,30 @@ fn a_file_that_is_lost_leaves_the_engine_serving() {
                 Some(damaged) => std::fs::write(&file, damaged).unwrap(),
             }
             becomes(503, "failing: store").await;
-            assert_eq!(http_get(harness.admin, "/ready").await, (200, "ready, but failing: store\n".into()));
-            assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, DOCUMENT);
+            assert_eq!(
+                http_get(harness.admin, "/ready").await,
+                (200, "ready, but failing: store\n".into())
+            );
+            assert_eq!(
+                client
+                    .decrypt(Decrypt::new(APP, &sealed))
+                    .await
+                    .unwrap()
+                    .payload,
+                DOCUMENT
+            );
             seal(&client).await;
             std::fs::write(&file, &good).unwrap();
             becomes(200, "").await;
         }
         // The engine follows changes again.
-        harness.change(async |control, app| control.disable(app, Target::App).await.unwrap()).await;
-        assert_eq!(code(client.encrypt(Encrypt::new(APP, DOCUMENT)).await), ErrorCode::Forbidden);
+        harness
+            .change(async |control, app| control.disable(app, Target::App).await.unwrap())
+            .await;
+        assert_eq!(
+            code(client.encrypt(Encrypt::new(APP, DOCUMENT)).await),
+            ErrorCode::Forbidden
+        );
     });
 }
 
@@ -196,7 +306,14 @@ fn what_is_kept_in_a_folder_is_there_after_a_restart() {
     run(async {
         let mut harness = Harness::start().await;
         let sealed = seal(&harness.client().await).await.payload;
-        harness.change(async |control, app| control.rotate(app, KeyKind::Suite(Suite::P256Psk)).await.unwrap()).await;
+        harness
+            .change(async |control, app| {
+                control
+                    .rotate(app, KeyKind::Suite(Suite::P256Psk))
+                    .await
+                    .unwrap()
+            })
+            .await;
         let first = harness.take_server();
         // Only one process can use the folder. A second one gets an error that names the first, which continues.
         let second = Server::start(&harness.config).await;
@@ -207,7 +324,14 @@ fn what_is_kept_in_a_folder_is_there_after_a_restart() {
         harness.address = again.address().unwrap();
         let client = harness.client().await;
         assert_eq!(client.info().await.unwrap().generation, 2);
-        assert_eq!(client.decrypt(Decrypt::new(APP, &sealed)).await.unwrap().payload, DOCUMENT);
+        assert_eq!(
+            client
+                .decrypt(Decrypt::new(APP, &sealed))
+                .await
+                .unwrap()
+                .payload,
+            DOCUMENT
+        );
         again.shutdown().await;
     });
 }

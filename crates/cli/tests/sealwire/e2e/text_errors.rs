@@ -18,7 +18,13 @@ fn request(method: &[u8], params: &[u8]) -> Vec<u8> {
 
 fn at_generation(min_generation: u64) -> Vec<u8> {
     let payload = fields(1);
-    encrypt(MSGID, &Encrypt { min_generation: Some(min_generation), ..Encrypt::new(APP, &payload) })
+    encrypt(
+        MSGID,
+        &Encrypt {
+            min_generation: Some(min_generation),
+            ..Encrypt::new(APP, &payload)
+        },
+    )
 }
 
 /// Makes an envelope that no key of the app opens.
@@ -38,10 +44,18 @@ async fn text(raw: &mut Raw, msgid: u32) -> String {
 
 #[test]
 fn every_kind_of_failed_request_is_answered_with_text() {
-    let deep =
-        [b"\x94\x00\x07\xa7encrypt\x91\x82\xa3app\xa4shop\xa7payload".to_vec(), vec![0x91; 1_000], vec![1]].concat();
+    let deep = [
+        b"\x94\x00\x07\xa7encrypt\x91\x82\xa3app\xa4shop\xa7payload".to_vec(),
+        vec![0x91; 1_000],
+        vec![1],
+    ]
+    .concat();
     let cases = [
-        ("unknown method", request(b"\xa6cipher", b"\x91\x80"), "not_found: no method \"cipher\""),
+        (
+            "unknown method",
+            request(b"\xa6cipher", b"\x91\x80"),
+            "not_found: no method \"cipher\"",
+        ),
         (
             "malformed params",
             request(b"\xa6health", b"\x91\x81\xa1a\x01"),
@@ -57,7 +71,11 @@ fn every_kind_of_failed_request_is_answered_with_text() {
             at_generation(1 << 40),
             "conflict: generation 1 is older than min_generation\t{\"retry_after_ms\":1000}",
         ),
-        ("failed while it ran", sealed_elsewhere(), "cannot_open: cannot open\t{\"details\":{\"path\":\"$.a\"}}"),
+        (
+            "failed while it ran",
+            sealed_elsewhere(),
+            "cannot_open: cannot open\t{\"details\":{\"path\":\"$.a\"}}",
+        ),
     ];
     run(async {
         let harness = Harness::start().await;
@@ -95,7 +113,10 @@ fn stopped_requests_are_answered_with_text() {
             if error.starts_with("deadline_exceeded: ") {
                 break;
             }
-            assert!(error.starts_with("overloaded: ") && deadline_ms < 4_000, "{error}");
+            assert!(
+                error.starts_with("overloaded: ") && deadline_ms < 4_000,
+                "{error}"
+            );
             deadline_ms *= 2;
         }
         raw.is_alive().await;
@@ -113,8 +134,13 @@ fn a_notification_that_asks_for_another_format_is_ignored() {
             b"\x93\x02\xa6errors\x92\xa4text\xa4text",
         ] {
             let mut raw = harness.raw().await;
-            raw.send(&[ask, &request(b"\xa6cipher", b"\x91\x80"), &health(8)].concat()).await;
-            assert_eq!(raw.answer(MSGID).await.unwrap_err().code, ErrorCode::NotFound, "{ask:02x?}");
+            raw.send(&[ask, &request(b"\xa6cipher", b"\x91\x80"), &health(8)].concat())
+                .await;
+            assert_eq!(
+                raw.answer(MSGID).await.unwrap_err().code,
+                ErrorCode::NotFound,
+                "{ask:02x?}"
+            );
             raw.answer(8).await.unwrap();
         }
     });
@@ -126,13 +152,23 @@ fn the_control_listener_answers_with_text_too() {
         let harness = Harness::with(|config| config.control = Some(listen(&[OPERATOR]))).await;
         for (name, bytes, code) in [
             (OPERATOR, request(b"\xa7encrypt", b"\x91\x80"), "not_found"),
-            (OPERATOR, request(b"\xacapps.disable", b"\x91\x81\xa3app\xa6nobody"), "not_found"),
-            (OPERATOR, request(b"\xa9apps.list", b"\x91\x81\xa1a\x01"), "bad_request"),
+            (
+                OPERATOR,
+                request(b"\xacapps.disable", b"\x91\x81\xa3app\xa6nobody"),
+                "not_found",
+            ),
+            (
+                OPERATOR,
+                request(b"\xa9apps.list", b"\x91\x81\xa1a\x01"),
+                "bad_request",
+            ),
             ("relay", request(b"\xa9apps.list", b"\x90"), "forbidden"),
         ] {
             let identity = harness.another_caller(name);
             let address = harness.control_address();
-            let mut raw = Raw::connect(address, harness.authority.cert_pem(), Some(&identity)).await.unwrap();
+            let mut raw = Raw::connect(address, harness.authority.cert_pem(), Some(&identity))
+                .await
+                .unwrap();
             raw.send(&[ASK, &bytes].concat()).await;
             let text = text(&mut raw, MSGID).await;
             assert!(text.starts_with(&format!("{code}: ")), "{text}");

@@ -15,8 +15,9 @@ use sealwire_store_postgres::{PostgresOptions, PostgresStore};
 use sealwire_testkit::Postgres;
 use sealwire_token::{CardEnds, Format};
 use sealwire_wire::{
-    Decrypt, Detail, Detokenize, Document as Wired, Encrypt, ErrorCode, Listing, OnError, Sweep, TokenLookupScope,
-    TokenMap, TokenSearch, Tokenize, TokenizeOptions, TokensCall, TokensOperation, request,
+    Decrypt, Detail, Detokenize, Document as Wired, Encrypt, ErrorCode, Listing, OnError, Sweep,
+    TokenLookupScope, TokenMap, TokenSearch, Tokenize, TokenizeOptions, TokensCall,
+    TokensOperation, request,
 };
 use tokio::time::sleep;
 
@@ -28,7 +29,13 @@ use crate::e2e::raw::{Heard, Raw, cancel, health};
 use CollectionKind::{Deterministic, OneWay, Random};
 
 fn rules(kind: CollectionKind, format: Format) -> CollectionRules {
-    CollectionRules { kind, format, scope: Scope::Collection, expires_s: None, retention_s: None }
+    CollectionRules {
+        kind,
+        format,
+        scope: Scope::Collection,
+        expires_s: None,
+        retention_s: None,
+    }
 }
 
 /// Starts an engine on each token store.
@@ -63,7 +70,9 @@ async fn engine() -> Harness {
 
 async fn create_collections(harness: &Harness) {
     for kind in CollectionKind::ALL {
-        harness.create_collection(APP, kind.name(), rules(kind, Format::Opaque)).await;
+        harness
+            .create_collection(APP, kind.name(), rules(kind, Format::Opaque))
+            .await;
     }
 }
 
@@ -85,28 +94,51 @@ fn strings(document: &[u8]) -> Vec<String> {
         Token::Str(text) => String::from_utf8(text.to_vec()).unwrap(),
         other => panic!("{other:?} is no string"),
     };
-    (0..reader.array_len().unwrap()).map(|_| text(reader.token().unwrap())).collect()
+    (0..reader.array_len().unwrap())
+        .map(|_| text(reader.token().unwrap()))
+        .collect()
 }
 
 fn to_tokens<'a>(collection: &'a str, payload: &'a [u8]) -> Tokenize<'a> {
-    Tokenize { writing: TokenizeOptions { collection, ..TokenizeOptions::default() }, ..Tokenize::new(APP, payload) }
+    Tokenize {
+        writing: TokenizeOptions {
+            collection,
+            ..TokenizeOptions::default()
+        },
+        ..Tokenize::new(APP, payload)
+    }
 }
 
 fn to_values<'a>(collection: &'a str, payload: &'a [u8]) -> Detokenize<'a> {
-    Detokenize { writing: TokenLookupScope { collection }, ..Detokenize::new(APP, payload) }
+    Detokenize {
+        writing: TokenLookupScope { collection },
+        ..Detokenize::new(APP, payload)
+    }
 }
 
 /// Returns the document with tokens in place of its leaves.
 async fn tokenize(client: &Client, collection: &str, payload: &[u8]) -> Vec<u8> {
-    client.tokenize(to_tokens(collection, payload)).await.unwrap().payload.to_vec()
+    client
+        .tokenize(to_tokens(collection, payload))
+        .await
+        .unwrap()
+        .payload
+        .to_vec()
 }
 
 /// Counts the tokens of a collection.
 async fn count(client: &Client, collection: &str) -> usize {
     let (mut count, mut after) = (0, None::<String>);
     loop {
-        let listing = Listing { limit: Some(1_000), after: after.as_deref(), ..Listing::default() };
-        let page = client.tokens_list(TokenMap::new(APP, collection), listing).await.unwrap();
+        let listing = Listing {
+            limit: Some(1_000),
+            after: after.as_deref(),
+            ..Listing::default()
+        };
+        let page = client
+            .tokens_list(TokenMap::new(APP, collection), listing)
+            .await
+            .unwrap();
         count += page.tokens.len();
         after = page.next;
         if after.is_none() {
@@ -117,7 +149,11 @@ async fn count(client: &Client, collection: &str) -> usize {
 
 /// Returns every field error's path and code.
 fn errors(document: &Document) -> Vec<(&str, ErrorCode)> {
-    document.errors.iter().map(|error| (&*error.path, error.code)).collect()
+    document
+        .errors
+        .iter()
+        .map(|error| (&*error.path, error.code))
+        .collect()
 }
 
 #[test]
@@ -131,28 +167,59 @@ fn every_value_comes_back_exactly() {
             );
             let mut binary = vec![0x92, 0xc4, 3, 1, 2, 3, 0xc7, 1, 5, 9];
             for (name, format) in [("uuids", Format::Uuid), ("emails", Format::Email)] {
-                harness.create_collection(APP, name, rules(Random, format)).await;
+                harness
+                    .create_collection(APP, name, rules(Random, format))
+                    .await;
             }
             for collection in ["random", "deterministic", "uuids", "emails"] {
                 for payload in [&payload, &binary] {
                     let tokens = tokenize(&client, collection, payload).await;
                     assert_ne!(&tokens, payload);
-                    let back = client.detokenize(to_values(collection, &tokens)).await.unwrap();
-                    assert_eq!((&back.payload[..], errors(&back)), (&payload[..], vec![]), "{collection}");
+                    let back = client
+                        .detokenize(to_values(collection, &tokens))
+                        .await
+                        .unwrap();
+                    assert_eq!(
+                        (&back.payload[..], errors(&back)),
+                        (&payload[..], vec![]),
+                        "{collection}"
+                    );
                 }
             }
             // A selected container is tokenized as a whole.
             let select = Some(vec!["$.deep", "$.text"]);
-            let whole =
-                client.tokenize(Tokenize { select: select.clone(), ..to_tokens("random", &payload) }).await.unwrap();
-            let back = client.detokenize(Detokenize { select, ..to_values("random", &whole.payload) }).await.unwrap();
+            let whole = client
+                .tokenize(Tokenize {
+                    select: select.clone(),
+                    ..to_tokens("random", &payload)
+                })
+                .await
+                .unwrap();
+            let back = client
+                .detokenize(Detokenize {
+                    select,
+                    ..to_values("random", &whole.payload)
+                })
+                .await
+                .unwrap();
             assert_eq!(back.payload, payload);
             // Values that are no tokens come back byte for byte, padded headers included.
             binary.splice(0..1, [0xdc, 0, 2]);
-            assert_eq!(client.detokenize(to_values("random", &binary)).await.unwrap().payload, binary);
+            assert_eq!(
+                client
+                    .detokenize(to_values("random", &binary))
+                    .await
+                    .unwrap()
+                    .payload,
+                binary
+            );
             harness.settles().await;
-            let made = harness.metric("sealwire_tokens_total{outcome=\"made\"}").await;
-            let found = harness.metric("sealwire_tokens_total{outcome=\"found\"}").await;
+            let made = harness
+                .metric("sealwire_tokens_total{outcome=\"made\"}")
+                .await;
+            let found = harness
+                .metric("sealwire_tokens_total{outcome=\"found\"}")
+                .await;
             assert!(made > 40.0 && found > 40.0, "{made} {found}");
         }
     });
@@ -165,33 +232,67 @@ fn formats_hold_what_they_say() {
             let client = harness.client().await;
             let card = Format::Card(CardEnds::default());
             for (kind, name) in [(Random, "r"), (Deterministic, "d"), (OneWay, "o")] {
-                harness.create_collection(APP, &format!("cards-{name}"), rules(kind, card)).await;
-                harness.create_collection(APP, &format!("digits-{name}"), rules(kind, Format::Digits)).await;
-                let cards = tokenize(&client, &format!("cards-{name}"), &doc(r#"["4111111111111111"]"#)).await;
+                harness
+                    .create_collection(APP, &format!("cards-{name}"), rules(kind, card))
+                    .await;
+                harness
+                    .create_collection(APP, &format!("digits-{name}"), rules(kind, Format::Digits))
+                    .await;
+                let cards = tokenize(
+                    &client,
+                    &format!("cards-{name}"),
+                    &doc(r#"["4111111111111111"]"#),
+                )
+                .await;
                 let token = strings(&cards).remove(0);
                 assert!(
-                    token.starts_with("411111") && token.ends_with("1111") && token != "4111111111111111",
+                    token.starts_with("411111")
+                        && token.ends_with("1111")
+                        && token != "4111111111111111",
                     "{token}"
                 );
-                let digits = tokenize(&client, &format!("digits-{name}"), &doc(r#"["0123456789"]"#)).await;
+                let digits = tokenize(
+                    &client,
+                    &format!("digits-{name}"),
+                    &doc(r#"["0123456789"]"#),
+                )
+                .await;
                 assert!(
-                    strings(&digits)[0].len() == 10 && strings(&digits)[0].bytes().all(|byte| byte.is_ascii_digit())
+                    strings(&digits)[0].len() == 10
+                        && strings(&digits)[0]
+                            .bytes()
+                            .all(|byte| byte.is_ascii_digit())
                 );
             }
-            let payload =
-                doc(r#"{"ok": "4111111111111111", "short": "4111", "luhn": "4111111111111112", "number": 4}"#);
-            let call = Tokenize { on_error: OnError::Report, ..to_tokens("cards-r", &payload) };
+            let payload = doc(
+                r#"{"ok": "4111111111111111", "short": "4111", "luhn": "4111111111111112", "number": 4}"#,
+            );
+            let call = Tokenize {
+                on_error: OnError::Report,
+                ..to_tokens("cards-r", &payload)
+            };
             let reported = client.tokenize(call).await.unwrap();
             let bad = ErrorCode::BadRequest;
-            assert_eq!(errors(&reported), [("$.short", bad), ("$.luhn", bad), ("$.number", bad)]);
+            assert_eq!(
+                errors(&reported),
+                [("$.short", bad), ("$.luhn", bad), ("$.number", bad)]
+            );
             let select = Some(vec!["$.ok"]);
-            let back =
-                client.detokenize(Detokenize { select, ..to_values("cards-r", &reported.payload) }).await.unwrap();
+            let back = client
+                .detokenize(Detokenize {
+                    select,
+                    ..to_values("cards-r", &reported.payload)
+                })
+                .await
+                .unwrap();
             assert_eq!(back.payload, payload);
             // A failed request stores nothing.
             let before = count(&client, "cards-r").await;
             let failed = rpc_error(client.tokenize(to_tokens("cards-r", &payload)).await);
-            assert_eq!((failed.code, &failed.details[..]), (bad, &[Detail::text("path", "$.short")][..]));
+            assert_eq!(
+                (failed.code, &failed.details[..]),
+                (bad, &[Detail::text("path", "$.short")][..])
+            );
             assert_eq!(count(&client, "cards-r").await, before);
         }
     });
@@ -210,8 +311,11 @@ fn one_value_has_one_token_however_many_ask_at_once() {
                 let payload = Arc::new(values(20, round));
                 let calls: Vec<_> = (0..64)
                     .map(|caller: usize| {
-                        let (client, payload) = (Arc::clone(&clients[caller % 8]), Arc::clone(&payload));
-                        tokio::spawn(async move { tokenize(&client, "deterministic", &payload).await })
+                        let (client, payload) =
+                            (Arc::clone(&clients[caller % 8]), Arc::clone(&payload));
+                        tokio::spawn(
+                            async move { tokenize(&client, "deterministic", &payload).await },
+                        )
                     })
                     .collect();
                 let mut all = HashSet::new();
@@ -220,7 +324,11 @@ fn one_value_has_one_token_however_many_ask_at_once() {
                 }
                 assert_eq!(all.len(), 1, "every caller has the same tokens");
                 let tokens = strings(all.iter().next().unwrap());
-                assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), 20, "and every value its own");
+                assert_eq!(
+                    tokens.iter().collect::<HashSet<_>>().len(),
+                    20,
+                    "and every value its own"
+                );
             }
             assert_eq!(count(&clients[0], "deterministic").await, 200);
             harness.settles().await;
@@ -232,7 +340,9 @@ fn one_value_has_one_token_however_many_ask_at_once() {
 fn a_repeated_call_gets_the_tokens_of_the_first() {
     run(async {
         for harness in engines().await {
-            harness.create_collection(APP, "digits", rules(Random, Format::Digits)).await;
+            harness
+                .create_collection(APP, "digits", rules(Random, Format::Digits))
+                .await;
             let client = harness.client().await;
             let keyed = |key: &'static [u8], payload: &'static [u8]| Tokenize {
                 writing: TokenizeOptions {
@@ -245,15 +355,28 @@ fn a_repeated_call_gets_the_tokens_of_the_first() {
             // The request fails, so nothing is stored under its idempotency key.
             let bad: &'static [u8] = doc(r#"["1234567890", "x"]"#).leak();
             let good: &'static [u8] = doc(r#"["1234567890", "1234567890"]"#).leak();
-            assert_eq!(code(client.tokenize(keyed(b"k", bad)).await), ErrorCode::BadRequest);
+            assert_eq!(
+                code(client.tokenize(keyed(b"k", bad)).await),
+                ErrorCode::BadRequest
+            );
             assert_eq!(count(&client, "digits").await, 0);
             let first = client.tokenize(keyed(b"k", good)).await.unwrap().payload;
-            assert_ne!(strings(&first)[0], strings(&first)[1], "each field has its own");
+            assert_ne!(
+                strings(&first)[0],
+                strings(&first)[1],
+                "each field has its own"
+            );
             for _ in 0..3 {
-                assert_eq!(client.tokenize(keyed(b"k", good)).await.unwrap().payload, first);
+                assert_eq!(
+                    client.tokenize(keyed(b"k", good)).await.unwrap().payload,
+                    first
+                );
             }
             assert_eq!(count(&client, "digits").await, 2);
-            assert_ne!(client.tokenize(keyed(b"l", good)).await.unwrap().payload, first);
+            assert_ne!(
+                client.tokenize(keyed(b"l", good)).await.unwrap().payload,
+                first
+            );
             assert_eq!(count(&client, "digits").await, 4);
         }
     });
@@ -264,35 +387,78 @@ fn contexts_bind_values_and_scopes_tokens() {
     run(async {
         for harness in bare().await {
             for scope in Scope::ALL {
-                let rules = CollectionRules { scope, ..rules(Deterministic, Format::Opaque) };
+                let rules = CollectionRules {
+                    scope,
+                    ..rules(Deterministic, Format::Opaque)
+                };
                 harness.create_collection(APP, scope.name(), rules).await;
             }
             let client = harness.client().await;
             let payload = doc(r#"["a"]"#);
-            let under = |scope: Scope, context| Tokenize { context, ..to_tokens(scope.name(), &payload) };
-            let one = client.tokenize(under(Scope::Context, b"row 1")).await.unwrap().payload;
-            assert_ne!(one, client.tokenize(under(Scope::Context, b"row 2")).await.unwrap().payload);
-            let look = |context| Detokenize { context, ..to_values(Scope::Context.name(), &one) };
-            assert_eq!(client.detokenize(look(b"row 1")).await.unwrap().payload, payload);
+            let under = |scope: Scope, context| Tokenize {
+                context,
+                ..to_tokens(scope.name(), &payload)
+            };
+            let one = client
+                .tokenize(under(Scope::Context, b"row 1"))
+                .await
+                .unwrap()
+                .payload;
+            assert_ne!(
+                one,
+                client
+                    .tokenize(under(Scope::Context, b"row 2"))
+                    .await
+                    .unwrap()
+                    .payload
+            );
+            let look = |context| Detokenize {
+                context,
+                ..to_values(Scope::Context.name(), &one)
+            };
+            assert_eq!(
+                client.detokenize(look(b"row 1")).await.unwrap().payload,
+                payload
+            );
             for wrong in [&b""[..], b"row 2"] {
-                assert_eq!(code(client.detokenize(look(wrong)).await), ErrorCode::NotFound);
+                assert_eq!(
+                    code(client.detokenize(look(wrong)).await),
+                    ErrorCode::NotFound
+                );
             }
             let find = async |scope: Scope, value: &[u8], context: &[u8]| {
                 client
-                    .tokens_find(TokenMap::new(APP, scope.name()), TokenSearch { value, context, subject: None })
+                    .tokens_find(
+                        TokenMap::new(APP, scope.name()),
+                        TokenSearch {
+                            value,
+                            context,
+                            subject: None,
+                        },
+                    )
                     .await
                     .unwrap()
                     .token
             };
-            assert_eq!(find(Scope::Context, b"\xa1a", b"row 1").await, Some(strings(&one).remove(0)));
+            assert_eq!(
+                find(Scope::Context, b"\xa1a", b"row 1").await,
+                Some(strings(&one).remove(0))
+            );
             assert_eq!(find(Scope::Context, b"\xa1a", b"row 3").await, None);
             assert_eq!(find(Scope::Context, b"\xa1b", b"row 1").await, None);
             // If all contexts share tokens, a context would bind nothing, so it is rejected.
             let refused = client.tokenize(under(Scope::Collection, b"row 1")).await;
             assert_eq!(code(refused), ErrorCode::BadRequest);
-            let shared = client.tokenize(under(Scope::Collection, b"")).await.unwrap().payload;
+            let shared = client
+                .tokenize(under(Scope::Collection, b""))
+                .await
+                .unwrap()
+                .payload;
             for context in [&b""[..], b"row 1"] {
-                let look = Detokenize { context, ..to_values(Scope::Collection.name(), &shared) };
+                let look = Detokenize {
+                    context,
+                    ..to_values(Scope::Collection.name(), &shared)
+                };
                 assert_eq!(client.detokenize(look).await.unwrap().payload, payload);
                 assert!(find(Scope::Collection, b"\xa1a", context).await.is_some());
             }
@@ -312,7 +478,14 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
                 tags: vec!["b", "a", "b"],
                 ..TokenizeOptions::default()
             };
-            let tagged = client.tokenize(Tokenize { writing, ..Tokenize::new(APP, &payload) }).await.unwrap().payload;
+            let tagged = client
+                .tokenize(Tokenize {
+                    writing,
+                    ..Tokenize::new(APP, &payload)
+                })
+                .await
+                .unwrap()
+                .payload;
             let tokens = strings(&tagged);
             let other = strings(&tokenize(&client, "deterministic", &values(5, 2)).await);
             let unknown = format!("tok_{}", "0".repeat(22));
@@ -329,8 +502,12 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
             for limit in [7, 1_000] {
                 let (mut seen, mut after) = (HashSet::new(), None::<String>);
                 loop {
-                    let listing =
-                        Listing { tag: Some("a"), limit: Some(limit), after: after.as_deref(), ..Listing::default() };
+                    let listing = Listing {
+                        tag: Some("a"),
+                        limit: Some(limit),
+                        after: after.as_deref(),
+                        ..Listing::default()
+                    };
                     let page = client.tokens_list(map, listing).await.unwrap();
                     assert!(page.tokens.len() <= limit as usize);
                     for token in page.tokens {
@@ -345,15 +522,30 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
             }
             // Expired tokens count as absent, and their values get new tokens.
             let some: Vec<&str> = tokens[..10].iter().map(String::as_str).collect();
-            let expired = client.tokens_expire(map, &[&some[..], &[&unknown]].concat(), Some(0)).await.unwrap();
+            let expired = client
+                .tokens_expire(map, &[&some[..], &[&unknown]].concat(), Some(0))
+                .await
+                .unwrap();
             assert_eq!((expired.count, expired.missing), (10, vec![10]));
             let few = doc(&format!(r#"["{}", "{}"]"#, tokens[0], tokens[10]));
-            let reported =
-                client.detokenize(Detokenize { on_error: OnError::Report, ..to_values("deterministic", &few) });
-            assert_eq!(errors(&reported.await.unwrap()), [("$[0]", ErrorCode::NotFound)]);
+            let reported = client.detokenize(Detokenize {
+                on_error: OnError::Report,
+                ..to_values("deterministic", &few)
+            });
+            assert_eq!(
+                errors(&reported.await.unwrap()),
+                [("$[0]", ErrorCode::NotFound)]
+            );
             assert_eq!(
                 client
-                    .tokens_find(map, TokenSearch { value: b"\xa9value 1 0", context: b"", subject: None })
+                    .tokens_find(
+                        map,
+                        TokenSearch {
+                            value: b"\xa9value 1 0",
+                            context: b"",
+                            subject: None
+                        }
+                    )
                     .await
                     .unwrap()
                     .token,
@@ -362,9 +554,23 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
             let again = strings(&tokenize(&client, "deterministic", &payload).await);
             assert!(again[0] != tokens[0] && again[10] == tokens[10]);
             // All ten are archived: one when its value got another token and the others by a sweep, or all ten at once.
-            let archived = Listing { archived: true, ..Listing::default() };
-            assert_eq!(client.tokens_list(map, archived).await.unwrap().tokens.len(), 10);
-            let kept = client.tokens_expire(map, &[again[0].as_str()], None).await.unwrap();
+            let archived = Listing {
+                archived: true,
+                ..Listing::default()
+            };
+            assert_eq!(
+                client
+                    .tokens_list(map, archived)
+                    .await
+                    .unwrap()
+                    .tokens
+                    .len(),
+                10
+            );
+            let kept = client
+                .tokens_expire(map, &[again[0].as_str()], None)
+                .await
+                .unwrap();
             assert_eq!((kept.count, kept.missing), (1, vec![]));
             // A collection whose tokens are not requested again.
             let gone = strings(&tokenize(&client, "random", &values(50, 3)).await);
@@ -374,7 +580,11 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
             let sweep = async |sweep: Sweep<'_>, archives: bool| {
                 let (mut total, mut after) = (0, None::<String>);
                 loop {
-                    let step = Sweep { after: after.as_deref(), limit: Some(20), ..sweep };
+                    let step = Sweep {
+                        after: after.as_deref(),
+                        limit: Some(20),
+                        ..sweep
+                    };
                     let counted = if archives {
                         client.tokens_archive(map, step).await.unwrap()
                     } else {
@@ -387,16 +597,44 @@ fn tokens_are_looked_at_and_taken_out_of_use() {
                     }
                 }
             };
-            let now = |dry_run| Sweep { older_s: Some(0), dry_run, ..Sweep::default() };
-            let later = Sweep { older_s: Some(3_600), ..Sweep::default() };
-            assert_eq!((sweep(now(true), true).await, sweep(later, true).await), (50, 0));
-            assert_eq!((sweep(now(false), true).await, sweep(now(false), true).await), (50, 0));
-            assert_eq!((sweep(Sweep::default(), false).await, sweep(now(true), false).await), (0, 50));
-            assert_eq!((sweep(now(false), false).await, sweep(now(false), false).await), (50, 0));
+            let now = |dry_run| Sweep {
+                older_s: Some(0),
+                dry_run,
+                ..Sweep::default()
+            };
+            let later = Sweep {
+                older_s: Some(3_600),
+                ..Sweep::default()
+            };
+            assert_eq!(
+                (sweep(now(true), true).await, sweep(later, true).await),
+                (50, 0)
+            );
+            assert_eq!(
+                (sweep(now(false), true).await, sweep(now(false), true).await),
+                (50, 0)
+            );
+            assert_eq!(
+                (
+                    sweep(Sweep::default(), false).await,
+                    sweep(now(true), false).await
+                ),
+                (0, 50)
+            );
+            assert_eq!(
+                (
+                    sweep(now(false), false).await,
+                    sweep(now(false), false).await
+                ),
+                (50, 0)
+            );
             assert_eq!(count(&client, "random").await, 0);
             // Some tokens are deleted at once.
             let map = TokenMap::new(APP, "deterministic");
-            let deleted = client.tokens_delete(map, &[&again[0], &unknown, &again[0], "no token"]).await.unwrap();
+            let deleted = client
+                .tokens_delete(map, &[&again[0], &unknown, &again[0], "no token"])
+                .await
+                .unwrap();
             assert_eq!((deleted.count, deleted.missing), (1, vec![1, 3]));
             assert!(client.tokens_get(map, &[&again[0]]).await.unwrap().tokens[0].is_none());
             harness.settles().await;
@@ -409,38 +647,102 @@ fn what_a_call_names_must_be_there_and_its_own() {
     run(async {
         for harness in engines().await {
             harness.create_app("other").await;
-            harness.create_collection("other", "random", rules(Random, Format::Opaque)).await;
+            harness
+                .create_collection("other", "random", rules(Random, Format::Opaque))
+                .await;
             let client = harness.client().await;
             let payload = doc(r#"["a"]"#);
             let tokens = tokenize(&client, "random", &payload).await;
             let one_way = tokenize(&client, "one_way", &payload).await;
             let not_found = ErrorCode::NotFound;
-            assert_eq!(code(client.tokenize(to_tokens("none", &payload)).await), not_found);
-            assert_eq!(code(client.detokenize(to_values("none", &tokens)).await), not_found);
-            assert_eq!(code(client.detokenize(to_values("deterministic", &tokens)).await), not_found);
-            let elsewhere = Detokenize { app: "other", ..to_values("random", &tokens) };
-            assert_eq!(code(client.detokenize(elsewhere).await), not_found);
             assert_eq!(
-                code(client.tokenize(Tokenize { app: "none", ..to_tokens("random", &payload) }).await),
+                code(client.tokenize(to_tokens("none", &payload)).await),
                 not_found
             );
-            assert_eq!(code(client.detokenize(to_values("one_way", &one_way)).await), ErrorCode::Forbidden);
-            let newer = Tokenize { min_generation: Some(u64::MAX), ..to_tokens("random", &payload) };
+            assert_eq!(
+                code(client.detokenize(to_values("none", &tokens)).await),
+                not_found
+            );
+            assert_eq!(
+                code(client.detokenize(to_values("deterministic", &tokens)).await),
+                not_found
+            );
+            let elsewhere = Detokenize {
+                app: "other",
+                ..to_values("random", &tokens)
+            };
+            assert_eq!(code(client.detokenize(elsewhere).await), not_found);
+            assert_eq!(
+                code(
+                    client
+                        .tokenize(Tokenize {
+                            app: "none",
+                            ..to_tokens("random", &payload)
+                        })
+                        .await
+                ),
+                not_found
+            );
+            assert_eq!(
+                code(client.detokenize(to_values("one_way", &one_way)).await),
+                ErrorCode::Forbidden
+            );
+            let newer = Tokenize {
+                min_generation: Some(u64::MAX),
+                ..to_tokens("random", &payload)
+            };
             assert_eq!(code(client.tokenize(newer).await), ErrorCode::Conflict);
             let map = TokenMap::new(APP, "random");
             assert_eq!(
-                code(client.tokens_find(map, TokenSearch { value: b"\xa1a", context: b"", subject: None }).await),
+                code(
+                    client
+                        .tokens_find(
+                            map,
+                            TokenSearch {
+                                value: b"\xa1a",
+                                context: b"",
+                                subject: None
+                            }
+                        )
+                        .await
+                ),
                 ErrorCode::BadRequest
             );
-            let listing = Listing { after: Some("elsewhere"), ..Listing::default() };
-            assert_eq!(code(client.tokens_list(map, listing).await), ErrorCode::BadRequest);
-            assert_eq!(code(client.tokens_get(TokenMap::new(APP, "none"), &["a"]).await), not_found);
-            harness.change(async |control, app| control.disable(app, Target::App).await.unwrap()).await;
-            assert_eq!(code(client.tokenize(to_tokens("random", &payload)).await), ErrorCode::Forbidden);
-            assert_eq!(code(client.detokenize(to_values("random", &tokens)).await), ErrorCode::Forbidden);
-            assert_eq!(code(client.tokens_get(map, &["a"]).await), ErrorCode::Forbidden);
-            assert_eq!(code(client.encrypt(Encrypt::new(APP, &payload)).await), ErrorCode::Forbidden);
-            assert_eq!(code(client.decrypt(Decrypt::new(APP, &payload)).await), ErrorCode::Forbidden);
+            let listing = Listing {
+                after: Some("elsewhere"),
+                ..Listing::default()
+            };
+            assert_eq!(
+                code(client.tokens_list(map, listing).await),
+                ErrorCode::BadRequest
+            );
+            assert_eq!(
+                code(client.tokens_get(TokenMap::new(APP, "none"), &["a"]).await),
+                not_found
+            );
+            harness
+                .change(async |control, app| control.disable(app, Target::App).await.unwrap())
+                .await;
+            assert_eq!(
+                code(client.tokenize(to_tokens("random", &payload)).await),
+                ErrorCode::Forbidden
+            );
+            assert_eq!(
+                code(client.detokenize(to_values("random", &tokens)).await),
+                ErrorCode::Forbidden
+            );
+            assert_eq!(
+                code(client.tokens_get(map, &["a"]).await),
+                ErrorCode::Forbidden
+            );
+            assert_eq!(
+                code(client.encrypt(Encrypt::new(APP, &payload)).await),
+                ErrorCode::Forbidden
+            );
+            assert_eq!(
+                code(client.decrypt(Decrypt::new(APP, &payload)).await),
+                ErrorCode::Forbidden
+            );
             harness.settles().await;
         }
     });
@@ -454,23 +756,45 @@ fn a_call_has_ten_thousand_tokens_and_no_more() {
             let payload = values(10_000, 1);
             for collection in ["random", "deterministic"] {
                 let tokens = tokenize(&client, collection, &payload).await;
-                let back = client.detokenize(to_values(collection, &tokens)).await.unwrap();
+                let back = client
+                    .detokenize(to_values(collection, &tokens))
+                    .await
+                    .unwrap();
                 assert!(back.payload == payload, "{collection}");
             }
-            let limit = |name: &'static str, max: u64| [Detail::text("limit", name), Detail::number("max", max)];
-            let many = rpc_error(client.tokenize(to_tokens("random", &values(10_001, 2))).await);
+            let limit = |name: &'static str, max: u64| {
+                [Detail::text("limit", name), Detail::number("max", max)]
+            };
+            let many = rpc_error(
+                client
+                    .tokenize(to_tokens("random", &values(10_001, 2)))
+                    .await,
+            );
             assert_eq!(
                 (many.code, &many.details[..]),
-                (ErrorCode::TooLarge, &limit("tokens_per_call_max", 10_000)[..])
+                (
+                    ErrorCode::TooLarge,
+                    &limit("tokens_per_call_max", 10_000)[..]
+                )
             );
             let mut long = vec![0x92];
             for bytes in [65_536, 65_537] {
                 write::str(&mut long, &"x".repeat(bytes));
             }
-            let call = Tokenize { on_error: OnError::Report, ..to_tokens("random", &long) };
+            let call = Tokenize {
+                on_error: OnError::Report,
+                ..to_tokens("random", &long)
+            };
             let reported = client.tokenize(call).await.unwrap();
             assert_eq!(errors(&reported), [("$[1]", ErrorCode::TooLarge)]);
-            assert!(client.detokenize(to_values("random", &reported.payload)).await.unwrap().payload == long);
+            assert!(
+                client
+                    .detokenize(to_values("random", &reported.payload))
+                    .await
+                    .unwrap()
+                    .payload
+                    == long
+            );
             assert_eq!(count(&client, "deterministic").await, 10_000);
             // Few tokens can stand for long values, and a request can contain one token many times.
             let token = strings_of_first(&reported.payload);
@@ -478,7 +802,10 @@ fn a_call_has_ten_thousand_tokens_and_no_more() {
             write::array_len(&mut again, 5_000);
             (0..5_000).for_each(|_| write::str(&mut again, &token));
             let large = rpc_error(client.detokenize(to_values("random", &again)).await);
-            assert!(matches!(large.code, ErrorCode::TooLarge | ErrorCode::Overloaded), "{large:?}");
+            assert!(
+                matches!(large.code, ErrorCode::TooLarge | ErrorCode::Overloaded),
+                "{large:?}"
+            );
             harness.settles().await;
         }
     });
@@ -502,7 +829,14 @@ fn what_is_cancelled_at_any_moment_leaves_nothing_in_flight() {
                 let mut out = Vec::new();
                 if dice.roll(3) == 0 {
                     let ask = TokensOperation::Get(vec!["tok_0000000000000000000000"]);
-                    request::tokens(&mut out, msgid, &TokensCall { map: TokenMap::new(APP, "random"), ask });
+                    request::tokens(
+                        &mut out,
+                        msgid,
+                        &TokensCall {
+                            map: TokenMap::new(APP, "random"),
+                            ask,
+                        },
+                    );
                 } else {
                     request::tokenize(&mut out, msgid, &to_tokens("deterministic", &payload));
                 }
@@ -518,7 +852,10 @@ fn what_is_cancelled_at_any_moment_leaves_nothing_in_flight() {
                     other => panic!("{other:?}"),
                 }
             }
-            println!("{} were faster than their cancel, {} not", answered[0], answered[1]);
+            println!(
+                "{} were faster than their cancel, {} not",
+                answered[0], answered[1]
+            );
             harness.settles().await;
             raw.is_alive().await;
         }
@@ -533,12 +870,21 @@ fn past_its_deadline_a_call_is_answered_and_ends() {
             let payload = values(10_000, 1);
             for msgid in 0..5 {
                 let mut out = Vec::new();
-                let call = Tokenize { deadline_ms: Some(1), ..to_tokens("random", &payload) };
+                let call = Tokenize {
+                    deadline_ms: Some(1),
+                    ..to_tokens("random", &payload)
+                };
                 request::tokenize(&mut out, msgid, &call);
                 raw.send(&out).await;
                 let error = raw.answer(msgid).await.unwrap_err();
                 // Rejected because of its estimate, or stopped.
-                assert!(matches!(error.code, ErrorCode::DeadlineExceeded | ErrorCode::Overloaded), "{error:?}");
+                assert!(
+                    matches!(
+                        error.code,
+                        ErrorCode::DeadlineExceeded | ErrorCode::Overloaded
+                    ),
+                    "{error:?}"
+                );
             }
             harness.settles().await;
             raw.is_alive().await;
@@ -575,7 +921,10 @@ fn what_was_answered_is_there_after_a_restart() {
         harness.restart().await;
         let client = harness.client().await;
         for (msgid, tokens) in &tokens {
-            let back = client.detokenize(to_values("random", tokens)).await.unwrap();
+            let back = client
+                .detokenize(to_values("random", tokens))
+                .await
+                .unwrap();
             assert_eq!(back.payload, values(20, *msgid));
         }
         println!("{} of 50 were answered with tokens", tokens.len());
@@ -588,11 +937,27 @@ fn an_engine_without_a_token_store_has_no_methods_on_tokens() {
         let harness = Harness::with(stateless).await;
         let client = harness.client().await;
         let payload = doc(r#"["a"]"#);
-        assert_eq!(code(client.tokenize(to_tokens("random", &payload)).await), ErrorCode::NotFound);
-        assert_eq!(code(client.detokenize(to_values("random", &payload)).await), ErrorCode::NotFound);
-        assert_eq!(code(client.tokens_get(TokenMap::new(APP, "random"), &["a"]).await), ErrorCode::NotFound);
+        assert_eq!(
+            code(client.tokenize(to_tokens("random", &payload)).await),
+            ErrorCode::NotFound
+        );
+        assert_eq!(
+            code(client.detokenize(to_values("random", &payload)).await),
+            ErrorCode::NotFound
+        );
+        assert_eq!(
+            code(
+                client
+                    .tokens_get(TokenMap::new(APP, "random"), &["a"])
+                    .await
+            ),
+            ErrorCode::NotFound
+        );
         let methods = client.info().await.unwrap().methods;
-        assert!(methods.iter().all(|method| !method.contains("token")), "{methods:?}");
+        assert!(
+            methods.iter().all(|method| !method.contains("token")),
+            "{methods:?}"
+        );
         client.encrypt(Encrypt::new(APP, &payload)).await.unwrap();
     });
 }
@@ -601,7 +966,9 @@ fn an_engine_without_a_token_store_has_no_methods_on_tokens() {
 async fn balky() -> (Harness, Arc<Balky>) {
     let mut harness = engine().await;
     let mut balky = None;
-    harness.restart_with(|store| balky.insert(Arc::new(Balky::over(store))).clone()).await;
+    harness
+        .restart_with(|store| balky.insert(Arc::new(Balky::over(store))).clone())
+        .await;
     (harness, balky.unwrap())
 }
 
@@ -618,20 +985,53 @@ fn a_lost_store_is_unavailable_and_everything_else_goes_on() {
             rpc_error(client.tokenize(to_tokens("deterministic", &payload)).await),
             rpc_error(client.detokenize(to_values("deterministic", &tokens)).await),
             rpc_error(client.tokens_get(map, &[&strings(&tokens)[0]]).await),
-            rpc_error(client.tokens_find(map, TokenSearch { value: b"\xa1a", context: b"", subject: None }).await),
+            rpc_error(
+                client
+                    .tokens_find(
+                        map,
+                        TokenSearch {
+                            value: b"\xa1a",
+                            context: b"",
+                            subject: None,
+                        },
+                    )
+                    .await,
+            ),
             rpc_error(client.tokens_list(map, Listing::default()).await),
             rpc_error(client.tokens_delete(map, &[&strings(&tokens)[0]]).await),
             rpc_error(client.tokens_archive(map, Sweep::default()).await),
         ];
         for error in errors {
             assert_eq!(error.code, ErrorCode::Unavailable);
-            assert!(error.retry_after_ms.is_some() && !error.message.contains("told"), "{error:?}");
+            assert!(
+                error.retry_after_ms.is_some() && !error.message.contains("told"),
+                "{error:?}"
+            );
         }
         let sealed = client.encrypt(Encrypt::new(APP, &payload)).await.unwrap();
-        assert_eq!(client.decrypt(Decrypt::new(APP, &sealed.payload)).await.unwrap().payload, payload);
-        assert!(harness.metric("sealwire_store_failures_total{operation=\"write\"}").await > 0.0);
+        assert_eq!(
+            client
+                .decrypt(Decrypt::new(APP, &sealed.payload))
+                .await
+                .unwrap()
+                .payload,
+            payload
+        );
+        assert!(
+            harness
+                .metric("sealwire_store_failures_total{operation=\"write\"}")
+                .await
+                > 0.0
+        );
         store.lose(false);
-        assert_eq!(client.detokenize(to_values("deterministic", &tokens)).await.unwrap().payload, payload);
+        assert_eq!(
+            client
+                .detokenize(to_values("deterministic", &tokens))
+                .await
+                .unwrap()
+                .payload,
+            payload
+        );
         harness.settles().await;
     });
 }
@@ -644,20 +1044,49 @@ fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
         store.hold(true);
         let ask = |msgid, payload: &[u8], deadline_ms| {
             let mut out = Vec::new();
-            request::tokenize(&mut out, msgid, &Tokenize { deadline_ms, ..to_tokens("random", payload) });
+            request::tokenize(
+                &mut out,
+                msgid,
+                &Tokenize {
+                    deadline_ms,
+                    ..to_tokens("random", payload)
+                },
+            );
             out
         };
         // The first request is in the store and stays there. The others wait for it.
         raw.send(&ask(1, &values(3, 1), None)).await;
-        harness.metric_becomes("sealwire_store_uncommitted_rows", |rows| rows == 3.0).await;
+        harness
+            .metric_becomes("sealwire_store_uncommitted_rows", |rows| rows == 3.0)
+            .await;
         store.holds(1).await;
-        raw.send(&[ask(2, &values(5, 2), None), ask(3, &values(7, 3), Some(300))].concat()).await;
-        assert_eq!(raw.answer(3).await.unwrap_err().code, ErrorCode::DeadlineExceeded);
+        raw.send(
+            &[
+                ask(2, &values(5, 2), None),
+                ask(3, &values(7, 3), Some(300)),
+            ]
+            .concat(),
+        )
+        .await;
+        assert_eq!(
+            raw.answer(3).await.unwrap_err().code,
+            ErrorCode::DeadlineExceeded
+        );
         raw.send(&cancel(2)).await;
         assert_eq!(raw.answer(2).await.unwrap_err().code, ErrorCode::Cancelled);
         for at in 0..50 {
-            let sealed = client.encrypt(Encrypt::new(APP, &values(100, at))).await.unwrap();
-            assert_eq!(client.decrypt(Decrypt::new(APP, &sealed.payload)).await.unwrap().payload, values(100, at));
+            let sealed = client
+                .encrypt(Encrypt::new(APP, &values(100, at)))
+                .await
+                .unwrap();
+            assert_eq!(
+                client
+                    .decrypt(Decrypt::new(APP, &sealed.payload))
+                    .await
+                    .unwrap()
+                    .payload,
+                values(100, at)
+            );
         }
         let waiting = harness.metric("sealwire_requests_in_flight").await;
         assert_eq!(waiting, 1.0, "only the one that is under way");
@@ -666,9 +1095,17 @@ fn a_store_that_hangs_holds_up_nobody_else_and_no_caller_past_its_deadline() {
         // No memory is reserved for the requests, although the store has not responded yet.
         harness.settles().await;
         store.hold(false);
-        harness.metric_becomes("sealwire_store_uncommitted_rows", |rows| rows == 0.0).await;
-        assert_eq!(count(&client, "random").await, 3, "what was sent is written, what waited is not");
-        let stopped = harness.metric("sealwire_cancels_total{reason=\"cancel\"}").await;
+        harness
+            .metric_becomes("sealwire_store_uncommitted_rows", |rows| rows == 0.0)
+            .await;
+        assert_eq!(
+            count(&client, "random").await,
+            3,
+            "what was sent is written, what waited is not"
+        );
+        let stopped = harness
+            .metric("sealwire_cancels_total{reason=\"cancel\"}")
+            .await;
         assert_eq!(stopped, 2.0);
     });
 }
@@ -680,20 +1117,31 @@ fn who_asks_and_leaves_has_the_store_do_little_at_once() {
         let (client, mut raw) = (harness.client().await, harness.raw().await);
         let tokens = strings(&tokenize(&client, "random", &values(6, 1)).await);
         store.hold(true);
-        let asks = tokens.iter().map(|token| TokensOperation::Delete(vec![token.as_str()])).chain((0..8).map(|at| {
-            match at % 2 {
+        let asks = tokens
+            .iter()
+            .map(|token| TokensOperation::Delete(vec![token.as_str()]))
+            .chain((0..8).map(|at| match at % 2 {
                 0 => TokensOperation::List(Listing::default()),
                 _ => TokensOperation::Archive(Sweep::default()),
-            }
-        }));
+            }));
         for (msgid, ask) in (0..).zip(asks) {
             let mut out = Vec::new();
-            request::tokens(&mut out, msgid, &TokensCall { map: TokenMap::new(APP, "random"), ask });
+            request::tokens(
+                &mut out,
+                msgid,
+                &TokensCall {
+                    map: TokenMap::new(APP, "random"),
+                    ask,
+                },
+            );
             raw.send(&out).await;
             store.holds(msgid.saturating_sub(4).clamp(1, 5)).await;
             sleep(Duration::from_millis(20)).await;
             raw.send(&cancel(msgid)).await;
-            assert_eq!(raw.answer(msgid).await.unwrap_err().code, ErrorCode::Cancelled);
+            assert_eq!(
+                raw.answer(msgid).await.unwrap_err().code,
+                ErrorCode::Cancelled
+            );
         }
         sleep(Duration::from_millis(50)).await;
         assert_eq!(store.waits(), 5, "one changes, four walk");
@@ -702,7 +1150,14 @@ fn who_asks_and_leaves_has_the_store_do_little_at_once() {
             sleep(Duration::from_millis(5)).await;
         }
         // The request that was sent is done; the waiting one is not.
-        assert_eq!(client.tokens_delete(TokenMap::new(APP, "random"), &[&tokens[5]]).await.unwrap().count, 1);
+        assert_eq!(
+            client
+                .tokens_delete(TokenMap::new(APP, "random"), &[&tokens[5]])
+                .await
+                .unwrap()
+                .count,
+            1
+        );
         assert_eq!(count(&client, "random").await, 4);
         harness.settles().await;
     });

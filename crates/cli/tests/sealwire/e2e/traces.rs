@@ -44,7 +44,10 @@ impl Collector {
 
     async fn answering(answers: Answers) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let (address, requests) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<Vec<u8>>>>::default());
+        let (address, requests) = (
+            listener.local_addr().unwrap(),
+            Arc::<Mutex<Vec<Vec<u8>>>>::default(),
+        );
         let (counted, count) = watch::channel(0);
         let kept = Arc::clone(&requests);
         tokio::spawn(async move {
@@ -70,12 +73,20 @@ impl Collector {
                 counted.send_replace(at);
             }
         });
-        Self { address, requests, count }
+        Self {
+            address,
+            requests,
+            count,
+        }
     }
 
     /// Waits until `requests` requests with spans were received.
     async fn has(&self, requests: usize) {
-        self.count.clone().wait_for(|count| *count >= requests).await.unwrap();
+        self.count
+            .clone()
+            .wait_for(|count| *count >= requests)
+            .await
+            .unwrap();
     }
 
     /// Returns all received bytes.
@@ -104,9 +115,21 @@ async fn read_request(stream: &mut TcpStream) -> Vec<u8> {
         let read = stream.read(&mut piece).await.unwrap();
         assert!(read > 0, "a request breaks off");
         request.extend_from_slice(&piece[..read]);
-        let Some(head) = request.windows(4).position(|bytes| bytes == b"\r\n\r\n") else { continue };
-        let text = std::str::from_utf8(&request[..head]).unwrap().to_lowercase();
-        let length = text.split("content-length: ").nth(1).unwrap().lines().next().unwrap().parse::<usize>().unwrap();
+        let Some(head) = request.windows(4).position(|bytes| bytes == b"\r\n\r\n") else {
+            continue;
+        };
+        let text = std::str::from_utf8(&request[..head])
+            .unwrap()
+            .to_lowercase();
+        let length = text
+            .split("content-length: ")
+            .nth(1)
+            .unwrap()
+            .lines()
+            .next()
+            .unwrap()
+            .parse::<usize>()
+            .unwrap();
         if request.len() == head + 4 + length {
             return request;
         }
@@ -126,7 +149,11 @@ impl Span {
     }
 
     pub(crate) fn number(&self, key: &str) -> u64 {
-        self.attributes[key]["intValue"].as_str().unwrap().parse().unwrap()
+        self.attributes[key]["intValue"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap()
     }
 
     fn nanos(&self, key: &str) -> u128 {
@@ -139,21 +166,52 @@ impl Span {
         let name = self.span["name"].as_str().unwrap();
         assert_eq!(self.text("rpc.method"), Some(name));
         let code = own("rpc.response.status_code").unwrap();
-        let (fields, errors) = (self.number("sealwire.fields"), self.number("sealwire.field_errors"));
-        (name.into(), code, own("sealwire.app"), own("sealwire.collection"), fields, errors)
+        let (fields, errors) = (
+            self.number("sealwire.fields"),
+            self.number("sealwire.field_errors"),
+        );
+        (
+            name.into(),
+            code,
+            own("sealwire.app"),
+            own("sealwire.collection"),
+            fields,
+            errors,
+        )
     }
 }
 
 type Row = (String, String, Option<String>, Option<String>, u64, u64);
 
-fn row(method: &str, code: &str, app: Option<&str>, collection: Option<&str>, fields: u64, errors: u64) -> Row {
-    (method.into(), code.into(), app.map(Into::into), collection.map(Into::into), fields, errors)
+fn row(
+    method: &str,
+    code: &str,
+    app: Option<&str>,
+    collection: Option<&str>,
+    fields: u64,
+    errors: u64,
+) -> Row {
+    (
+        method.into(),
+        code.into(),
+        app.map(Into::into),
+        collection.map(Into::into),
+        fields,
+        errors,
+    )
 }
 
 fn attributes(value: &Value) -> BTreeMap<String, Value> {
     let list = value["attributes"].as_array().unwrap();
-    let pairs: Vec<_> =
-        list.iter().map(|pair| (pair["key"].as_str().unwrap().to_owned(), pair["value"].clone())).collect();
+    let pairs: Vec<_> = list
+        .iter()
+        .map(|pair| {
+            (
+                pair["key"].as_str().unwrap().to_owned(),
+                pair["value"].clone(),
+            )
+        })
+        .collect();
     let map: BTreeMap<_, _> = pairs.iter().cloned().collect();
     assert_eq!(map.len(), pairs.len(), "an attribute is given twice");
     map
@@ -173,7 +231,8 @@ fn spans_of(body: &Value) -> Vec<Span> {
 impl Harness {
     /// Waits until no span is pending. A shutdown would interrupt a running attempt and send its spans again.
     pub(crate) async fn all_sent(&self) {
-        self.metric_becomes("sealwire_spans_waiting", |waiting| waiting == 0.0).await;
+        self.metric_becomes("sealwire_spans_waiting", |waiting| waiting == 0.0)
+            .await;
     }
 }
 
@@ -190,13 +249,20 @@ pub(crate) fn to(address: SocketAddr) -> impl FnOnce(&mut Config) {
 
 /// Returns an address without a listener.
 async fn nobody() -> SocketAddr {
-    TcpListener::bind(("127.0.0.1", 0)).await.unwrap().local_addr().unwrap()
+    TcpListener::bind(("127.0.0.1", 0))
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap()
 }
 
 fn doc(count: usize) -> Vec<u8> {
-    let texts: Vec<String> = (0..count).map(|field| format!("\"{CANARY}-{field}\"")).collect();
+    let texts: Vec<String> = (0..count)
+        .map(|field| format!("\"{CANARY}-{field}\""))
+        .collect();
     let json = format!("[{}]", texts.join(","));
-    sealwire_payload::json::to_msgpack(json.as_bytes(), sealwire_payload::WalkLimits::default()).unwrap()
+    sealwire_payload::json::to_msgpack(json.as_bytes(), sealwire_payload::WalkLimits::default())
+        .unwrap()
 }
 
 fn outcome(name: &str) -> String {
@@ -213,7 +279,13 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
             .create_collection(
                 APP,
                 "people",
-                CollectionRules { kind, format, scope: Scope::Context, expires_s: None, retention_s: None },
+                CollectionRules {
+                    kind,
+                    format,
+                    scope: Scope::Context,
+                    expires_s: None,
+                    retention_s: None,
+                },
             )
             .await;
         let relay = harness.client().await;
@@ -221,31 +293,88 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
         let traceparent = Some(SAMPLED);
         let (context, reason) = (CANARY.as_bytes(), Some(CANARY));
 
-        let sealed =
-            relay.encrypt(Encrypt { traceparent, context, reason, ..Encrypt::new(APP, &payload) }).await.unwrap();
-        let opened = Decrypt { traceparent, context, reason, ..Decrypt::new(APP, &sealed.payload) };
+        let sealed = relay
+            .encrypt(Encrypt {
+                traceparent,
+                context,
+                reason,
+                ..Encrypt::new(APP, &payload)
+            })
+            .await
+            .unwrap();
+        let opened = Decrypt {
+            traceparent,
+            context,
+            reason,
+            ..Decrypt::new(APP, &sealed.payload)
+        };
         relay.decrypt(opened).await.unwrap();
-        let elsewhere = Decrypt { traceparent, context: b"elsewhere", ..Decrypt::new(APP, &sealed.payload) };
+        let elsewhere = Decrypt {
+            traceparent,
+            context: b"elsewhere",
+            ..Decrypt::new(APP, &sealed.payload)
+        };
         assert_eq!(code(relay.decrypt(elsewhere).await), ErrorCode::CannotOpen);
         // Both requests fail before any work.
-        let none = Encrypt { traceparent, ..Encrypt::new("nobody", &payload) };
+        let none = Encrypt {
+            traceparent,
+            ..Encrypt::new("nobody", &payload)
+        };
         assert_eq!(code(relay.encrypt(none).await), ErrorCode::NotFound);
-        let later = Encrypt { traceparent, min_generation: Some(u64::MAX), ..Encrypt::new(APP, &payload) };
+        let later = Encrypt {
+            traceparent,
+            min_generation: Some(u64::MAX),
+            ..Encrypt::new(APP, &payload)
+        };
         assert_eq!(code(relay.encrypt(later).await), ErrorCode::Conflict);
-        let writing = TokenizeOptions { collection: "people", tags: vec![CANARY], ..TokenizeOptions::default() };
-        let tokens =
-            relay.tokenize(Tokenize { traceparent, writing, context, ..Tokenize::new(APP, &payload) }).await.unwrap();
+        let writing = TokenizeOptions {
+            collection: "people",
+            tags: vec![CANARY],
+            ..TokenizeOptions::default()
+        };
+        let tokens = relay
+            .tokenize(Tokenize {
+                traceparent,
+                writing,
+                context,
+                ..Tokenize::new(APP, &payload)
+            })
+            .await
+            .unwrap();
         let names = strings(&tokens.payload);
-        let within = TokenLookupScope { collection: "people" };
-        let back = Detokenize { traceparent, writing: within, context, ..Detokenize::new(APP, &tokens.payload) };
+        let within = TokenLookupScope {
+            collection: "people",
+        };
+        let back = Detokenize {
+            traceparent,
+            writing: within,
+            context,
+            ..Detokenize::new(APP, &tokens.payload)
+        };
         assert_eq!(relay.detokenize(back).await.unwrap().payload, payload);
-        let map = TokenMap { traceparent, reason, ..TokenMap::new(APP, "people") };
+        let map = TokenMap {
+            traceparent,
+            reason,
+            ..TokenMap::new(APP, "people")
+        };
         let some: Vec<&str> = names.iter().take(3).map(String::as_str).collect();
         relay.tokens_get(map, &some).await.unwrap();
         // These requests are not traced.
-        relay.encrypt(Encrypt { traceparent: Some(UNSAMPLED), ..Encrypt::new(APP, &payload) }).await.unwrap();
+        relay
+            .encrypt(Encrypt {
+                traceparent: Some(UNSAMPLED),
+                ..Encrypt::new(APP, &payload)
+            })
+            .await
+            .unwrap();
         relay.encrypt(Encrypt::new(APP, &payload)).await.unwrap();
-        relay.encrypt(Encrypt { traceparent: Some(CANARY), ..Encrypt::new(APP, &payload) }).await.unwrap();
+        relay
+            .encrypt(Encrypt {
+                traceparent: Some(CANARY),
+                ..Encrypt::new(APP, &payload)
+            })
+            .await
+            .unwrap();
         relay.health().await.unwrap();
         relay.info().await.unwrap();
 
@@ -267,31 +396,63 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
                 row("tokens.get", "ok", app, people, 3, 0),
             ]
         );
-        let mut ids: Vec<&str> = spans.iter().map(|span| span.span["spanId"].as_str().unwrap()).collect();
+        let mut ids: Vec<&str> = spans
+            .iter()
+            .map(|span| span.span["spanId"].as_str().unwrap())
+            .collect();
         ids.sort_unstable();
         ids.dedup();
         assert_eq!(ids.len(), spans.len(), "each has an id of its own");
         for span in &spans {
-            assert_eq!((&span.span["traceId"], &span.span["parentSpanId"]), (&TRACE.into(), &PARENT.into()));
-            assert_eq!((&span.span["kind"], &span.span["status"]["code"]), (&2.into(), &Value::Null));
+            assert_eq!(
+                (&span.span["traceId"], &span.span["parentSpanId"]),
+                (&TRACE.into(), &PARENT.into())
+            );
+            assert_eq!(
+                (&span.span["kind"], &span.span["status"]["code"]),
+                (&2.into(), &Value::Null)
+            );
             assert_eq!(span.text("sealwire.principal"), Some("relay"));
             assert!(span.number("sealwire.request_bytes") > 100, "{span:?}");
             assert!(
-                span.nanos("startTimeUnixNano") > 0 && span.nanos("endTimeUnixNano") >= span.nanos("startTimeUnixNano")
+                span.nanos("startTimeUnixNano") > 0
+                    && span.nanos("endTimeUnixNano") >= span.nanos("startTimeUnixNano")
             );
-            assert_eq!(span.resource["service.instance.id"]["stringValue"], instance);
+            assert_eq!(
+                span.resource["service.instance.id"]["stringValue"],
+                instance
+            );
             assert_eq!(span.resource["service.name"]["stringValue"], "sealwire");
-            let began = ["ok", "cannot_open"].contains(&span.text("rpc.response.status_code").unwrap());
+            let began =
+                ["ok", "cannot_open"].contains(&span.text("rpc.response.status_code").unwrap());
             let timed = began && span.span["name"] != "tokens.get";
             for key in ["sealwire.queue_seconds", "sealwire.work_seconds"] {
-                let seconds = span.attributes.get(key).map(|value| value["doubleValue"].as_f64().unwrap());
-                assert_eq!(seconds.is_some_and(|seconds| seconds > 0.0), timed, "{span:?}");
+                let seconds = span
+                    .attributes
+                    .get(key)
+                    .map(|value| value["doubleValue"].as_f64().unwrap());
+                assert_eq!(
+                    seconds.is_some_and(|seconds| seconds > 0.0),
+                    timed,
+                    "{span:?}"
+                );
             }
         }
         let bytes = collector.bytes();
-        let holds = |text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
-        assert!(holds("shop") && holds(TRACE), "the search finds what is there");
-        for secret in names.iter().map(String::as_str).chain([CANARY, "elsewhere", "sw1:", "tok_"]) {
+        let holds = |text: &str| {
+            bytes
+                .windows(text.len())
+                .any(|part| part == text.as_bytes())
+        };
+        assert!(
+            holds("shop") && holds(TRACE),
+            "the search finds what is there"
+        );
+        for secret in names
+            .iter()
+            .map(String::as_str)
+            .chain([CANARY, "elsewhere", "sw1:", "tok_"])
+        {
             assert!(!holds(secret), "{secret}");
         }
     });
@@ -300,7 +461,13 @@ fn sampled_calls_are_spans_beneath_their_callers_and_hold_none_of_its_values() {
 /// Returns the strings in an array.
 fn strings(payload: &[u8]) -> Vec<String> {
     let mut text = Vec::new();
-    sealwire_payload::json::from_msgpack(payload, &mut text, false, sealwire_payload::WalkLimits::default()).unwrap();
+    sealwire_payload::json::from_msgpack(
+        payload,
+        &mut text,
+        false,
+        sealwire_payload::WalkLimits::default(),
+    )
+    .unwrap();
     serde_json::from_slice(&text).unwrap()
 }
 
@@ -315,8 +482,19 @@ fn chance_begins_traces_where_the_caller_names_none_and_the_stop_sends_what_is_l
         })
         .await;
         let (relay, payload) = (harness.client().await, fields(1));
-        for traceparent in [None, Some("00-what-is-this"), Some(UNSAMPLED), Some(SAMPLED)] {
-            relay.encrypt(Encrypt { traceparent, ..Encrypt::new(APP, &payload) }).await.unwrap();
+        for traceparent in [
+            None,
+            Some("00-what-is-this"),
+            Some(UNSAMPLED),
+            Some(SAMPLED),
+        ] {
+            relay
+                .encrypt(Encrypt {
+                    traceparent,
+                    ..Encrypt::new(APP, &payload)
+                })
+                .await
+                .unwrap();
         }
         // Requests without data have no span.
         relay.health().await.unwrap();
@@ -326,9 +504,15 @@ fn chance_begins_traces_where_the_caller_names_none_and_the_stop_sends_what_is_l
         assert_eq!(collector.spans().len(), 0);
         harness.take_server().shutdown().await;
         let spans = collector.spans();
-        let parents: Vec<&Value> = spans.iter().map(|span| &span.span["parentSpanId"]).collect();
+        let parents: Vec<&Value> = spans
+            .iter()
+            .map(|span| &span.span["parentSpanId"])
+            .collect();
         assert_eq!(parents, [&Value::Null, &Value::Null, &PARENT.into()]);
-        assert!(spans[0].span["traceId"] != spans[1].span["traceId"] && spans[0].span["traceId"] != TRACE);
+        assert!(
+            spans[0].span["traceId"] != spans[1].span["traceId"]
+                && spans[0].span["traceId"] != TRACE
+        );
     });
 }
 
@@ -345,7 +529,10 @@ fn a_collector_that_is_down_costs_spans_and_no_calls() {
             .await;
             let (relay, payload) = (harness.client().await, fields(1));
             for _ in 0..40 {
-                let call = Encrypt { traceparent: Some(SAMPLED), ..Encrypt::new(APP, &payload) };
+                let call = Encrypt {
+                    traceparent: Some(SAMPLED),
+                    ..Encrypt::new(APP, &payload)
+                };
                 relay.encrypt(call).await.unwrap();
             }
             // Four spans wait and two are being sent. The others were dropped, or given up after failed attempts.
@@ -374,7 +561,13 @@ fn a_flood_of_sampled_calls_is_bounded() {
         let (relay, payload) = (harness.client().await, fields(1));
         for call in 0..300 {
             let traceparent = Some(if call % 2 == 0 { SAMPLED } else { UNSAMPLED });
-            relay.encrypt(Encrypt { traceparent, ..Encrypt::new(APP, &payload) }).await.unwrap();
+            relay
+                .encrypt(Encrypt {
+                    traceparent,
+                    ..Encrypt::new(APP, &payload)
+                })
+                .await
+                .unwrap();
         }
         harness.all_sent().await;
         let over = harness.metric(&outcome("over_rate")).await;
@@ -391,14 +584,46 @@ fn answers_of_a_collector() {
         let busy = Some(("503 Service Unavailable", ""));
         for (answers, requests, sent, undelivered) in [
             // The response to a repeated attempt, and the number of spans that it accepted.
-            (vec![busy, Some(("200 OK", "{\"partialSuccess\":{}}"))], 2, 2, 0),
-            (vec![Some(("200 OK", "{\"partialSuccess\":{\"rejectedSpans\":\"1\",\"errorMessage\":\"\"}}"))], 1, 1, 1),
-            (vec![Some(("200 OK", "{\"partialSuccess\":{\"rejectedSpans\":9}}"))], 1, 0, 2),
+            (
+                vec![busy, Some(("200 OK", "{\"partialSuccess\":{}}"))],
+                2,
+                2,
+                0,
+            ),
+            (
+                vec![Some((
+                    "200 OK",
+                    "{\"partialSuccess\":{\"rejectedSpans\":\"1\",\"errorMessage\":\"\"}}",
+                ))],
+                1,
+                1,
+                1,
+            ),
+            (
+                vec![Some((
+                    "200 OK",
+                    "{\"partialSuccess\":{\"rejectedSpans\":9}}",
+                ))],
+                1,
+                0,
+                2,
+            ),
             (vec![Some(("202 Accepted", "what"))], 1, 2, 0),
             // Errors that are not retried.
-            (vec![Some(("400 Bad Request", "{}")), Some(("200 OK", "{}"))], 1, 0, 2),
             (
-                vec![Some(("307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/", "")), Some(("200 OK", "{}"))],
+                vec![Some(("400 Bad Request", "{}")), Some(("200 OK", "{}"))],
+                1,
+                0,
+                2,
+            ),
+            (
+                vec![
+                    Some((
+                        "307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/",
+                        "",
+                    )),
+                    Some(("200 OK", "{}")),
+                ],
                 1,
                 0,
                 2,
@@ -413,13 +638,23 @@ fn answers_of_a_collector() {
             .await;
             let (relay, payload) = (harness.client().await, fields(1));
             for _ in 0..2 {
-                let call = Encrypt { traceparent: Some(SAMPLED), ..Encrypt::new(APP, &payload) };
+                let call = Encrypt {
+                    traceparent: Some(SAMPLED),
+                    ..Encrypt::new(APP, &payload)
+                };
                 relay.encrypt(call).await.unwrap();
             }
             collector.has(requests).await;
             harness.all_sent().await;
-            let counted = (harness.metric(&outcome("sent")).await, harness.metric(&outcome("undelivered")).await);
-            assert_eq!(counted, (f64::from(sent), f64::from(undelivered)), "{answers:?}");
+            let counted = (
+                harness.metric(&outcome("sent")).await,
+                harness.metric(&outcome("undelivered")).await,
+            );
+            assert_eq!(
+                counted,
+                (f64::from(sent), f64::from(undelivered)),
+                "{answers:?}"
+            );
             assert_eq!(*collector.count.borrow(), requests, "{answers:?}");
         }
     });

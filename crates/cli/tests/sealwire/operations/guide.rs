@@ -35,12 +35,22 @@ pub(crate) fn blocks(guide: &str, text: &str) -> Vec<Block> {
             follows &= line.is_empty();
             continue;
         };
-        let body = lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```");
+        let body = lines
+            .by_ref()
+            .map(|(_, line)| line)
+            .take_while(|line| *line != "```");
         let body = body.fold(String::new(), |body, line| body + line + "\n");
         match kind {
-            "sh" => blocks.push(Block { line: at + 1, commands: body, shown: None }),
+            "sh" => blocks.push(Block {
+                line: at + 1,
+                commands: body,
+                shown: None,
+            }),
             "text" if follows => blocks.last_mut().unwrap().shown = Some(body),
-            _ => panic!("{guide}:{}: a block that is neither tried nor the output of the one before", at + 1),
+            _ => panic!(
+                "{guide}:{}: a block that is neither tried nor the output of the one before",
+                at + 1
+            ),
         }
         follows = kind == "sh";
     }
@@ -52,16 +62,21 @@ pub(crate) fn fits(shown: &[&str], output: &[&str]) -> bool {
     match shown.split_first() {
         None => output.is_empty(),
         Some((&"...", rest)) => (0..=output.len()).any(|skipped| fits(rest, &output[skipped..])),
-        Some((line, rest)) => {
-            output.split_first().is_some_and(|(first, others)| line_fits(line, first) && fits(rest, others))
-        }
+        Some((line, rest)) => output
+            .split_first()
+            .is_some_and(|(first, others)| line_fits(line, first) && fits(rest, others)),
     }
 }
 
 fn line_fits(shown: &str, line: &str) -> bool {
-    let Some((first, rest)) = shown.split_once("...") else { return shown == line };
-    let Some(line) = line.strip_prefix(first) else { return false };
-    (0..=line.len()).any(|skipped| line.is_char_boundary(skipped) && line_fits(rest, &line[skipped..]))
+    let Some((first, rest)) = shown.split_once("...") else {
+        return shown == line;
+    };
+    let Some(line) = line.strip_prefix(first) else {
+        return false;
+    };
+    (0..=line.len())
+        .any(|skipped| line.is_char_boundary(skipped) && line_fits(rest, &line[skipped..]))
 }
 
 const SYSTEMCTL: &str = r#"#!/bin/bash
@@ -102,7 +117,8 @@ case "$*" in
     *) echo "systemctl $*: not stood in for" >&2; exit 1 ;;
 esac
 "#;
-const USERADD: &str = "#!/bin/sh\n[ \"$1\" = --system ] && for last; do :; done && [ \"$last\" = sealwire ]\n";
+const USERADD: &str =
+    "#!/bin/sh\n[ \"$1\" = --system ] && for last; do :; done && [ \"$last\" = sealwire ]\n";
 const CHOWN: &str = "#!/bin/sh\nfor last; do :; done\ntest -d \"$last\"\n";
 
 fn program(path: &Path, text: &str) {
@@ -123,8 +139,16 @@ fn every_command_of_the_guide_does_what_it_says() {
     for made in ["root/bin", "root/etc", "root/usr", "target/release"] {
         fs::create_dir_all(folder.path().join(made)).unwrap();
     }
-    symlink(env!("CARGO_BIN_EXE_sealwire"), folder.path().join("target/release/sealwire")).unwrap();
-    symlink(repository("ops").canonicalize().unwrap(), folder.path().join("ops")).unwrap();
+    symlink(
+        env!("CARGO_BIN_EXE_sealwire"),
+        folder.path().join("target/release/sealwire"),
+    )
+    .unwrap();
+    symlink(
+        repository("ops").canonicalize().unwrap(),
+        folder.path().join("ops"),
+    )
+    .unwrap();
     let [listen, admin, control] = free_ports();
     let here = |text: &str| {
         let mut text = text.to_owned();
@@ -132,14 +156,28 @@ fn every_command_of_the_guide_does_what_it_says() {
             text = text.replace(from, to);
         }
         let url = format!("url = \"{}\"", database.tls_url());
-        text = text.replace("url = \"postgres://sealwire@db.internal:5432/sealwire\"", &url);
-        for system in ["/usr/bin/sealwire", "/etc/sealwire", "/etc/systemd", "/var/lib/sealwire"] {
+        text = text.replace(
+            "url = \"postgres://sealwire@db.internal:5432/sealwire\"",
+            &url,
+        );
+        for system in [
+            "/usr/bin/sealwire",
+            "/etc/sealwire",
+            "/etc/systemd",
+            "/var/lib/sealwire",
+        ] {
             text = text.replace(system, &format!("{}{system}", root.display()));
         }
         text
     };
-    let stands_in = SYSTEMCTL.replace("ROOT", root.to_str().unwrap()).replace("ADMIN", &admin);
-    for (name, text) in [("systemctl", stands_in.as_str()), ("useradd", USERADD), ("chown", CHOWN)] {
+    let stands_in = SYSTEMCTL
+        .replace("ROOT", root.to_str().unwrap())
+        .replace("ADMIN", &admin);
+    for (name, text) in [
+        ("systemctl", stands_in.as_str()),
+        ("useradd", USERADD),
+        ("chown", CHOWN),
+    ] {
         program(&root.join("bin").join(name), text);
     }
     let blocks = blocks(GUIDE, &read(GUIDE));
@@ -159,20 +197,40 @@ fn every_command_of_the_guide_does_what_it_says() {
         let file = folder.path().join(format!("{at}.sh"));
         fs::write(&file, here(&block.commands)).unwrap();
         // `set -e` has no effect on the left side of `||`, so each block is sourced separately.
-        let _ = writeln!(script, "echo {at} > at; . {} > {at}.out 2> {at}.err", file.display());
+        let _ = writeln!(
+            script,
+            "echo {at} > at; . {} > {at}.out 2> {at}.err",
+            file.display()
+        );
     }
     fs::write(folder.path().join("all.sh"), script).unwrap();
     fs::write(folder.path().join("password"), postgres.password()).unwrap();
-    fs::set_permissions(folder.path().join("password"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(
+        folder.path().join("password"),
+        fs::Permissions::from_mode(0o600),
+    )
+    .unwrap();
     let path = std::env::var("PATH").unwrap();
     let psql = postgres.command("psql");
     let postgres_programs = Path::new(psql.get_program()).parent().unwrap().display();
     let socket = database.socket_url();
-    let of_socket = |name: &str| socket.split(['?', '&']).find_map(|part| part.strip_prefix(name)).unwrap().to_owned();
+    let of_socket = |name: &str| {
+        socket
+            .split(['?', '&'])
+            .find_map(|part| part.strip_prefix(name))
+            .unwrap()
+            .to_owned()
+    };
     let outcome = Command::new("bash")
         .arg("all.sh")
         .current_dir(folder.path())
-        .env("PATH", format!("{0}/usr/bin:{0}/bin:{postgres_programs}:{path}", root.display()))
+        .env(
+            "PATH",
+            format!(
+                "{0}/usr/bin:{0}/bin:{postgres_programs}:{path}",
+                root.display()
+            ),
+        )
         .env("PGHOST", of_socket("host="))
         .env("PGPORT", of_socket("port="))
         .env("PGUSER", of_socket("user="))
@@ -198,14 +256,22 @@ fn every_command_of_the_guide_does_what_it_says() {
     for (at, block) in blocks.iter().enumerate() {
         let Some(shown) = &block.shown else { continue };
         let (shown, output) = (here(shown), text(format!("{at}.out")));
-        let same = fits(&shown.lines().collect::<Vec<_>>(), &output.lines().collect::<Vec<_>>());
-        assert!(same, "{GUIDE}:{}: prints\n{output}\nand not\n{shown}", block.line);
+        let same = fits(
+            &shown.lines().collect::<Vec<_>>(),
+            &output.lines().collect::<Vec<_>>(),
+        );
+        assert!(
+            same,
+            "{GUIDE}:{}: prints\n{output}\nand not\n{shown}",
+            block.line
+        );
     }
     // The JSON log has the fields that the guide names, and none of the processed values.
     let log = fs::read_to_string(root.join("log")).unwrap();
     assert!(!log.contains("4242424242424242") && !log.contains("Zoe"));
     for line in log.lines() {
-        let event: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let event: serde_json::Value =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         for field in ["timestamp", "level", "target", "fields"] {
             assert!(event.get(field).is_some(), "{line} has no {field}");
         }

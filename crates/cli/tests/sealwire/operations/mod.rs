@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 
 /// Returns the path of a file in the repository.
 fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path)
 }
 
 pub(crate) fn read(path: &str) -> String {

@@ -12,10 +12,26 @@ use sealwire_load::ProbeMetrics;
 use sealwire_telemetry::metrics::Metrics;
 use sealwire_telemetry::metrics::exposition::{Family, parse};
 
-const FUNCTIONS: [&str; 9] =
-    ["rate", "increase", "changes", "histogram_quantile", "clamp_min", "time", "abs", "absent", "predict_linear"];
+const FUNCTIONS: [&str; 9] = [
+    "rate",
+    "increase",
+    "changes",
+    "histogram_quantile",
+    "clamp_min",
+    "time",
+    "abs",
+    "absent",
+    "predict_linear",
+];
 const AGGREGATIONS: [&str; 7] = ["sum", "min", "max", "avg", "count", "topk", "quantile"];
-const GROUPINGS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
+const GROUPINGS: [&str; 6] = [
+    "by",
+    "without",
+    "on",
+    "ignoring",
+    "group_left",
+    "group_right",
+];
 const OPERATORS: [&str; 4] = ["and", "or", "unless", "bool"];
 /// Labels that the scraper adds.
 const OF_SCRAPES: [&str; 2] = ["instance", "job"];
@@ -58,7 +74,9 @@ impl Checker {
         let mut has_buckets = false;
         while let Some(token) = tokens.next() {
             match token {
-                PromqlToken::Name(name) if GROUPINGS.contains(&&*name) => grouped.extend(list(&mut tokens)?),
+                PromqlToken::Name(name) if GROUPINGS.contains(&&*name) => {
+                    grouped.extend(list(&mut tokens)?)
+                }
                 PromqlToken::Name(name) if OPERATORS.contains(&&*name) => {}
                 PromqlToken::Name(name) => {
                     let is_call = FUNCTIONS.contains(&&*name) || AGGREGATIONS.contains(&&*name);
@@ -76,10 +94,15 @@ impl Checker {
                     }
                     let (family, is_bucket) = self.family(&name)?;
                     has_buckets |= is_bucket;
-                    let is_rated = open.last().is_some_and(|call| matches!(&**call, "rate" | "increase"));
+                    let is_rated = open
+                        .last()
+                        .is_some_and(|call| matches!(&**call, "rate" | "increase"));
                     let grows = family.kind == "counter" || family.kind == "histogram";
                     if grows != is_rated {
-                        return Err(format!("{name}: a {} and rate do not go together as they stand", family.kind));
+                        return Err(format!(
+                            "{name}: a {} and rate do not go together as they stand",
+                            family.kind
+                        ));
                     }
                     asked.metrics.insert(name.clone());
                     asked.labels.extend(family.labels.keys().cloned());
@@ -111,7 +134,11 @@ impl Checker {
         if !grouped.is_empty() {
             asked.labels = grouped.into_iter().collect();
         }
-        if asked.metrics.is_empty() { Err("asks for no metric".into()) } else { Ok(asked) }
+        if asked.metrics.is_empty() {
+            Err("asks for no metric".into())
+        } else {
+            Ok(asked)
+        }
     }
 
     /// Returns the family of a scraped name, and true if the name is of its buckets.
@@ -123,8 +150,11 @@ impl Checker {
                 Ok((family, false))
             };
         }
-        let part = ["_bucket", "_sum", "_count"].into_iter().find_map(|part| Some((name.strip_suffix(part)?, part)));
-        let family = part.and_then(|(family, part)| Some((self.families.get(family)?, part == "_bucket")));
+        let part = ["_bucket", "_sum", "_count"]
+            .into_iter()
+            .find_map(|part| Some((name.strip_suffix(part)?, part)));
+        let family =
+            part.and_then(|(family, part)| Some((self.families.get(family)?, part == "_bucket")));
         family
             .filter(|(family, _)| family.kind == "histogram")
             .ok_or_else(|| format!("{name}: no such metric or function"))
@@ -132,7 +162,11 @@ impl Checker {
 }
 
 /// Checks selectors `{label="value", ...}`: the metric must have the labels, with the values in their closed sets.
-fn selectors(tokens: &mut Peekable<IntoIter<PromqlToken>>, name: &str, family: &Family) -> Result<(), String> {
+fn selectors(
+    tokens: &mut Peekable<IntoIter<PromqlToken>>,
+    name: &str,
+    family: &Family,
+) -> Result<(), String> {
     loop {
         let label = match tokens.next() {
             Some(PromqlToken::Sign('}')) => return Ok(()),
@@ -145,7 +179,9 @@ fn selectors(tokens: &mut Peekable<IntoIter<PromqlToken>>, name: &str, family: &
             sign.push(*c);
             tokens.next();
         }
-        let Some(PromqlToken::Text(value)) = tokens.next() else { return Err(format!("{name}: {label} has no value")) };
+        let Some(PromqlToken::Text(value)) = tokens.next() else {
+            return Err(format!("{name}: {label} has no value"));
+        };
         match family.labels.get(&label) {
             Some(values) if matches!(&*sign, "=" | "!=") && !values.contains(&value) => {
                 return Err(format!("{name}: {label} is never {value}"));
@@ -192,10 +228,17 @@ fn tokens(expression: &str) -> Result<Vec<PromqlToken>, String> {
                     return Err("a range is open".into());
                 }
             }
-            c if c.is_ascii_digit() => while chars.next_if(|c| c.is_ascii_alphanumeric() || *c == '.').is_some() {},
+            c if c.is_ascii_digit() => {
+                while chars
+                    .next_if(|c| c.is_ascii_alphanumeric() || *c == '.')
+                    .is_some()
+                {}
+            }
             c if c.is_ascii_alphabetic() || c == '_' => {
                 let mut name = String::from(c);
-                while let Some(c) = chars.next_if(|c| c.is_ascii_alphanumeric() || *c == '_' || *c == ':') {
+                while let Some(c) =
+                    chars.next_if(|c| c.is_ascii_alphanumeric() || *c == '_' || *c == ':')
+                {
                     name.push(c);
                 }
                 tokens.push(PromqlToken::Name(name));
@@ -219,16 +262,35 @@ fn what_the_program_has_passes_and_what_it_has_not_is_named() {
         "time() - process_start_time_seconds{job=~\".*\"}",
         "sum by (outcome) (rate(sealwire_probe_total{outcome!=\"ok\"}[5m])) > 0",
     ] {
-        assert!(checker.check(good).is_ok(), "{good}: {:?}", checker.check(good));
+        assert!(
+            checker.check(good).is_ok(),
+            "{good}: {:?}",
+            checker.check(good)
+        );
     }
     for (bad, says) in [
         ("sealwire_raedy", "no such metric"),
         ("sum(sealwire_calls{code=\"ok\"})", "no such metric"),
-        ("rate(sealwire_requests_total{kode=\"ok\"}[5m])", "has no label kode"),
-        ("rate(sealwire_requests_total{code=\"okay\"}[5m])", "is never okay"),
-        ("rate(sealwire_probe_total{outcome=\"refused\"}[5m])", "is never refused"),
-        ("sum by (clas) (rate(sealwire_requests_total[5m]))", "no metric here has that label"),
-        ("sum by (le) (rate(sealwire_requests_total[5m]))", "no metric here has that label"),
+        (
+            "rate(sealwire_requests_total{kode=\"ok\"}[5m])",
+            "has no label kode",
+        ),
+        (
+            "rate(sealwire_requests_total{code=\"okay\"}[5m])",
+            "is never okay",
+        ),
+        (
+            "rate(sealwire_probe_total{outcome=\"refused\"}[5m])",
+            "is never refused",
+        ),
+        (
+            "sum by (clas) (rate(sealwire_requests_total[5m]))",
+            "no metric here has that label",
+        ),
+        (
+            "sum by (le) (rate(sealwire_requests_total[5m]))",
+            "no metric here has that label",
+        ),
         ("sealwire_requests_total", "do not go together"),
         ("rate(sealwire_ready[5m])", "do not go together"),
         ("sealwire_request_queue_seconds", "by its parts"),
@@ -236,7 +298,10 @@ fn what_the_program_has_passes_and_what_it_has_not_is_named() {
             "histogram_quantile(0.9, sum by (class) (rate(sealwire_request_queue_seconds_bucket[5m])))",
             "needs the label le",
         ),
-        ("rates(sealwire_requests_total[5m])", "no such metric or function"),
+        (
+            "rates(sealwire_requests_total[5m])",
+            "no such metric or function",
+        ),
         ("sum(rate(sealwire_requests_total[5m])", "is open"),
         ("sum(rate(sealwire_requests_total[5m])))", "too many"),
         ("1 + 1", "no metric"),

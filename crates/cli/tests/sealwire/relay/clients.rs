@@ -65,21 +65,132 @@ const JSON: &str = "content-type: application/json";
 /// Commands that post [`BODY`] to the URL that follows, and print the response's body. In a word, `CLIENTS` is the folder of
 /// the scripts, and `TARGET` that of installed packages. Scripts post it twice.
 const CLIENTS: [(&str, &[&str]); 15] = [
-    ("curl over HTTP/1.1", &["curl", "-sS", "--http1.1", "--fail-with-body", "-H", JSON, "-d", BODY]),
-    ("curl over HTTP/2", &["curl", "-sS", "--http2-prior-knowledge", "--fail-with-body", "-H", JSON, "-d", BODY]),
+    (
+        "curl over HTTP/1.1",
+        &[
+            "curl",
+            "-sS",
+            "--http1.1",
+            "--fail-with-body",
+            "-H",
+            JSON,
+            "-d",
+            BODY,
+        ],
+    ),
+    (
+        "curl over HTTP/2",
+        &[
+            "curl",
+            "-sS",
+            "--http2-prior-knowledge",
+            "--fail-with-body",
+            "-H",
+            JSON,
+            "-d",
+            BODY,
+        ],
+    ),
     (
         "curl that asks for an upgrade to HTTP/2",
-        &["curl", "-sS", "--http2", "--fail-with-body", "-H", JSON, "-d", BODY],
+        &[
+            "curl",
+            "-sS",
+            "--http2",
+            "--fail-with-body",
+            "-H",
+            JSON,
+            "-d",
+            BODY,
+        ],
     ),
-    ("curl with 100-continue", &["curl", "-sS", "-H", "expect: 100-continue", "-H", JSON, "-d", BODY]),
-    ("curl in chunks", &["curl", "-sS", "-H", "transfer-encoding: chunked", "-H", JSON, "-d", BODY]),
-    ("curl with gzip allowed", &["curl", "-sS", "--compressed", "-H", JSON, "-d", BODY]),
-    ("axios", &["node", "CLIENTS/client.mjs", "TARGET/relay-clients/node", "axios", BODY]),
-    ("undici", &["node", "CLIENTS/client.mjs", "TARGET/relay-clients/node", "undici", BODY]),
-    ("fetch of Node", &["node", "CLIENTS/client.mjs", "TARGET/relay-clients/node", "fetch", BODY]),
-    ("Python's requests", &["TARGET/interop-venv/bin/python", "CLIENTS/client.py", "requests", BODY]),
-    ("Python's httpx over HTTP/1.1", &["TARGET/interop-venv/bin/python", "CLIENTS/client.py", "httpx", BODY]),
-    ("Python's httpx over HTTP/2", &["TARGET/interop-venv/bin/python", "CLIENTS/client.py", "httpx-http2", BODY]),
+    (
+        "curl with 100-continue",
+        &[
+            "curl",
+            "-sS",
+            "-H",
+            "expect: 100-continue",
+            "-H",
+            JSON,
+            "-d",
+            BODY,
+        ],
+    ),
+    (
+        "curl in chunks",
+        &[
+            "curl",
+            "-sS",
+            "-H",
+            "transfer-encoding: chunked",
+            "-H",
+            JSON,
+            "-d",
+            BODY,
+        ],
+    ),
+    (
+        "curl with gzip allowed",
+        &["curl", "-sS", "--compressed", "-H", JSON, "-d", BODY],
+    ),
+    (
+        "axios",
+        &[
+            "node",
+            "CLIENTS/client.mjs",
+            "TARGET/relay-clients/node",
+            "axios",
+            BODY,
+        ],
+    ),
+    (
+        "undici",
+        &[
+            "node",
+            "CLIENTS/client.mjs",
+            "TARGET/relay-clients/node",
+            "undici",
+            BODY,
+        ],
+    ),
+    (
+        "fetch of Node",
+        &[
+            "node",
+            "CLIENTS/client.mjs",
+            "TARGET/relay-clients/node",
+            "fetch",
+            BODY,
+        ],
+    ),
+    (
+        "Python's requests",
+        &[
+            "TARGET/interop-venv/bin/python",
+            "CLIENTS/client.py",
+            "requests",
+            BODY,
+        ],
+    ),
+    (
+        "Python's httpx over HTTP/1.1",
+        &[
+            "TARGET/interop-venv/bin/python",
+            "CLIENTS/client.py",
+            "httpx",
+            BODY,
+        ],
+    ),
+    (
+        "Python's httpx over HTTP/2",
+        &[
+            "TARGET/interop-venv/bin/python",
+            "CLIENTS/client.py",
+            "httpx-http2",
+            BODY,
+        ],
+    ),
     (
         "Python's urllib",
         &[
@@ -89,33 +200,66 @@ const CLIENTS: [(&str, &[&str]); 15] = [
             BODY,
         ],
     ),
-    ("Go's net/http over HTTP/1.1", &["TARGET/relay-clients/go", "post", "http1", BODY]),
-    ("Go's net/http over HTTP/2", &["TARGET/relay-clients/go", "post", "http2", BODY]),
+    (
+        "Go's net/http over HTTP/1.1",
+        &["TARGET/relay-clients/go", "post", "http1", BODY],
+    ),
+    (
+        "Go's net/http over HTTP/2",
+        &["TARGET/relay-clients/go", "post", "http2", BODY],
+    ),
 ];
 
 /// Programs that serve as an upstream, with the protocol that the relay speaks to them.
 const UPSTREAMS: [(&str, &str, &[&str]); 4] = [
-    ("Node's http", "auto", &["node", "CLIENTS/upstream.mjs", "http1"]),
-    ("Node's http2", "http2", &["node", "CLIENTS/upstream.mjs", "http2"]),
-    ("Go's net/http over HTTP/1.1", "http1", &["TARGET/relay-clients/go", "upstream", "http1"]),
-    ("Go's net/http over HTTP/2", "http2", &["TARGET/relay-clients/go", "upstream", "http2"]),
+    (
+        "Node's http",
+        "auto",
+        &["node", "CLIENTS/upstream.mjs", "http1"],
+    ),
+    (
+        "Node's http2",
+        "http2",
+        &["node", "CLIENTS/upstream.mjs", "http2"],
+    ),
+    (
+        "Go's net/http over HTTP/1.1",
+        "http1",
+        &["TARGET/relay-clients/go", "upstream", "http1"],
+    ),
+    (
+        "Go's net/http over HTTP/2",
+        "http2",
+        &["TARGET/relay-clients/go", "upstream", "http2"],
+    ),
 ];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap()
 }
 
 /// The command of a row, or none if its program or packages are not installed.
 fn command(words: &[&str]) -> Option<Command> {
-    let (clients, target) = (root().join("crates/relay/tests/clients"), root().join("target"));
+    let (clients, target) = (
+        root().join("crates/relay/tests/clients"),
+        root().join("target"),
+    );
     let words: Vec<String> = words
         .iter()
         .map(|word| {
-            word.replace("CLIENTS", &clients.display().to_string()).replace("TARGET", &target.display().to_string())
+            word.replace("CLIENTS", &clients.display().to_string())
+                .replace("TARGET", &target.display().to_string())
         })
         .collect();
-    let installed = words.iter().filter(|word| word.starts_with('/')).all(|word| Path::new(word).exists());
-    let has_program = words[0].starts_with('/') || Command::new(&words[0]).arg("--version").output().is_ok();
+    let installed = words
+        .iter()
+        .filter(|word| word.starts_with('/'))
+        .all(|word| Path::new(word).exists());
+    let has_program =
+        words[0].starts_with('/') || Command::new(&words[0]).arg("--version").output().is_ok();
     (installed && has_program).then(|| {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
@@ -124,7 +268,9 @@ fn command(words: &[&str]) -> Option<Command> {
 }
 
 async fn output(mut command: Command) -> Output {
-    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+    tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap()
 }
 
 #[test]
@@ -140,11 +286,22 @@ fn clients_of_other_languages_see_their_own_document() {
             command.arg(site.url("/orders"));
             let output = output(command).await;
             let said = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success(), "{name}: {said}{}", String::from_utf8_lossy(&output.stderr));
+            assert!(
+                output.status.success(),
+                "{name}: {said}{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
             let is_script = words.len() > 3 && !["curl", "python3"].contains(&words[0]);
-            let expected = if is_script { format!("{BODY}\n{BODY}\n") } else { BODY.to_owned() };
+            let expected = if is_script {
+                format!("{BODY}\n{BODY}\n")
+            } else {
+                BODY.to_owned()
+            };
             assert_eq!(said, expected, "{name}");
-            assert!(site.upstream.last_body().starts_with(b"{\"pan\":\"sw1:"), "{name}");
+            assert!(
+                site.upstream.last_body().starts_with(b"{\"pan\":\"sw1:"),
+                "{name}"
+            );
             tried += 1;
         }
         println!("{tried} clients were tried");
@@ -175,15 +332,34 @@ fn a_browser_sees_its_own_document() {
         site.upstream.store("text/html", &[&page]);
         let folder = tempfile::tempdir().unwrap();
         let browser = Command::new("chromium")
-            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"])
-            .args(["--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"])
-            .args(["--remote-debugging-port=0", &format!("--user-data-dir={}", folder.path().display())])
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-quic",
+                "--no-first-run",
+                "--disable-sync",
+            ])
+            .args([
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-dev-shm-usage",
+            ])
+            .args([
+                "--remote-debugging-port=0",
+                &format!("--user-data-dir={}", folder.path().display()),
+            ])
             .arg(site.url("/raw/page"))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
-        let Ok(browser) = browser else { return not_tried("chromium") };
-        let mut browser = Browser { child: browser, _profile: folder };
+        let Ok(browser) = browser else {
+            return not_tried("chromium");
+        };
+        let mut browser = Browser {
+            child: browser,
+            _profile: folder,
+        };
         let until = Instant::now() + HANG;
         let found = loop {
             let last = site.upstream.last.lock().unwrap().clone();
@@ -191,7 +367,10 @@ fn a_browser_sees_its_own_document() {
                 break serde_json::from_slice::<serde_json::Value>(&body).unwrap();
             }
             let ended = browser.child.try_wait().unwrap();
-            assert!(ended.is_none() && Instant::now() < until, "the page reports nothing: {ended:?}");
+            assert!(
+                ended.is_none() && Instant::now() < until,
+                "the page reports nothing: {ended:?}"
+            );
             sleep(std::time::Duration::from_millis(50)).await;
         };
         let expected = serde_json::json!({ "status": 200, "document": BODY, "pan": CANARY, "file": [0, 255, 13, 10] });
@@ -208,11 +387,21 @@ struct Program {
 
 impl Program {
     fn start(mut command: Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         let _input = child.stdin.take().unwrap();
-        Self { child, address: line.trim().parse().unwrap(), _input }
+        Self {
+            child,
+            address: line.trim().parse().unwrap(),
+            _input,
+        }
     }
 }
 
@@ -228,11 +417,22 @@ async fn curl(arguments: &[&str], url: &str) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     let head = folder.path().join("head");
     let mut command = Command::new("curl");
-    command.args(["-sS", "-m", "250", "-D"]).arg(&head).args(arguments).arg(url);
+    command
+        .args(["-sS", "-m", "250", "-D"])
+        .arg(&head)
+        .args(arguments)
+        .arg(url);
     let output = output(command).await;
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{arguments:?}: {said}{}", String::from_utf8_lossy(&output.stderr));
-    (said, std::fs::read_to_string(head).unwrap().to_ascii_lowercase())
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    (
+        said,
+        std::fs::read_to_string(head).unwrap().to_ascii_lowercase(),
+    )
 }
 
 #[test]
@@ -244,10 +444,13 @@ fn upstreams_of_other_languages_see_ciphertext() {
                 not_tried(name);
                 continue;
             };
-            let program = tokio::task::spawn_blocking(|| Program::start(command)).await.unwrap();
+            let program = tokio::task::spawn_blocking(|| Program::start(command))
+                .await
+                .unwrap();
             let folder = tempfile::tempdir().unwrap();
             let routes = format!("protocol = '{protocol}'\n{PATIENT}{ROUTES}");
-            let relay = start_relay(&engine, engine.address, &folder, program.address, &routes).await;
+            let relay =
+                start_relay(&engine, engine.address, &folder, program.address, &routes).await;
             let url = |path: &str| format!("http://{}{path}", relay.addresses()[0].1);
             for version in ["--http1.1", "--http2-prior-knowledge"] {
                 let post = [version, "-H", JSON, "-d", BODY];
@@ -255,27 +458,63 @@ fn upstreams_of_other_languages_see_ciphertext() {
                 for way in ["", "/chunked", "/gzip", "/trailers"] {
                     let (back, head) = curl(&post, &url(&format!("/orders{way}"))).await;
                     assert_eq!(back, BODY, "{name} {way}: {head}");
-                    let expected = if protocol == "http2" { "x-protocol: http/2.0" } else { "x-protocol: http/1.1" };
-                    assert!(head.contains(expected) && !head.contains("content-encoding"), "{name} {way}: {head}");
-                    assert!(!head.contains("x-checksum: "), "trailers of an edited body pass: {name}: {head}");
+                    let expected = if protocol == "http2" {
+                        "x-protocol: http/2.0"
+                    } else {
+                        "x-protocol: http/1.1"
+                    };
+                    assert!(
+                        head.contains(expected) && !head.contains("content-encoding"),
+                        "{name} {way}: {head}"
+                    );
+                    assert!(
+                        !head.contains("x-checksum: "),
+                        "trailers of an edited body pass: {name}: {head}"
+                    );
                 }
-                let (back, head) = curl(&[&post[..], &["-H", "expect: 100-continue"]].concat(), &url("/orders")).await;
-                assert!(back == BODY && !head.contains("x-expected"), "{name}: {head}");
+                let (back, head) = curl(
+                    &[&post[..], &["-H", "expect: 100-continue"]].concat(),
+                    &url("/orders"),
+                )
+                .await;
+                assert!(
+                    back == BODY && !head.contains("x-expected"),
+                    "{name}: {head}"
+                );
                 let (back, _) = curl(&[version], &url("/orders")).await;
                 assert_eq!(back, BODY, "{name}");
                 let (back, head) = curl(&[version, "--head"], &url("/orders")).await;
-                assert!(head.contains(" 200") && !head.contains("content-length"), "{name}: {head}");
+                assert!(
+                    head.contains(" 200") && !head.contains("content-length"),
+                    "{name}: {head}"
+                );
                 assert_eq!(back.to_ascii_lowercase(), head);
                 // Unchanged: ciphertext, with its length, coding and trailers.
                 let (sealed, head) = curl(&[version], &url("/raw/last")).await;
-                assert!(sealed.starts_with("{\"pan\":\"sw1:") && !sealed.contains(CANARY), "{name}: {sealed}");
-                assert!(head.contains(&format!("content-length: {}", sealed.len())), "{name}: {head}");
+                assert!(
+                    sealed.starts_with("{\"pan\":\"sw1:") && !sealed.contains(CANARY),
+                    "{name}: {sealed}"
+                );
+                assert!(
+                    head.contains(&format!("content-length: {}", sealed.len())),
+                    "{name}: {head}"
+                );
                 let (_, head) = curl(&[version, "--head"], &url("/raw/last")).await;
-                assert!(head.contains(&format!("content-length: {}", sealed.len())), "{name}: {head}");
+                assert!(
+                    head.contains(&format!("content-length: {}", sealed.len())),
+                    "{name}: {head}"
+                );
                 let (unpacked, head) = curl(&[version, "--compressed"], &url("/raw/gzip")).await;
-                assert!(unpacked == sealed && head.contains("content-encoding: gzip"), "{name}: {head}");
-                let (back, head) = curl(&[version, "-H", "te: trailers"], &url("/raw/trailers")).await;
-                assert!(back == sealed && head.contains("x-checksum: "), "{name} {version}: {head}");
+                assert!(
+                    unpacked == sealed && head.contains("content-encoding: gzip"),
+                    "{name}: {head}"
+                );
+                let (back, head) =
+                    curl(&[version, "-H", "te: trailers"], &url("/raw/trailers")).await;
+                assert!(
+                    back == sealed && head.contains("x-checksum: "),
+                    "{name} {version}: {head}"
+                );
             }
             relay.shutdown().await;
             println!("tried: {name}");
@@ -294,15 +533,34 @@ fn grpc_web_passes_byte_for_byte() {
             [&[kind][..], &length, content].concat()
         };
         let message: Vec<u8> = (0..=255).cycle().take(70_000).collect();
-        let body = [frame(0, &message), frame(0x80, b"grpc-status: 0\r\ngrpc-message: \r\n")].concat();
+        let body = [
+            frame(0, &message),
+            frame(0x80, b"grpc-status: 0\r\ngrpc-message: \r\n"),
+        ]
+        .concat();
         for content_type in ["application/grpc-web+proto", "application/grpc-web-text"] {
-            let headers = [("content-type", content_type), ("x-grpc-web", "1"), ("te", "trailers")];
-            for parts in [vec![Bytes::from(body.clone())], body.chunks(1_999).map(Bytes::copy_from_slice).collect()] {
-                let (status, headers, back) = site.send_parts("POST", "/raw/shop.Orders/Create", &headers, parts).await;
-                assert_eq!((status, headers["content-type"].to_str().unwrap()), (StatusCode::OK, content_type));
+            let headers = [
+                ("content-type", content_type),
+                ("x-grpc-web", "1"),
+                ("te", "trailers"),
+            ];
+            for parts in [
+                vec![Bytes::from(body.clone())],
+                body.chunks(1_999).map(Bytes::copy_from_slice).collect(),
+            ] {
+                let (status, headers, back) = site
+                    .send_parts("POST", "/raw/shop.Orders/Create", &headers, parts)
+                    .await;
+                assert_eq!(
+                    (status, headers["content-type"].to_str().unwrap()),
+                    (StatusCode::OK, content_type)
+                );
                 assert!(back == body, "the response changed");
                 let (_, _, headers, seen) = site.upstream.last.lock().unwrap().clone().unwrap();
-                assert!(seen == body && headers["x-grpc-web"] == "1", "the request changed: {headers:?}");
+                assert!(
+                    seen == body && headers["x-grpc-web"] == "1",
+                    "the request changed: {headers:?}"
+                );
             }
         }
     });

@@ -20,13 +20,25 @@ fn a_third_party_gets_the_value_that_the_service_does_not_hold() {
     run(async {
         let engine = Harness::with(|config| config.crypto.threads = 1).await;
         let folder = tempfile::tempdir().unwrap();
-        let issued = engine.authority.issue(&leaf(Usage::Server, "party")).unwrap();
+        let issued = engine
+            .authority
+            .issue(&leaf(Usage::Server, "party"))
+            .unwrap();
         let chain = vec![CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).unwrap()];
         let key = PrivateKeyDer::from_pem_slice(issued.key_pem.expose().as_bytes()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let tls = Arc::new(tls.with_no_client_auth().with_single_cert(chain, key).unwrap());
-        let (party, other) = (Upstream::start(Some(Arc::clone(&tls))).await, Upstream::start(Some(tls)).await);
+        let tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let tls = Arc::new(
+            tls.with_no_client_auth()
+                .with_single_cert(chain, key)
+                .unwrap(),
+        );
+        let (party, other) = (
+            Upstream::start(Some(Arc::clone(&tls))).await,
+            Upstream::start(Some(tls)).await,
+        );
         let file = |name: &str| folder.path().join(name).display().to_string();
         let new = authority::create(&["localhost"], 1, OffsetDateTime::now_utc()).unwrap();
         std::fs::write(file("egress-ca.pem"), &new.cert_pem).unwrap();
@@ -47,17 +59,47 @@ fn a_third_party_gets_the_value_that_the_service_does_not_hold() {
         );
         let unused = Upstream::start(None).await;
         let passed = "[[route]]\nname = 'p'\nlisten = 'public'\npath = '/p'\nupstream = 'shop'\npass = true\n";
-        let relay = start_relay(&engine, engine.address, &folder, unused.address, &(routes + passed)).await;
-        let proxy = relay.addresses().iter().find(|(name, _)| &**name == "egress").unwrap().1;
+        let relay = start_relay(
+            &engine,
+            engine.address,
+            &folder,
+            unused.address,
+            &(routes + passed),
+        )
+        .await;
+        let proxy = relay
+            .addresses()
+            .iter()
+            .find(|(name, _)| &**name == "egress")
+            .unwrap()
+            .1;
 
         let mut payload = Vec::new();
         sealwire_msgpack::write::str(&mut payload, "4111111111111111");
-        let sealed = engine.client().await.encrypt(Encrypt::new(APP, &payload)).await.unwrap();
-        let envelope = sealwire_msgpack::TokenReader::new(&sealed.payload).str_utf8().unwrap().to_owned();
+        let sealed = engine
+            .client()
+            .await
+            .encrypt(Encrypt::new(APP, &payload))
+            .await
+            .unwrap();
+        let envelope = sealwire_msgpack::TokenReader::new(&sealed.payload)
+            .str_utf8()
+            .unwrap()
+            .to_owned();
         let body = format!("{{\"pan\":\"{envelope}\"}}");
         let curl = async |port: u16, host: &str, user: &str, ca: &str, extra: &[&str]| {
             let mut command = Command::new("curl");
-            command.args(["-sS", "-m", "60", "-x", &format!("http://{proxy}"), "-U", user, "--cacert", ca]);
+            command.args([
+                "-sS",
+                "-m",
+                "60",
+                "-x",
+                &format!("http://{proxy}"),
+                "-U",
+                user,
+                "--cacert",
+                ca,
+            ]);
             command.args([
                 "-H",
                 "content-type: application/json",
@@ -66,30 +108,58 @@ fn a_third_party_gets_the_value_that_the_service_does_not_hold() {
                 "-d",
                 &body,
             ]);
-            command.args(extra).arg(format!("https://{host}:{port}/charge"));
-            let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-            (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.success())
+            command
+                .args(extra)
+                .arg(format!("https://{host}:{port}/charge"));
+            let output = tokio::task::spawn_blocking(move || command.output().unwrap())
+                .await
+                .unwrap();
+            (
+                String::from_utf8_lossy(&output.stdout).into_owned(),
+                output.status.success(),
+            )
         };
         let (user, ca) = (format!("service:{TOKEN}"), file("egress-ca.pem"));
         for (extra, version) in [(&[][..], "2"), (&["--http1.1"][..], "1.1")] {
             let (said, is_ok) = curl(party.address.port(), "localhost", &user, &ca, extra).await;
-            assert!(is_ok && said.ends_with(&format!("\n200 200 {version}")), "{said}");
+            assert!(
+                is_ok && said.ends_with(&format!("\n200 200 {version}")),
+                "{said}"
+            );
             assert_eq!(&party.last_body()[..], b"{\"pan\":\"4111111111111111\"}");
             // The party's echo is sealed again on its way back.
-            assert!(said.contains("sw1:") && !said.contains("4111111111111111"), "{said}");
+            assert!(
+                said.contains("sw1:") && !said.contains("4111111111111111"),
+                "{said}"
+            );
         }
         // A destination on the list passes untouched: the client sees the destination's own certificate.
-        let (said, is_ok) = curl(other.address.port(), "localhost", &user, &file("ca.pem"), &[]).await;
+        let (said, is_ok) = curl(
+            other.address.port(),
+            "localhost",
+            &user,
+            &file("ca.pem"),
+            &[],
+        )
+        .await;
         assert!(is_ok && said.contains(&envelope), "{said}");
         assert_eq!(other.last_body(), body);
         // No credentials, wrong ones, and destinations that nothing allows.
         for (host, port, user, expected) in [
-            ("localhost", party.address.port(), "service:wrong-wrong-wrong-wrong", "407"),
+            (
+                "localhost",
+                party.address.port(),
+                "service:wrong-wrong-wrong-wrong",
+                "407",
+            ),
             ("unlisted.example", 443, user.as_str(), "403"),
             ("127.0.0.1", party.address.port(), user.as_str(), "403"),
         ] {
             let (said, is_ok) = curl(port, host, user, &ca, &[]).await;
-            assert!(!is_ok && said.contains(&format!("000 {expected}")), "{host}: {said}");
+            assert!(
+                !is_ok && said.contains(&format!("000 {expected}")),
+                "{host}: {said}"
+            );
         }
         relay.shutdown().await;
     });

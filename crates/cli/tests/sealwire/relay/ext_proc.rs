@@ -60,21 +60,42 @@ pass = true
 "#;
 
 /// Runs an exchange whose bodies are cut at a position. Trailers end them if `has_trailers`.
-async fn exchange(site: &Site, route: &str, body: &str, cut: usize, has_trailers: bool) -> (Forwarded, Forwarded) {
-    let headers = [("content-type", "application/json"), ("x-card", CANARY), ("etag", "1")];
+async fn exchange(
+    site: &Site,
+    route: &str,
+    body: &str,
+    cut: usize,
+    has_trailers: bool,
+) -> (Forwarded, Forwarded) {
+    let headers = [
+        ("content-type", "application/json"),
+        ("x-card", CANARY),
+        ("etag", "1"),
+    ];
     let (head, tail) = body.split_at(cut);
     let mut stream = Stream::open(site.address("envoy")).await;
-    stream.send(request("POST", &format!("/{route}?card={CANARY}"), &headers, false)).await;
+    stream
+        .send(request(
+            "POST",
+            &format!("/{route}?card={CANARY}"),
+            &headers,
+            false,
+        ))
+        .await;
     stream.send(request_body(head, false)).await;
     stream.send(request_body(tail, !has_trailers)).await;
     if has_trailers {
-        stream.send(Part::RequestTrailers(trailers(&[("x", CANARY)]))).await;
+        stream
+            .send(Part::RequestTrailers(trailers(&[("x", CANARY)])))
+            .await;
     }
     stream.send(response("200", &headers, false)).await;
     stream.send(response_body(head, false)).await;
     stream.send(response_body(tail, !has_trailers)).await;
     if has_trailers {
-        stream.send(Part::ResponseTrailers(trailers(&[("x", CANARY)]))).await;
+        stream
+            .send(Part::ResponseTrailers(trailers(&[("x", CANARY)])))
+            .await;
     }
     let (answers, status) = stream.rest().await;
     assert_eq!(status, Some(0), "{route} {cut}");
@@ -82,9 +103,15 @@ async fn exchange(site: &Site, route: &str, body: &str, cut: usize, has_trailers
         matches!(answer, ResponsePart::RequestTrailers(trailers) | ResponsePart::ResponseTrailers(trailers)
             if trailers.header_mutation.as_ref().is_some_and(|mutation| mutation.remove_headers == ["x"]))
     };
-    assert_eq!(answers.iter().filter(|answer| removed(answer)).count(), if has_trailers { 2 } else { 0 });
+    assert_eq!(
+        answers.iter().filter(|answer| removed(answer)).count(),
+        if has_trailers { 2 } else { 0 }
+    );
     let (request, response, immediate) = forwarded(answers);
-    assert!(request.is_complete && response.is_complete && immediate.is_none(), "{route} {cut}");
+    assert!(
+        request.is_complete && response.is_complete && immediate.is_none(),
+        "{route} {cut}"
+    );
     (request, response)
 }
 
@@ -97,13 +124,24 @@ fn the_messages_that_a_proxy_gets_do_not_depend_on_the_cuts() {
         for route in ["held", "streamed"] {
             for cut in 0..=body.len() {
                 let (request, response) = exchange(&site, route, &body, cut, cut % 2 == 1).await;
-                assert_eq!(String::from_utf8_lossy(&request.body), masked, "{route} {cut}");
-                assert_eq!(String::from_utf8_lossy(&response.body), masked, "{route} {cut}");
+                assert_eq!(
+                    String::from_utf8_lossy(&request.body),
+                    masked,
+                    "{route} {cut}"
+                );
+                assert_eq!(
+                    String::from_utf8_lossy(&response.body),
+                    masked,
+                    "{route} {cut}"
+                );
                 let target = format!("/{route}?card={}1111", "%2A".repeat(12));
                 assert_eq!(set(&request.headers, ":path"), Some(&*target));
                 assert_eq!(set(&request.headers, "x-card"), Some("************1111"));
                 assert_eq!(
-                    (request.headers.remove_headers, response.headers.remove_headers),
+                    (
+                        request.headers.remove_headers,
+                        response.headers.remove_headers
+                    ),
                     (vec!["etag".to_owned()], vec!["etag".to_owned()])
                 );
             }

@@ -53,18 +53,35 @@ fn nothing_passes_while_the_engine_is_gone() {
     run(async {
         let mut site = Site::start(ROUTES).await;
         let body = format!("{{\"pan\":\"{CANARY}\"}}");
-        assert_eq!(site.post("/orders", "application/json", &body).await.0, StatusCode::OK);
+        assert_eq!(
+            site.post("/orders", "application/json", &body).await.0,
+            StatusCode::OK
+        );
         let sealed = site.upstream.last_body();
         let prefixed = format!("{{\"pan\":\"ev:{CANARY}\"}}");
-        assert_eq!(site.post("/orders", "application/json", &prefixed).await.2, prefixed, "a prefix makes no envelope");
+        assert_eq!(
+            site.post("/orders", "application/json", &prefixed).await.2,
+            prefixed,
+            "a prefix makes no envelope"
+        );
         site.upstream.store("application/json", &[&sealed]);
-        assert_eq!(site.get("/orders").await.0, StatusCode::UNPROCESSABLE_ENTITY, "a required value is missing");
+        assert_eq!(
+            site.get("/orders").await.0,
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "a required value is missing"
+        );
         site.engine.take_server().shutdown().await;
         for _ in 0..5 {
             let (status, headers, problem) = site.post("/orders", "application/json", &body).await;
-            assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{}", String::from_utf8_lossy(&problem));
+            assert_eq!(
+                status,
+                StatusCode::SERVICE_UNAVAILABLE,
+                "{}",
+                String::from_utf8_lossy(&problem)
+            );
             assert!(
-                headers.contains_key("retry-after") && headers["content-type"] == "application/problem+json",
+                headers.contains_key("retry-after")
+                    && headers["content-type"] == "application/problem+json",
                 "{headers:?}"
             );
             assert!(!String::from_utf8_lossy(&problem).contains(CANARY));
@@ -72,9 +89,14 @@ fn nothing_passes_while_the_engine_is_gone() {
         site.upstream.never_saw(CANARY);
         // The route that was told to fail open does, and is counted.
         let (status, _, _) = site.post("/leaky", "application/json", &body).await;
-        assert_eq!((status, site.upstream.last_body()), (StatusCode::OK, body.clone().into()));
+        assert_eq!(
+            (status, site.upstream.last_body()),
+            (StatusCode::OK, body.clone().into())
+        );
         assert!(
-            site.relay.metrics().contains("sealwire_relay_failed_open_total{route=\"leaky\"} 1"),
+            site.relay
+                .metrics()
+                .contains("sealwire_relay_failed_open_total{route=\"leaky\"} 1"),
             "{}",
             site.relay.metrics()
         );
@@ -86,8 +108,13 @@ fn nothing_passes_while_the_engine_is_gone() {
 fn what_the_engine_denies_is_a_fault_of_the_relay() {
     run(async {
         let site = Site::start(ROUTES).await;
-        let (status, headers, _) =
-            site.post("/unknown-app", "application/json", &format!("{{\"pan\":\"{CANARY}\"}}")).await;
+        let (status, headers, _) = site
+            .post(
+                "/unknown-app",
+                "application/json",
+                &format!("{{\"pan\":\"{CANARY}\"}}"),
+            )
+            .await;
         assert_eq!(
             (status, headers["sealwire-relay-error"].to_str().unwrap()),
             (StatusCode::BAD_GATEWAY, "engine_denied")
@@ -102,31 +129,72 @@ fn bodies_that_cannot_be_edited_do_not_pass() {
         let site = Site::start(ROUTES).await;
         for (content_type, body, expected) in [
             ("application/json", format!("{{\"pan\":\"{CANARY}\""), 422),
-            ("application/json", format!("{{\"pan\":[\"{CANARY}\"]}}"), 422),
+            (
+                "application/json",
+                format!("{{\"pan\":[\"{CANARY}\"]}}"),
+                422,
+            ),
             ("application/json", format!("{{\"PAN\":\"{CANARY}\"}}"), 422),
-            ("application/json", format!("\u{feff}\u{feff}{{\"pan\":\"{CANARY}\"}}"), 422),
+            (
+                "application/json",
+                format!("\u{feff}\u{feff}{{\"pan\":\"{CANARY}\"}}"),
+                422,
+            ),
             ("text/plain", format!("{{\"pan\":\"{CANARY}\"}}"), 415),
-            ("application/json; charset=utf-16", format!("{{\"pan\":\"{CANARY}\"}}"), 415),
+            (
+                "application/json; charset=utf-16",
+                format!("{{\"pan\":\"{CANARY}\"}}"),
+                415,
+            ),
             ("application/octet-stream", CANARY.to_owned(), 415),
             // A service that ignores the type would read JSON, and the relay another grammar.
-            ("text/event-stream", format!("{{\"pan\":\"{CANARY}\"}}"), 415),
-            ("application/x-www-form-urlencoded", format!("{{\"pan\":\"{CANARY}\"}}"), 415),
+            (
+                "text/event-stream",
+                format!("{{\"pan\":\"{CANARY}\"}}"),
+                415,
+            ),
+            (
+                "application/x-www-form-urlencoded",
+                format!("{{\"pan\":\"{CANARY}\"}}"),
+                415,
+            ),
             // A prefix makes no envelope.
-            ("application/json", format!("{{\"pan\":null,\"Pan\":\"{CANARY}\"}}"), 422),
+            (
+                "application/json",
+                format!("{{\"pan\":null,\"Pan\":\"{CANARY}\"}}"),
+                422,
+            ),
             ("multipart/mixed; boundary=x", CANARY.to_owned(), 415),
         ] {
             let (status, _, problem) = site.post("/orders", content_type, &body).await;
-            assert_eq!(status.as_u16(), expected, "{content_type} {body}: {}", String::from_utf8_lossy(&problem));
+            assert_eq!(
+                status.as_u16(),
+                expected,
+                "{content_type} {body}: {}",
+                String::from_utf8_lossy(&problem)
+            );
             assert!(!String::from_utf8_lossy(&problem).contains(CANARY));
         }
-        for (name, value) in [("content-encoding", "gzip, br"), ("content-encoding", "compress")] {
+        for (name, value) in [
+            ("content-encoding", "gzip, br"),
+            ("content-encoding", "compress"),
+        ] {
             let headers = [("content-type", "application/json"), (name, value)];
-            let (status, _, _) =
-                site.send_parts("POST", "/orders", &headers, vec![Bytes::from_static(CANARY.as_bytes())]).await;
+            let (status, _, _) = site
+                .send_parts(
+                    "POST",
+                    "/orders",
+                    &headers,
+                    vec![Bytes::from_static(CANARY.as_bytes())],
+                )
+                .await;
             assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE, "{value}");
         }
         site.upstream.never_saw(CANARY);
-        assert!(site.upstream.received.lock().unwrap().is_empty(), "the upstream was called");
+        assert!(
+            site.upstream.received.lock().unwrap().is_empty(),
+            "the upstream was called"
+        );
     });
 }
 
@@ -145,7 +213,12 @@ fn responses_that_cannot_be_opened_do_not_pass() {
         ] {
             site.upstream.store(content_type, &[body.as_bytes()]);
             let (status, _, back) = site.get("/orders").await;
-            assert_eq!(status.as_u16(), expected, "{content_type} {body}: {}", String::from_utf8_lossy(&back));
+            assert_eq!(
+                status.as_u16(),
+                expected,
+                "{content_type} {body}: {}",
+                String::from_utf8_lossy(&back)
+            );
             assert_eq!(back == body, expected == 200, "{body}");
         }
     });

@@ -42,24 +42,44 @@ fn an_envelope_of_another_place_is_not_opened_for_clients() {
     run(async {
         let site = Site::start(ROUTES).await;
         let json = "application/json";
-        let (status, _, body) = site.post("/orders", json, &format!("{{\"card\":\"4242\",\"ssn\":\"{SSN}\"}}")).await;
+        let (status, _, body) = site
+            .post(
+                "/orders",
+                json,
+                &format!("{{\"card\":\"4242\",\"ssn\":\"{SSN}\"}}"),
+            )
+            .await;
         assert_eq!(status, StatusCode::OK);
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
         let envelope = body["ssn"].as_str().unwrap();
-        assert!(body["card"] == "4242" && envelope.starts_with("sw1:"), "{body}");
+        assert!(
+            body["card"] == "4242" && envelope.starts_with("sw1:"),
+            "{body}"
+        );
 
         let sent = format!("{{\"card\":\"{envelope}\"}}");
         let (status, _, problem) = site.post("/orders", json, &sent).await;
-        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{}", String::from_utf8_lossy(&problem));
+        assert_eq!(
+            status,
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "{}",
+            String::from_utf8_lossy(&problem)
+        );
         // Sealed once more, it comes back as it was sent.
         let (status, _, back) = site.post("/again", json, &sent).await;
-        assert_eq!((status, String::from_utf8_lossy(&back).into_owned()), (StatusCode::OK, sent));
+        assert_eq!(
+            (status, String::from_utf8_lossy(&back).into_owned()),
+            (StatusCode::OK, sent)
+        );
         site.upstream.never_saw(SSN);
 
         // A text that only begins like an envelope is a value.
         let digits = format!("{{\"card\":\"sw1:{}\"}}", "4242424242424242".repeat(5));
         let (status, _, back) = site.post("/orders", json, &digits).await;
-        assert_eq!((status, String::from_utf8_lossy(&back).into_owned()), (StatusCode::OK, digits));
+        assert_eq!(
+            (status, String::from_utf8_lossy(&back).into_owned()),
+            (StatusCode::OK, digits)
+        );
         site.upstream.never_saw("4242424242424242");
     });
 }

@@ -76,28 +76,63 @@ fn values_in_path_query_and_headers_are_replaced() {
     run(async {
         let site = Site::start(&ROUTES.replace("strip_prefix = \"\"\n", "")).await;
         let body = r#"{"name":"Ada","phone":"+15550001234"}"#;
-        let headers = [("content-type", "application/json"), ("x-secret", "canary-header"), ("x-secret", "canary-two")];
+        let headers = [
+            ("content-type", "application/json"),
+            ("x-secret", "canary-header"),
+            ("x-secret", "canary-two"),
+        ];
         let path = "/users/canary%20path/card?a=1&ssn=canary%26query&b";
-        let (status, _, back) = site.send_parts("PUT", path, &headers, vec![Bytes::from_static(body.as_bytes())]).await;
+        let (status, _, back) = site
+            .send_parts(
+                "PUT",
+                path,
+                &headers,
+                vec![Bytes::from_static(body.as_bytes())],
+            )
+            .await;
         let back = String::from_utf8_lossy(&back).into_owned();
         assert_eq!(status, StatusCode::OK, "{back}");
-        assert!(back.contains("\"name\":\"Ada\"") && back.contains("1234") && !back.contains("+1555"), "{back}");
+        assert!(
+            back.contains("\"name\":\"Ada\"") && back.contains("1234") && !back.contains("+1555"),
+            "{back}"
+        );
         let (_, target, headers, sealed) = site.upstream.last.lock().unwrap().clone().unwrap();
         let sealed = String::from_utf8_lossy(&sealed).into_owned();
-        assert!(!sealed.contains("Ada") && sealed.contains("1234"), "{sealed}");
         assert!(
-            target.starts_with("/users/sw1%3A") && target.contains("/card?a=1&ssn=sw1%3A") && target.ends_with("&b"),
+            !sealed.contains("Ada") && sealed.contains("1234"),
+            "{sealed}"
+        );
+        assert!(
+            target.starts_with("/users/sw1%3A")
+                && target.contains("/card?a=1&ssn=sw1%3A")
+                && target.ends_with("&b"),
             "{target}"
         );
-        let secrets: Vec<&str> = headers.get_all("x-secret").iter().map(|value| value.to_str().unwrap()).collect();
-        assert!(secrets.len() == 2 && secrets.iter().all(|value| value.starts_with("sw1:")), "{secrets:?}");
+        let secrets: Vec<&str> = headers
+            .get_all("x-secret")
+            .iter()
+            .map(|value| value.to_str().unwrap())
+            .collect();
+        assert!(
+            secrets.len() == 2 && secrets.iter().all(|value| value.starts_with("sw1:")),
+            "{secrets:?}"
+        );
         site.upstream.never_saw("canary");
         // The other way round: an envelope in the path opens for the upstream.
         let envelope = target.split('/').nth(2).unwrap();
-        let (status, _, _) =
-            site.send_parts("GET", &format!("/{envelope}/open"), &[("x-secret", secrets[0])], vec![Bytes::new()]).await;
+        let (status, _, _) = site
+            .send_parts(
+                "GET",
+                &format!("/{envelope}/open"),
+                &[("x-secret", secrets[0])],
+                vec![Bytes::new()],
+            )
+            .await;
         let (_, target, headers, _) = site.upstream.last.lock().unwrap().clone().unwrap();
-        assert_eq!((status, target.as_str()), (StatusCode::OK, "/canary%20path/open"));
+        assert_eq!(
+            (status, target.as_str()),
+            (StatusCode::OK, "/canary%20path/open")
+        );
         assert_eq!(headers["x-secret"], "canary-header");
     });
 }
@@ -108,10 +143,19 @@ fn a_context_binds_values() {
         let site = Site::start(&ROUTES.replace("strip_prefix = \"\"\n", "")).await;
         let send = async |tenant: &str| {
             let headers = [("content-type", "application/json"), ("x-tenant", tenant)];
-            site.send_parts("POST", "/bound/one", &headers, vec![Bytes::from_static(b"{\"a\":\"canary\"}")]).await
+            site.send_parts(
+                "POST",
+                "/bound/one",
+                &headers,
+                vec![Bytes::from_static(b"{\"a\":\"canary\"}")],
+            )
+            .await
         };
         let (status, _, back) = send("one").await;
-        assert_eq!((status, &back[..]), (StatusCode::OK, &b"{\"a\":\"canary\"}"[..]));
+        assert_eq!(
+            (status, &back[..]),
+            (StatusCode::OK, &b"{\"a\":\"canary\"}"[..])
+        );
         let (status, headers, problem) = send("two").await;
         assert_eq!(
             (status, headers["sealwire-relay-error"].to_str().unwrap()),
@@ -119,13 +163,22 @@ fn a_context_binds_values() {
         );
         let problem: serde_json::Value = serde_json::from_slice(&problem).unwrap();
         assert_eq!(
-            (&problem["field"], &problem["phase"], &problem["upstream_called"]),
+            (
+                &problem["field"],
+                &problem["phase"],
+                &problem["upstream_called"]
+            ),
             (&"$.a".into(), &"response".into(), &true.into())
         );
         // Without the header there is no context to open with, and the upstream is not called.
         let before = site.upstream.received.lock().unwrap().len();
-        let (status, _, _) = site.post("/bound/one", "application/json", "{\"a\":\"canary\"}").await;
-        assert_eq!((status, site.upstream.received.lock().unwrap().len()), (StatusCode::UNPROCESSABLE_ENTITY, before));
+        let (status, _, _) = site
+            .post("/bound/one", "application/json", "{\"a\":\"canary\"}")
+            .await;
+        assert_eq!(
+            (status, site.upstream.received.lock().unwrap().len()),
+            (StatusCode::UNPROCESSABLE_ENTITY, before)
+        );
     });
 }
 
@@ -140,16 +193,36 @@ fn a_passing_route_changes_nothing() {
             ("connection", "x-hop"),
             ("x-hop", "1"),
         ];
-        let (status, headers, back) =
-            site.send_parts("POST", "/passed/a%20b?q=%zz", &headers, vec![body.clone().into()]).await;
-        assert_eq!((status, &back[..], headers["etag"].to_str().unwrap()), (StatusCode::OK, &body[..], "\"1\""));
+        let (status, headers, back) = site
+            .send_parts(
+                "POST",
+                "/passed/a%20b?q=%zz",
+                &headers,
+                vec![body.clone().into()],
+            )
+            .await;
+        assert_eq!(
+            (status, &back[..], headers["etag"].to_str().unwrap()),
+            (StatusCode::OK, &body[..], "\"1\"")
+        );
         let (_, target, headers, _) = site.upstream.last.lock().unwrap().clone().unwrap();
-        assert_eq!((target.as_str(), headers["x-secret"].to_str().unwrap()), ("/a%20b?q=%zz", "plain"));
+        assert_eq!(
+            (target.as_str(), headers["x-secret"].to_str().unwrap()),
+            ("/a%20b?q=%zz", "plain")
+        );
         assert!(
-            !headers.contains_key("x-hop") && headers.contains_key("via") && headers.contains_key("x-forwarded-for"),
+            !headers.contains_key("x-hop")
+                && headers.contains_key("via")
+                && headers.contains_key("x-forwarded-for"),
             "{headers:?}"
         );
-        assert_eq!(site.post("/nowhere", "text/plain", "x").await.0, StatusCode::NOT_FOUND);
-        assert_eq!(site.post("/users/1/card", "text/plain", "x").await.0, StatusCode::METHOD_NOT_ALLOWED);
+        assert_eq!(
+            site.post("/nowhere", "text/plain", "x").await.0,
+            StatusCode::NOT_FOUND
+        );
+        assert_eq!(
+            site.post("/users/1/card", "text/plain", "x").await.0,
+            StatusCode::METHOD_NOT_ALLOWED
+        );
     });
 }

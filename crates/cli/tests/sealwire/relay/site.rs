@@ -94,17 +94,26 @@ impl Upstream {
     }
 
     async fn serve(self, io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let io = TokioIo::new(Recorded { io, received: Arc::clone(&self.received) });
+        let io = TokioIo::new(Recorded {
+            io,
+            received: Arc::clone(&self.received),
+        });
         let service = service_fn(move |request| {
             let upstream = self.clone();
             async move { upstream.answer(request).await }
         });
-        let _ = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new()).serve_connection(io, service).await;
+        let _ = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
+            .serve_connection(io, service)
+            .await;
     }
 
     async fn answer(self, request: Request<Incoming>) -> Result<Response<Body>, std::io::Error> {
         let (parts, body) = request.into_parts();
-        let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+        let body = body
+            .collect()
+            .await
+            .map_err(std::io::Error::other)?
+            .to_bytes();
         let mischief = *self.mischief.lock().unwrap();
         if mischief != Mischief::None {
             let broken = || std::io::Error::other("mischief");
@@ -112,17 +121,31 @@ impl Upstream {
                 return Err(broken());
             }
             let frames = [Ok(Frame::data(body.slice(..body.len() / 2))), Err(broken())];
-            let response =
-                Response::builder().header("content-type", "application/json").header("content-length", body.len());
-            return Ok(response.body(StreamBody::new(stream::iter(frames)).boxed_unsync()).unwrap());
+            let response = Response::builder()
+                .header("content-type", "application/json")
+                .header("content-length", body.len());
+            return Ok(response
+                .body(StreamBody::new(stream::iter(frames)).boxed_unsync())
+                .unwrap());
         }
-        let path = parts.uri.path_and_query().map_or_else(String::new, ToString::to_string);
-        *self.last.lock().unwrap() = Some((parts.method.clone(), path, parts.headers.clone(), body.clone()));
+        let path = parts
+            .uri
+            .path_and_query()
+            .map_or_else(String::new, ToString::to_string);
+        *self.last.lock().unwrap() = Some((
+            parts.method.clone(),
+            path,
+            parts.headers.clone(),
+            body.clone(),
+        ));
         let mut response = Response::builder().header("etag", "\"1\"");
         if parts.method == Method::GET || parts.method == Method::HEAD {
             if let Some((content_type, chunks)) = self.live.lock().unwrap().take() {
                 let frames = stream::unfold(chunks, async |mut chunks| {
-                    chunks.recv().await.map(|chunk| (Ok(Frame::data(chunk)), chunks))
+                    chunks
+                        .recv()
+                        .await
+                        .map(|chunk| (Ok(Frame::data(chunk)), chunks))
                 });
                 return Ok(response
                     .header("content-type", content_type)
@@ -138,17 +161,28 @@ impl Upstream {
                 return Ok(response.body(whole.boxed_unsync()).unwrap());
             }
             let frames = stream::iter(chunks.into_iter().map(|chunk| Ok(Frame::data(chunk))));
-            return Ok(response.body(StreamBody::new(frames).boxed_unsync()).unwrap());
+            return Ok(response
+                .body(StreamBody::new(frames).boxed_unsync())
+                .unwrap());
         }
         if let Some(content_type) = parts.headers.get("content-type") {
             response = response.header("content-type", content_type);
         }
-        Ok(response.body(Full::new(body).map_err(|never| match never {}).boxed_unsync()).unwrap())
+        Ok(response
+            .body(
+                Full::new(body)
+                    .map_err(|never| match never {})
+                    .boxed_unsync(),
+            )
+            .unwrap())
     }
 
     /// Sets the response to GET.
     pub(crate) fn store(&self, content_type: &str, chunks: &[&[u8]]) {
-        let chunks = chunks.iter().map(|chunk| Bytes::copy_from_slice(chunk)).collect();
+        let chunks = chunks
+            .iter()
+            .map(|chunk| Bytes::copy_from_slice(chunk))
+            .collect();
         *self.stored.lock().unwrap() = (content_type.to_owned(), chunks);
     }
 
@@ -168,7 +202,10 @@ impl Upstream {
     #[track_caller]
     pub(crate) fn never_saw(&self, canary: &str) {
         let received = self.received.lock().unwrap();
-        assert!(memchr_find(&received, canary.as_bytes()).is_none(), "the upstream saw {canary}");
+        assert!(
+            memchr_find(&received, canary.as_bytes()).is_none(),
+            "the upstream saw {canary}"
+        );
     }
 
     /// As [`Self::never_saw`], and forgets what was searched, for tests with many requests.
@@ -183,18 +220,31 @@ impl Upstream {
 
 /// Returns the path of a program, also in folders that are in the search path of root alone.
 pub(crate) fn program(name: &str) -> Option<String> {
-    let folders = ["/usr/sbin/", "/usr/local/sbin/", "/usr/bin/", "/usr/local/bin/"];
-    folders.map(|folder| format!("{folder}{name}")).into_iter().find(|path| Path::new(path).exists())
+    let folders = [
+        "/usr/sbin/",
+        "/usr/local/sbin/",
+        "/usr/bin/",
+        "/usr/local/bin/",
+    ];
+    folders
+        .map(|folder| format!("{folder}{name}"))
+        .into_iter()
+        .find(|path| Path::new(path).exists())
 }
 
 /// Names a program that this machine lacks in the output. Fails where the tests need all programs, as in `.ci/test`.
 pub(crate) fn not_tried(name: &str) {
-    assert!(std::env::var_os("SEALWIRE_TEST_ALL_PROGRAMS").is_none(), "not installed: {name}");
+    assert!(
+        std::env::var_os("SEALWIRE_TEST_ALL_PROGRAMS").is_none(),
+        "not installed: {name}"
+    );
     println!("not tried, because it is not installed: {name}");
 }
 
 fn memchr_find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack.windows(needle.len()).position(|window| window == needle)
+    haystack
+        .windows(needle.len())
+        .position(|window| window == needle)
 }
 
 /// I/O whose received bytes are kept.
@@ -204,16 +254,27 @@ struct Recorded<T> {
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Recorded<T> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
         let before = buf.filled().len();
         let poll = Pin::new(&mut self.io).poll_read(cx, buf);
-        self.received.lock().unwrap().extend_from_slice(&buf.filled()[before..]);
+        self.received
+            .lock()
+            .unwrap()
+            .extend_from_slice(&buf.filled()[before..]);
         poll
     }
 }
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Recorded<T> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, bytes)
     }
 
@@ -239,9 +300,21 @@ impl Site {
     /// `listen.public` and `upstream.shop`.
     pub(crate) async fn start(routes: &str) -> Self {
         let engine = Harness::with(|config| config.crypto.threads = 1).await;
-        let (kind, format, scope) = (CollectionKind::Random, sealwire_token::Format::Opaque, Scope::Collection);
-        let rules = CollectionRules { kind, format, scope, expires_s: None, retention_s: None };
-        engine.create_collection(crate::e2e::harness::APP, "people", rules).await;
+        let (kind, format, scope) = (
+            CollectionKind::Random,
+            sealwire_token::Format::Opaque,
+            Scope::Collection,
+        );
+        let rules = CollectionRules {
+            kind,
+            format,
+            scope,
+            expires_s: None,
+            retention_s: None,
+        };
+        engine
+            .create_collection(crate::e2e::harness::APP, "people", rules)
+            .await;
         Self::over(engine, routes).await
     }
 
@@ -249,12 +322,22 @@ impl Site {
         let upstream = Upstream::start(None).await;
         let folder = tempfile::tempdir().unwrap();
         let relay = start_relay(&engine, engine.address, &folder, upstream.address, routes).await;
-        Self { engine, relay, upstream, _folder: folder }
+        Self {
+            engine,
+            relay,
+            upstream,
+            _folder: folder,
+        }
     }
 
     /// Address of a listener.
     pub(crate) fn address(&self, listener: &str) -> SocketAddr {
-        self.relay.addresses().iter().find(|(name, _)| &**name == listener).unwrap().1
+        self.relay
+            .addresses()
+            .iter()
+            .find(|(name, _)| &**name == listener)
+            .unwrap()
+            .1
     }
 
     /// URL of a path at the listener `public`.
@@ -271,26 +354,53 @@ impl Site {
         parts: Vec<Bytes>,
     ) -> (StatusCode, HeaderMap, Bytes) {
         let stream = TcpStream::connect(self.address("public")).await.unwrap();
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
         tokio::spawn(connection);
-        let mut request = Request::builder().method(method).uri(path).header("host", "shop.example");
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "shop.example");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let body: Body = if parts.len() == 1 {
-            Full::new(parts[0].clone()).map_err(|never| match never {}).boxed_unsync()
+            Full::new(parts[0].clone())
+                .map_err(|never| match never {})
+                .boxed_unsync()
         } else {
-            StreamBody::new(stream::iter(parts.into_iter().map(|part| Ok(Frame::data(part))))).boxed_unsync()
+            StreamBody::new(stream::iter(
+                parts.into_iter().map(|part| Ok(Frame::data(part))),
+            ))
+            .boxed_unsync()
         };
-        let response = sender.send_request(request.body(body).unwrap()).await.unwrap();
+        let response = sender
+            .send_request(request.body(body).unwrap())
+            .await
+            .unwrap();
         let (parts, body) = response.into_parts();
-        let body = tokio::time::timeout(Duration::from_secs(120), body.collect()).await.unwrap().unwrap().to_bytes();
+        let body = tokio::time::timeout(Duration::from_secs(120), body.collect())
+            .await
+            .unwrap()
+            .unwrap()
+            .to_bytes();
         (parts.status, parts.headers, body)
     }
 
-    pub(crate) async fn post(&self, path: &str, content_type: &str, body: &str) -> (StatusCode, HeaderMap, Bytes) {
-        self.send_parts("POST", path, &[("content-type", content_type)], vec![Bytes::copy_from_slice(body.as_bytes())])
-            .await
+    pub(crate) async fn post(
+        &self,
+        path: &str,
+        content_type: &str,
+        body: &str,
+    ) -> (StatusCode, HeaderMap, Bytes) {
+        self.send_parts(
+            "POST",
+            path,
+            &[("content-type", content_type)],
+            vec![Bytes::copy_from_slice(body.as_bytes())],
+        )
+        .await
     }
 
     pub(crate) async fn get(&self, path: &str) -> (StatusCode, HeaderMap, Bytes) {
@@ -330,5 +440,8 @@ pub(crate) async fn start_relay(
 }
 
 fn identity(engine: &Harness) -> Issued {
-    engine.authority.issue(&leaf(Usage::Client, "relay")).unwrap()
+    engine
+        .authority
+        .issue(&leaf(Usage::Client, "relay"))
+        .unwrap()
 }

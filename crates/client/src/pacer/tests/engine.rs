@@ -2,7 +2,9 @@
 
 use std::num::NonZeroU32;
 
-use sealwire_schedule::{AdmissionDecision, Core, Cost, Expiry, Id, OfferedRequest, SchedulerOptions, Slice, Time};
+use sealwire_schedule::{
+    AdmissionDecision, Core, Cost, Expiry, Id, OfferedRequest, SchedulerOptions, Slice, Time,
+};
 use tokio::sync::oneshot;
 
 use super::*;
@@ -32,11 +34,17 @@ struct Engine {
 
 impl Engine {
     fn new(jobs: usize) -> Rc<Self> {
-        let mut options = SchedulerOptions::new(NonZeroU32::new(WORKERS as u32).expect("is not zero"));
+        let mut options =
+            SchedulerOptions::new(NonZeroU32::new(WORKERS as u32).expect("is not zero"));
         // The timer's resolution; smaller slices would only take longer to simulate.
         options.slice = Cost::from_nanos(1_000_000);
         let (core, began) = (RefCell::new(Core::new(options)), Instant::now());
-        Rc::new(Self { core, began, rejected: Cell::new(0), done: RefCell::new(vec![0; jobs]) })
+        Rc::new(Self {
+            core,
+            began,
+            rejected: Cell::new(0),
+            done: RefCell::new(vec![0; jobs]),
+        })
     }
 
     fn now(&self) -> Time {
@@ -57,8 +65,14 @@ impl Engine {
             has_waited: false,
         };
         let (done, ends) = oneshot::channel();
-        let mut work = Some(Work { left: cost.as_nanos(), done });
-        let decision = self.core.borrow_mut().offer(now, &request, || work.take().expect("is taken once"));
+        let mut work = Some(Work {
+            left: cost.as_nanos(),
+            done,
+        });
+        let decision = self
+            .core
+            .borrow_mut()
+            .offer(now, &request, || work.take().expect("is taken once"));
         let id = match decision {
             AdmissionDecision::Admitted { id, .. } => {
                 self.submit(id, work.expect("it did not wait"));
@@ -95,7 +109,10 @@ impl Engine {
     }
 
     fn submit(&self, id: Id, work: Work) {
-        let submitted = self.core.borrow_mut().submit(id, Cost::from_nanos(work.left), work);
+        let submitted = self
+            .core
+            .borrow_mut()
+            .submit(id, Cost::from_nanos(work.left), work);
         assert!(submitted.is_ok(), "it was admitted");
     }
 
@@ -153,8 +170,13 @@ fn slice_end(begins: Time, spent: u64) -> Time {
 #[tokio::test(start_paused = true)]
 async fn jobs_keep_an_engine_busy_that_was_overloaded_for_a_moment() {
     let seconds = 3 * PERIOD.as_secs();
-    for (jobs, tenants, rejected_max) in [(1, 1, 0.01), (10, 1, 0.03), (10, 10, 0.03), (100, 1, 0.18), (1_000, 1, 0.43)]
-    {
+    for (jobs, tenants, rejected_max) in [
+        (1, 1, 0.01),
+        (10, 1, 0.03),
+        (10, 10, 0.03),
+        (100, 1, 0.18),
+        (1_000, 1, 0.43),
+    ] {
         let engine = Engine::new(jobs);
         let tasks = LocalSet::new();
         for _ in 0..WORKERS {
@@ -164,12 +186,16 @@ async fn jobs_keep_an_engine_busy_that_was_overloaded_for_a_moment() {
         for job in 0..jobs {
             let (pacer, sent) = (Rc::new(Pacer::default()), Rc::new(Cell::new(job)));
             for _ in 0..16 {
-                let (engine, pacer, sent) = (Rc::clone(&engine), Rc::clone(&pacer), Rc::clone(&sent));
+                let (engine, pacer, sent) =
+                    (Rc::clone(&engine), Rc::clone(&pacer), Rc::clone(&sent));
                 tasks.spawn_local(async move {
                     loop {
                         let millis = WORK_MS[sent.replace(sent.get() + 1) % WORK_MS.len()];
                         let request = |_| engine.request(job, job % tenants, millis);
-                        pacer.run(MINUTES, request, |_, _| {}).await.expect("no request fails");
+                        pacer
+                            .run(MINUTES, request, |_, _| {})
+                            .await
+                            .expect("no request fails");
                     }
                 });
             }
@@ -184,7 +210,10 @@ async fn jobs_keep_an_engine_busy_that_was_overloaded_for_a_moment() {
             .await;
         let done = engine.done.borrow();
         let all: u32 = done.iter().sum();
-        let attainable = WORKERS as f64 * 1_000.0 * seconds as f64 * (1.0 - STALL.as_secs_f64() / PERIOD.as_secs_f64());
+        let attainable = WORKERS as f64
+            * 1_000.0
+            * seconds as f64
+            * (1.0 - STALL.as_secs_f64() / PERIOD.as_secs_f64());
         let busy = f64::from(all) / attainable;
         let requests = f64::from(all) * WORK_MS.len() as f64 / WORK_MS.iter().sum::<u64>() as f64;
         let rejected = engine.rejected.get() as f64 / (engine.rejected.get() as f64 + requests);
@@ -193,7 +222,10 @@ async fn jobs_keep_an_engine_busy_that_was_overloaded_for_a_moment() {
             "{jobs} jobs of {tenants} tenants: {busy:.3} of the rate, {rejected:.3} rejected, fairness {shared:.3}"
         );
         assert!(busy > 0.97, "{jobs} jobs: {busy:.3} of the rate");
-        assert!(rejected < rejected_max, "{jobs} jobs: {rejected:.3} of the requests were rejected");
+        assert!(
+            rejected < rejected_max,
+            "{jobs} jobs: {rejected:.3} of the requests were rejected"
+        );
         assert!(shared > 0.8, "{jobs} jobs: a fairness of {shared:.3}");
     }
 }

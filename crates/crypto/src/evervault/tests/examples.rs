@@ -4,7 +4,14 @@ use super::*;
 use crate::CannotOpen;
 
 /// String, curve, role, origin, datatype, text, value.
-type Example = (&'static str, Curve, Option<(Option<&'static str>, u8)>, Datatype, &'static str, OpenedValue<'static>);
+type Example = (
+    &'static str,
+    Curve,
+    Option<(Option<&'static str>, u8)>,
+    Datatype,
+    &'static str,
+    OpenedValue<'static>,
+);
 
 const STRINGS: [Example; 5] = [
     (
@@ -67,16 +74,29 @@ fn strings_open_and_are_made_again() {
     for (string, curve, metadata, datatype, text, value) in STRINGS {
         let mut opener = Opener::new(&keys, Legacy::Refused);
         let opened = opener.open(string.as_bytes()).unwrap();
-        let (role, origin) = metadata.map_or((None, None), |(role, origin)| (role, Some(u64::from(origin))));
+        let (role, origin) = metadata.map_or((None, None), |(role, origin)| {
+            (role, Some(u64::from(origin)))
+        });
         let encrypted_at = metadata.map(|_| u64::from(TIME));
-        let expected = Opened { value, datatype, text, role, origin, encrypted_at };
+        let expected = Opened {
+            value,
+            datatype,
+            text,
+            role,
+            origin,
+            encrypted_at,
+        };
         assert_eq!(opened, expected, "{string}");
-        assert_eq!(Opener::new(&other, Legacy::Allowed).open(string.as_bytes()), Err(CannotOpen));
+        assert_eq!(
+            Opener::new(&other, Legacy::Allowed).open(string.as_bytes()),
+            Err(CannotOpen)
+        );
 
         let form = metadata.map_or(Form::Plain, |(role, _)| with_metadata(role));
         let ephemeral = KeyPair::from_scalar(curve, &[0x22; 32]).unwrap();
         let origin = metadata.map_or(ORIGIN, |(_, origin)| origin);
-        let mut sealer = Sealer::fixed(newest(&keys, curve), &form, &ephemeral, IV, origin).unwrap();
+        let mut sealer =
+            Sealer::fixed(newest(&keys, curve), &form, &ephemeral, IV, origin).unwrap();
         let mut out = b"before ".to_vec();
         sealer.seal(datatype, text, &mut out).unwrap();
         assert_eq!(std::str::from_utf8(&out[7..]).unwrap(), string);
@@ -90,12 +110,22 @@ fn files_open_and_are_made_again() {
     for (curve, file) in FILES {
         let file = unhex(file);
         let mut opener = Opener::new(&keys, Legacy::Refused);
-        assert_eq!(opener.open_file(&file).unwrap(), OpenedFile { content: b"hello", role: None });
-        assert_eq!(Opener::new(&app([0x12; 32]), Legacy::Allowed).open_file(&file), Err(CannotOpen));
+        assert_eq!(
+            opener.open_file(&file).unwrap(),
+            OpenedFile {
+                content: b"hello",
+                role: None
+            }
+        );
+        assert_eq!(
+            Opener::new(&app([0x12; 32]), Legacy::Allowed).open_file(&file),
+            Err(CannotOpen)
+        );
 
         let ephemeral = KeyPair::from_scalar(curve, &[0x22; 32]).unwrap();
         let recipient = newest(&keys, curve);
-        let mut sealer = Sealer::fixed(recipient.clone(), &Form::Plain, &ephemeral, IV, ORIGIN).unwrap();
+        let mut sealer =
+            Sealer::fixed(recipient.clone(), &Form::Plain, &ephemeral, IV, ORIGIN).unwrap();
         let mut out = Vec::new();
         sealer.seal_file(b"hello", &mut out).unwrap();
         assert_eq!(hex(&out), hex(&file));
@@ -103,7 +133,8 @@ fn files_open_and_are_made_again() {
 
         let x = ephemeral.agree(recipient.pair().unwrap().public()).unwrap();
         let (mut sealer, header) =
-            FileSealer::with_ephemeral(&recipient, ephemeral.public().uncompressed(), x, IV).unwrap();
+            FileSealer::with_ephemeral(&recipient, ephemeral.public().uncompressed(), x, IV)
+                .unwrap();
         let mut content = *b"hello";
         sealer.update(&mut content[..2]).unwrap();
         sealer.update(&mut content[2..]).unwrap();
@@ -127,7 +158,8 @@ fn keys_are_those_of_the_examples() {
             "13e3fadc94cc566dadb3a209e95dd6e437d4dc5a3b7404148e7c6cf744c26b04",
         ),
     ] {
-        let [app, ephemeral] = [[0x11; 32], [0x22; 32]].map(|scalar| KeyPair::from_scalar(curve, &scalar).unwrap());
+        let [app, ephemeral] =
+            [[0x11; 32], [0x22; 32]].map(|scalar| KeyPair::from_scalar(curve, &scalar).unwrap());
         let derived = Derived::new(ephemeral.agree(app.public()).unwrap());
         let point = ephemeral.public().uncompressed();
         assert_eq!(hex(&derived.key_bytes(Kdf::None, curve, point)[..]), x);

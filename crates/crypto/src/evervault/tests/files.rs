@@ -6,10 +6,20 @@ use super::super::file::TRAILER_BYTES;
 use super::*;
 use crate::{CannotOpen, KeyScope};
 
-const VERSIONS: [FileVersion; 4] = [FileVersion::V2, FileVersion::V3, FileVersion::V4, FileVersion::V5];
+const VERSIONS: [FileVersion; 4] = [
+    FileVersion::V2,
+    FileVersion::V3,
+    FileVersion::V4,
+    FileVersion::V5,
+];
 
 fn forge(version: FileVersion, content: &[u8]) -> Vec<u8> {
-    let forge = Forge { app: [0x11; 32], ephemeral: [0x22; 32], iv: IV, kdf: version.scheme().kdf };
+    let forge = Forge {
+        app: [0x11; 32],
+        ephemeral: [0x22; 32],
+        iv: IV,
+        kdf: version.scheme().kdf,
+    };
     let map = metadata(Some("card-number"));
     forge.file(version, version.is_legacy().then_some(&map[2..]), content)
 }
@@ -21,11 +31,19 @@ fn whole(keys: &Arc<AppKeys>, legacy: Legacy, file: &[u8]) -> Option<(Vec<u8>, O
 }
 
 /// The way a caller is meant to go: each candidate from the start, until one finishes.
-fn pieces(keys: &AppKeys, legacy: Legacy, file: &[u8], piece: usize) -> Option<(Vec<u8>, Option<String>)> {
+fn pieces(
+    keys: &AppKeys,
+    legacy: Legacy,
+    file: &[u8],
+    piece: usize,
+) -> Option<(Vec<u8>, Option<String>)> {
     let (header, rest) = FileHeader::split(file)?;
     for mut opener in FileOpener::candidates(keys, &header, legacy).ok()? {
         let mut out = Vec::new();
-        if rest.chunks(piece.max(1)).all(|chunk| opener.update(chunk, &mut out).is_ok()) {
+        if rest
+            .chunks(piece.max(1))
+            .all(|chunk| opener.update(chunk, &mut out).is_ok())
+        {
             let role = opener.role().map(Into::into);
             if opener.finish().is_ok() {
                 return Some((out, role));
@@ -42,13 +60,23 @@ fn every_version_opens_whole_and_in_pieces() {
         for content in [&b""[..], b"hello", &[7; 100_000]] {
             let file = forge(version, content);
             assert!(looks_like_file(&file));
-            let expected = (content.to_vec(), version.is_legacy().then(|| "card-number".to_owned()));
+            let expected = (
+                content.to_vec(),
+                version.is_legacy().then(|| "card-number".to_owned()),
+            );
             let step = if content.len() > 100 { 4096 } else { 1 };
             for piece in [step, 19, 20, 21, 1000, usize::MAX] {
-                assert_eq!(pieces(&keys, Legacy::Allowed, &file, piece), Some(expected.clone()), "{piece}");
+                assert_eq!(
+                    pieces(&keys, Legacy::Allowed, &file, piece),
+                    Some(expected.clone()),
+                    "{piece}"
+                );
             }
             assert_eq!(whole(&keys, Legacy::Allowed, &file), Some(expected));
-            for opened in [whole(&keys, Legacy::Refused, &file), pieces(&keys, Legacy::Refused, &file, 64)] {
+            for opened in [
+                whole(&keys, Legacy::Refused, &file),
+                pieces(&keys, Legacy::Refused, &file, 64),
+            ] {
                 assert_eq!(opened.is_none(), version.is_legacy());
             }
             let other = app([0x12; 32]);
@@ -72,9 +100,14 @@ fn a_file_with_any_bit_changed_does_not_open() {
                 altered[at] ^= 1 << bit;
                 let repaired = checksummed(altered[..altered.len() - 4].to_vec());
                 for altered in [&altered, &repaired] {
-                    let sign = version == FileVersion::V2 && (at, bit) == (9, 0) && *altered == repaired;
+                    let sign =
+                        version == FileVersion::V2 && (at, bit) == (9, 0) && *altered == repaired;
                     let changed = *altered != file;
-                    assert_eq!(whole(&keys, Legacy::Allowed, altered).is_some(), sign || !changed, "{version:?} {at}");
+                    assert_eq!(
+                        whole(&keys, Legacy::Allowed, altered).is_some(),
+                        sign || !changed,
+                        "{version:?} {at}"
+                    );
                     assert_eq!(
                         pieces(&keys, Legacy::Allowed, altered, 7).is_some(),
                         sign || !changed,
@@ -113,8 +146,16 @@ fn lengths_and_flags_that_disagree_are_refused() {
         file.truncate(file.len() - 4);
         file[at] = byte;
         let file = checksummed(file);
-        assert_eq!(whole(&keys, Legacy::Allowed, &file), None, "{version:?} {at}");
-        assert_eq!(pieces(&keys, Legacy::Allowed, &file, 64), None, "{version:?} {at}");
+        assert_eq!(
+            whole(&keys, Legacy::Allowed, &file),
+            None,
+            "{version:?} {at}"
+        );
+        assert_eq!(
+            pieces(&keys, Legacy::Allowed, &file, 64),
+            None,
+            "{version:?} {at}"
+        );
     }
     let mut debug = forge(FileVersion::V3, b"hello");
     debug[54] = 1;
@@ -126,19 +167,34 @@ fn lengths_and_flags_that_disagree_are_refused() {
 fn mixed_derivations_open_on_secp256k1_only() {
     let keys = app([0x11; 32]);
     for (version, expected) in [(FileVersion::V2, true), (FileVersion::V3, false)] {
-        let forge = Forge { app: [0x11; 32], ephemeral: [0x22; 32], iv: IV, kdf: version.scheme().kdf.other() };
+        let forge = Forge {
+            app: [0x11; 32],
+            ephemeral: [0x22; 32],
+            iv: IV,
+            kdf: version.scheme().kdf.other(),
+        };
         let file = forge.file(version, None, b"hello");
         assert_eq!(whole(&keys, Legacy::Refused, &file).is_some(), expected);
-        assert_eq!(pieces(&keys, Legacy::Refused, &file, 64).is_some(), expected);
+        assert_eq!(
+            pieces(&keys, Legacy::Refused, &file, 64).is_some(),
+            expected
+        );
     }
 }
 
 /// A string with the header and checksum of a file around its parts.
 fn as_file(string: &str, version: FileVersion) -> Vec<u8> {
-    let mut parts = string.trim_end_matches(":$").rsplit(':').map(|part| STANDARD_NO_PAD.decode(part).unwrap());
+    let mut parts = string
+        .trim_end_matches(":$")
+        .rsplit(':')
+        .map(|part| STANDARD_NO_PAD.decode(part).unwrap());
     let mut next = || parts.next().unwrap();
     let (sealed, ephemeral, iv) = (next(), next(), next());
-    let header = FileHeader::write(version, &ephemeral.try_into().unwrap(), iv.try_into().unwrap());
+    let header = FileHeader::write(
+        version,
+        &ephemeral.try_into().unwrap(),
+        iv.try_into().unwrap(),
+    );
     checksummed([&header[..], &sealed].concat())
 }
 
@@ -146,7 +202,12 @@ fn as_file(string: &str, version: FileVersion) -> Vec<u8> {
 #[test]
 fn a_role_cannot_be_shed_by_making_a_string_a_file() {
     let keys = app([0x11; 32]);
-    for role in [None, Some("a"), Some("card-number"), Some("aaaaaaaaaaaaaaaaaaaa")] {
+    for role in [
+        None,
+        Some("a"),
+        Some("card-number"),
+        Some("aaaaaaaaaaaaaaaaaaaa"),
+    ] {
         for text in ["", "4242424242424242", &"x".repeat(100_000)] {
             let payload = payload(Tag::Tenz, role, text);
             let string = forge_for(Tag::Tenz).string(Tag::Tenz, Datatype::String, &payload);
@@ -156,8 +217,16 @@ fn a_role_cannot_be_shed_by_making_a_string_a_file() {
             assert_eq!(whole(&keys, Legacy::Allowed, &file), with_role);
             let step = if text.len() > 100 { 4096 } else { 1 };
             for piece in [step, 17, 21, usize::MAX] {
-                assert_eq!(pieces(&keys, Legacy::Refused, &file, piece), None, "{piece}");
-                assert_eq!(pieces(&keys, Legacy::Allowed, &file, piece), with_role, "{piece}");
+                assert_eq!(
+                    pieces(&keys, Legacy::Refused, &file, piece),
+                    None,
+                    "{piece}"
+                );
+                assert_eq!(
+                    pieces(&keys, Legacy::Allowed, &file, piece),
+                    with_role,
+                    "{piece}"
+                );
             }
         }
     }
@@ -167,13 +236,30 @@ fn a_role_cannot_be_shed_by_making_a_string_a_file() {
 #[test]
 fn a_string_without_metadata_is_a_file_too() {
     let keys = app([0x11; 32]);
-    for (tag, version) in [(Tag::Tk9d, FileVersion::V3), (Tag::Rfvc, FileVersion::V2), (Tag::Untagged, FileVersion::V2)]
-    {
-        let file = as_file(&forge_for(tag).string(tag, Datatype::String, b"hello"), version);
-        assert_eq!(whole(&keys, Legacy::Refused, &file), Some((b"hello".to_vec(), None)), "{tag:?}");
+    for (tag, version) in [
+        (Tag::Tk9d, FileVersion::V3),
+        (Tag::Rfvc, FileVersion::V2),
+        (Tag::Untagged, FileVersion::V2),
+    ] {
+        let file = as_file(
+            &forge_for(tag).string(tag, Datatype::String, b"hello"),
+            version,
+        );
+        assert_eq!(
+            whole(&keys, Legacy::Refused, &file),
+            Some((b"hello".to_vec(), None)),
+            "{tag:?}"
+        );
     }
-    for (tag, version) in [(Tag::T1jl, FileVersion::V3), (Tag::Qljv, FileVersion::V2), (Tag::Qktc, FileVersion::V3)] {
-        let file = as_file(&forge_for(tag).string(tag, Datatype::String, &payload(tag, None, "hello")), version);
+    for (tag, version) in [
+        (Tag::T1jl, FileVersion::V3),
+        (Tag::Qljv, FileVersion::V2),
+        (Tag::Qktc, FileVersion::V3),
+    ] {
+        let file = as_file(
+            &forge_for(tag).string(tag, Datatype::String, &payload(tag, None, "hello")),
+            version,
+        );
         assert_eq!(whole(&keys, Legacy::Allowed, &file), None, "{tag:?}");
     }
 }
@@ -202,32 +288,61 @@ fn unmarked_metadata_needs_the_legacy_switch_and_keeps_its_role() {
             (b"\x92\xa2dr\xa3pan", some(None), some(None)),
             (b"\xa2dr\xa3pan", some(None), some(None)),
         ] {
-            let content = [&u16::try_from(map.len()).unwrap().to_le_bytes()[..], map, b"\x89PNG"].concat();
+            let content = [
+                &u16::try_from(map.len()).unwrap().to_le_bytes()[..],
+                map,
+                b"\x89PNG",
+            ]
+            .concat();
             let file = forge(version, &content);
             for (legacy, role) in [(Legacy::Refused, refused), (Legacy::Allowed, allowed)] {
                 let expected = role.map(|role| (content.clone(), role.map(Into::into)));
                 assert_eq!(whole(&keys, legacy, &file), expected, "{map:02x?}");
                 for piece in [1, 2, 3, 21, 1000] {
-                    assert_eq!(pieces(&keys, legacy, &file, piece), expected, "{map:02x?} {piece}");
+                    assert_eq!(
+                        pieces(&keys, legacy, &file, piece),
+                        expected,
+                        "{map:02x?} {piece}"
+                    );
                 }
             }
             // The writer rejects what the reader would not open.
             let recipient = newest(&keys, version.curve());
-            let expected = if refused.is_some() { Ok(()) } else { Err(FileError::Ambiguous) };
-            let mut sealer = Sealer::new(recipient.clone(), KeyScope::Request, &with_metadata(None)).unwrap();
+            let expected = if refused.is_some() {
+                Ok(())
+            } else {
+                Err(FileError::Ambiguous)
+            };
+            let mut sealer =
+                Sealer::new(recipient.clone(), KeyScope::Request, &with_metadata(None)).unwrap();
             let mut out = b"before".to_vec();
             assert_eq!(sealer.seal_file(&content, &mut out), expected, "{map:02x?}");
             assert_eq!(out == b"before", expected.is_err());
             for piece in [1, 3, 1000] {
                 let (mut sealer, _) = FileSealer::new(&recipient).unwrap();
-                let sealed = content.clone().chunks_mut(piece).try_for_each(|chunk| sealer.update(chunk));
+                let sealed = content
+                    .clone()
+                    .chunks_mut(piece)
+                    .try_for_each(|chunk| sealer.update(chunk));
                 assert_eq!(sealed, expected, "{map:02x?} {piece}");
             }
         }
-        for content in [&b""[..], b"\x0b", b"\x0b\x00", b"\x0b\x00\x81\xa2dr\xa3pa", b"\xff\xff\x81\xa2dr\xa3pan"] {
+        for content in [
+            &b""[..],
+            b"\x0b",
+            b"\x0b\x00",
+            b"\x0b\x00\x81\xa2dr\xa3pa",
+            b"\xff\xff\x81\xa2dr\xa3pan",
+        ] {
             let expected = Some((content.to_vec(), None));
-            assert_eq!(whole(&keys, Legacy::Refused, &forge(version, content)), expected);
-            assert_eq!(pieces(&keys, Legacy::Refused, &forge(version, content), 1), expected);
+            assert_eq!(
+                whole(&keys, Legacy::Refused, &forge(version, content)),
+                expected
+            );
+            assert_eq!(
+                pieces(&keys, Legacy::Refused, &forge(version, content), 1),
+                expected
+            );
         }
     }
 }
@@ -243,7 +358,10 @@ fn a_version_5_file_can_be_rebuilt_without_its_role() {
     rebuilt[6] = 3;
     rebuilt[7..9].copy_from_slice(&[55, 0]);
     rebuilt.extend_from_slice(&file[content_at..file.len() - 4]);
-    assert_eq!(whole(&keys, Legacy::Refused, &checksummed(rebuilt)), Some((b"hello".to_vec(), None)));
+    assert_eq!(
+        whole(&keys, Legacy::Refused, &checksummed(rebuilt)),
+        Some((b"hello".to_vec(), None))
+    );
 }
 
 #[test]
@@ -251,12 +369,21 @@ fn files_take_no_role_and_have_a_limit() {
     let keys = app([0x11; 32]);
     let recipient = newest(&keys, Curve::P256);
     let mut out = b"before".to_vec();
-    let mut sealer = Sealer::new(recipient.clone(), KeyScope::Request, &with_metadata(Some("pan"))).unwrap();
+    let mut sealer = Sealer::new(
+        recipient.clone(),
+        KeyScope::Request,
+        &with_metadata(Some("pan")),
+    )
+    .unwrap();
     assert_eq!(sealer.seal_file(b"x", &mut out), Err(FileError::Role));
-    let mut sealer = Sealer::new(recipient.clone(), KeyScope::Request, &with_metadata(None)).unwrap();
+    let mut sealer =
+        Sealer::new(recipient.clone(), KeyScope::Request, &with_metadata(None)).unwrap();
     let most = usize::try_from(FILE_BYTES_MAX).unwrap();
     let mut content = vec![0; most + 1];
-    assert_eq!(sealer.seal_file(&content, &mut out), Err(FileError::TooLong));
+    assert_eq!(
+        sealer.seal_file(&content, &mut out),
+        Err(FileError::TooLong)
+    );
     assert_eq!(out, b"before");
     assert_eq!(sealer.seal_file(&content[..most], &mut out), Ok(()));
     assert_eq!(out.len(), 6 + sealer.sealed_file_bytes(most));
@@ -269,9 +396,14 @@ fn files_take_no_role_and_have_a_limit() {
 fn every_active_key_version_opens_files() {
     for curve in Curve::ALL {
         let version = |number: u32| {
-            KeyVersion::new(number, KeyState::Active, KeyPair::from_scalar(curve, &[number as u8; 32]).unwrap())
+            KeyVersion::new(
+                number,
+                KeyState::Active,
+                KeyPair::from_scalar(curve, &[number as u8; 32]).unwrap(),
+            )
         };
-        let keys = AppKeys::new(AppId::new("shop").unwrap(), (1..4).map(version).collect()).unwrap();
+        let keys =
+            AppKeys::new(AppId::new("shop").unwrap(), (1..4).map(version).collect()).unwrap();
         let keys = Arc::new(keys);
         for number in 1u8..5 {
             let (mut sealer, header) = FileSealer::new(&newest(&app([number; 32]), curve)).unwrap();

@@ -23,7 +23,13 @@ const TIME: u32 = 1_700_000_000;
 
 /// An app whose newest key on either curve is this scalar.
 fn app(scalar: [u8; 32]) -> Arc<AppKeys> {
-    let version = |curve| KeyVersion::new(1, KeyState::Active, KeyPair::from_scalar(curve, &scalar).unwrap());
+    let version = |curve| {
+        KeyVersion::new(
+            1,
+            KeyState::Active,
+            KeyPair::from_scalar(curve, &scalar).unwrap(),
+        )
+    };
     Arc::new(AppKeys::new(AppId::new("shop").unwrap(), Curve::ALL.map(version).into()).unwrap())
 }
 
@@ -34,12 +40,19 @@ fn newest(keys: &AppKeys, curve: Curve) -> Arc<KeyVersion> {
 /// Length and map in front of a text.
 fn metadata(role: Option<&str>) -> Vec<u8> {
     let mut map = Vec::new();
-    metadata::MetadataStamp { origin: ORIGIN, encrypted_at: TIME }.encode(role, &mut map);
+    metadata::MetadataStamp {
+        origin: ORIGIN,
+        encrypted_at: TIME,
+    }
+    .encode(role, &mut map);
     map
 }
 
 fn with_metadata(role: Option<&str>) -> Form {
-    Form::Metadata { role: role.map(|role| Role::new(role).unwrap()), encrypted_at: TIME }
+    Form::Metadata {
+        role: role.map(|role| Role::new(role).unwrap()),
+        encrypted_at: TIME,
+    }
 }
 
 /// Makes a value from its parts, right or wrong, with nothing checked: what the writers cannot be made to write.
@@ -54,7 +67,8 @@ struct Forge {
 impl Forge {
     fn key(&self, curve: Curve) -> (AeadKey, KeyPair, KeyPair) {
         let (app, ephemeral) = (self.app, self.ephemeral);
-        let [app, ephemeral] = [app, ephemeral].map(|scalar| KeyPair::from_scalar(curve, &scalar).unwrap());
+        let [app, ephemeral] =
+            [app, ephemeral].map(|scalar| KeyPair::from_scalar(curve, &scalar).unwrap());
         let derived = Derived::new(app.agree(ephemeral.public()).unwrap());
         let bytes = derived.key_bytes(self.kdf, curve, ephemeral.public().uncompressed());
         (AeadKey::new(&bytes).unwrap(), app, ephemeral)
@@ -62,22 +76,34 @@ impl Forge {
 
     fn string(&self, tag: Tag, datatype: Datatype, payload: &[u8]) -> String {
         let (key, app, ephemeral) = self.key(tag.curve());
-        let aad = Aad::new(tag, datatype, ephemeral.public().compressed(), app.public().compressed());
+        let aad = Aad::new(
+            tag,
+            datatype,
+            ephemeral.public().compressed(),
+            app.public().compressed(),
+        );
         let mut sealed = payload.to_vec();
         key.seal(self.iv, aad.as_slice(), &mut sealed, 0).unwrap();
         let word = std::str::from_utf8(datatype.word()).unwrap();
-        let [iv, point, sealed] =
-            [&self.iv[..], ephemeral.public().compressed(), &sealed].map(|part| STANDARD_NO_PAD.encode(part));
+        let [iv, point, sealed] = [&self.iv[..], ephemeral.public().compressed(), &sealed]
+            .map(|part| STANDARD_NO_PAD.encode(part));
         let colon = if tag == Tag::Untagged { "" } else { ":" };
         format!("ev:{}{colon}{word}{iv}:{point}:{sealed}:$", tag.text())
     }
 
     fn file(&self, version: FileVersion, metadata: Option<&[u8]>, content: &[u8]) -> Vec<u8> {
         let (key, app, ephemeral) = self.key(version.curve());
-        let mut file = FileHeader::write(version, ephemeral.public().compressed(), self.iv).to_vec();
+        let mut file =
+            FileHeader::write(version, ephemeral.public().compressed(), self.iv).to_vec();
         let seal = |plain: &[u8]| {
             let mut sealed = plain.to_vec();
-            key.seal(self.iv, version.aad(app.public().compressed()), &mut sealed, 0).unwrap();
+            key.seal(
+                self.iv,
+                version.aad(app.public().compressed()),
+                &mut sealed,
+                0,
+            )
+            .unwrap();
             sealed
         };
         if let Some(metadata) = metadata {
@@ -100,17 +126,29 @@ fn checksummed(mut file: Vec<u8>) -> Vec<u8> {
 
 /// The derivation a tag stands for, and a payload under it.
 fn forge_for(tag: Tag) -> Forge {
-    Forge { app: [0x11; 32], ephemeral: [0x22; 32], iv: IV, kdf: tag.kdf() }
+    Forge {
+        app: [0x11; 32],
+        ephemeral: [0x22; 32],
+        iv: IV,
+        kdf: tag.kdf(),
+    }
 }
 
 fn payload(tag: Tag, role: Option<&str>, text: &str) -> Vec<u8> {
-    let metadata = if tag.has_metadata() { metadata(role) } else { Vec::new() };
+    let metadata = if tag.has_metadata() {
+        metadata(role)
+    } else {
+        Vec::new()
+    };
     [&metadata, text.as_bytes()].concat()
 }
 
 fn unhex(text: &str) -> Vec<u8> {
     assert!(text.len().is_multiple_of(2), "odd hex");
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
+        .collect()
 }
 
 fn hex(bytes: &[u8]) -> String {

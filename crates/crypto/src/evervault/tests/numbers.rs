@@ -8,7 +8,11 @@ use super::*;
 fn check(text: &str, expected: Option<Number>) {
     let expected = expected.map_or(Parsed::Text, Parsed::Exact);
     // Debug tells -0.0 from 0.0 and holds for NaN.
-    assert_eq!(format!("{:?}", parse(text)), format!("{expected:?}"), "{text}");
+    assert_eq!(
+        format!("{:?}", parse(text)),
+        format!("{expected:?}"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -77,7 +81,10 @@ fn numbers_that_64_bits_do_not_hold_stay_text() {
 
 #[test]
 fn what_no_client_writes_is_refused() {
-    for text in ["", "hello", "true", "-", ".", "e", "1,5", "0x10", "1_000", "\u{661}", "infinity", "1\0", "1n"] {
+    for text in [
+        "", "hello", "true", "-", ".", "e", "1,5", "0x10", "1_000", "\u{661}", "infinity", "1\0",
+        "1n",
+    ] {
         assert_eq!(parse(text), Parsed::Refused, "{text}");
     }
 }

@@ -27,7 +27,9 @@ pub(super) fn items(payload: &Bytes) -> Result<Vec<Bytes>, CallFailure> {
     let malformed = |error: sealwire_msgpack::Malformed| CallFailure::Payload(error.to_string());
     let mut reader = TokenReader::new(payload);
     let count = reader.array_len().map_err(malformed)?;
-    (0..count).map(|_| Ok(payload.slice_ref(reader.value().map_err(malformed)?))).collect()
+    (0..count)
+        .map(|_| Ok(payload.slice_ref(reader.value().map_err(malformed)?)))
+        .collect()
 }
 
 /// Validates the values of properties.
@@ -45,7 +47,9 @@ impl ValueReader<'_> {
     pub(super) fn read(&self, path: &str, map: &[u8]) -> Result<Assignments, Vec<ItemError>> {
         let invalid = |message: &'static str| vec![bad(path.to_owned(), message)];
         let mut reader = TokenReader::new(map);
-        let Ok(pairs) = reader.map_len() else { return Err(invalid("must be a map of property names to values")) };
+        let Ok(pairs) = reader.map_len() else {
+            return Err(invalid("must be a map of property names to values"));
+        };
         let (mut assignments, mut errors) = (Assignments::new(), Vec::new());
         for _ in 0..pairs {
             let (Ok(name), Ok(value)) = (reader.str_utf8(), reader.value()) else {
@@ -62,15 +66,27 @@ impl ValueReader<'_> {
                 break;
             }
         }
-        if errors.is_empty() { Ok(assignments) } else { Err(errors) }
+        if errors.is_empty() {
+            Ok(assignments)
+        } else {
+            Err(errors)
+        }
     }
 
     fn assignment(&self, path: &str, name: &str, value: &[u8]) -> Result<Assignment, ItemError> {
         if !self.access.uses(name) {
             let message = "no role of this principal grants this property".into();
-            return Err(ItemError { path: place(path, name), code: ErrorCode::Forbidden, message });
+            return Err(ItemError {
+                path: place(path, name),
+                code: ErrorCode::Forbidden,
+                message,
+            });
         }
-        let property = self.collection.schema.property(name).ok_or_else(|| bad(place(path, name), "is no property"))?;
+        let property = self
+            .collection
+            .schema
+            .property(name)
+            .ok_or_else(|| bad(place(path, name), "is no property"))?;
         if TokenReader::new(value).take_nil() {
             return Ok((property.number, None));
         }
@@ -98,31 +114,60 @@ pub(super) struct ObjectChange<'a> {
 /// # Errors
 /// The first part that is invalid.
 pub(super) fn change<'a>(path: &str, item: &'a [u8]) -> Result<ObjectChange<'a>, ItemError> {
-    let invalid = || bad(path.to_owned(), "must be a map of id, set, and optionally if_version");
+    let invalid = || {
+        bad(
+            path.to_owned(),
+            "must be a map of id, set, and optionally if_version",
+        )
+    };
     let mut reader = TokenReader::new(item);
     let (mut id, mut set, mut if_version) = (None, None, None);
     for _ in 0..reader.map_len().map_err(|_| invalid())? {
         let twice = match reader.str_utf8().map_err(|_| invalid())? {
-            "id" => id.replace(reader.str_utf8().map_err(|_| invalid())?).is_some(),
-            "set" => set.replace(reader.value().map_err(|_| invalid())?).is_some(),
-            "if_version" => if_version.replace(reader.u64().map_err(|_| invalid())?).is_some(),
+            "id" => id
+                .replace(reader.str_utf8().map_err(|_| invalid())?)
+                .is_some(),
+            "set" => set
+                .replace(reader.value().map_err(|_| invalid())?)
+                .is_some(),
+            "if_version" => if_version
+                .replace(reader.u64().map_err(|_| invalid())?)
+                .is_some(),
             _ => true,
         };
         if twice {
             return Err(invalid());
         }
     }
-    let (Some(id), Some(set)) = (id, set) else { return Err(invalid()) };
-    let missing = || ItemError { path: path.to_owned(), code: ErrorCode::NotFound, message: "no such object".into() };
-    Ok(ObjectChange { id: parse_id(id).ok_or_else(missing)?, if_version, set })
+    let (Some(id), Some(set)) = (id, set) else {
+        return Err(invalid());
+    };
+    let missing = || ItemError {
+        path: path.to_owned(),
+        code: ErrorCode::NotFound,
+        message: "no such object".into(),
+    };
+    Ok(ObjectChange {
+        id: parse_id(id).ok_or_else(missing)?,
+        if_version,
+        set,
+    })
 }
 
 /// The path of a property. A long name is cut.
 pub(super) fn place(path: &str, name: &str) -> String {
-    let name: String = name.chars().filter(|char| !char.is_control()).take(KEY_CHARS_MAX).collect();
+    let name: String = name
+        .chars()
+        .filter(|char| !char.is_control())
+        .take(KEY_CHARS_MAX)
+        .collect();
     format!("{path}.{name}")
 }
 
 pub(super) fn bad(path: String, message: impl Into<std::borrow::Cow<'static, str>>) -> ItemError {
-    ItemError { path, code: ErrorCode::BadRequest, message: message.into() }
+    ItemError {
+        path,
+        code: ErrorCode::BadRequest,
+        message: message.into(),
+    }
 }

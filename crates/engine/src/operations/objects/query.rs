@@ -4,7 +4,9 @@ use sealwire_access::PropertyAccess;
 use sealwire_jobs::cost::ExtraWork;
 use sealwire_jobs::error::CallFailure;
 use sealwire_msgpack::TokenReader;
-use sealwire_objects::{Index, IndexTerm, PropertyType, Values, check, normalize, normalize_prefix};
+use sealwire_objects::{
+    Index, IndexTerm, PropertyType, Values, check, normalize, normalize_prefix,
+};
 use sealwire_store::{CLAUSE_TERMS_MAX, Clause, ObjectId, Term};
 use zeroize::Zeroizing;
 
@@ -67,28 +69,52 @@ impl Query {
         if !errors.is_empty() {
             return Err(CallFailure::Items { errors });
         }
-        let terms = conditions.iter().flat_map(|condition| &condition.clause.terms);
-        let terms: Vec<u8> = terms.flat_map(|term| [&term.index.to_be_bytes()[..], &term.hash].concat()).collect();
-        let query = Self { conditions, selected: terms, after: None, limit };
+        let terms = conditions
+            .iter()
+            .flat_map(|condition| &condition.clause.terms);
+        let terms: Vec<u8> = terms
+            .flat_map(|term| [&term.index.to_be_bytes()[..], &term.hash].concat())
+            .collect();
+        let query = Self {
+            conditions,
+            selected: terms,
+            after: None,
+            limit,
+        };
         let rule = "must be the next of a page with the same clauses";
         let after = after.map(|after| query.parse_cursor(collection, after));
-        let after = after.map(|after| after.ok_or(CallFailure::Param { name: "after", rule })).transpose()?;
+        let after = after
+            .map(|after| {
+                after.ok_or(CallFailure::Param {
+                    name: "after",
+                    rule,
+                })
+            })
+            .transpose()?;
         Ok(Self { after, ..query })
     }
 
     pub(super) fn clauses(&self) -> Vec<Clause> {
-        self.conditions.iter().map(|condition| condition.clause.clone()).collect()
+        self.conditions
+            .iter()
+            .map(|condition| condition.clause.clone())
+            .collect()
     }
 
     /// Returns the work of comparing an object with every clause: each normalizes a value, as for an index term.
     pub(super) fn work(&self) -> ExtraWork {
-        ExtraWork { fields: (self.conditions.len() as u64).div_ceil(TERMS_PER_FIELD), bytes: 0 }
+        ExtraWork {
+            fields: (self.conditions.len() as u64).div_ceil(TERMS_PER_FIELD),
+            bytes: 0,
+        }
     }
 
     /// Returns true if the values meet every clause. Terms are hashes, and can be truncated.
     pub(super) fn is_met(&self, values: &Values) -> bool {
         self.conditions.iter().all(|condition| {
-            let Some(value) = values.get(condition.number) else { return false };
+            let Some(value) = values.get(condition.number) else {
+                return false;
+            };
             let normalized = normalize(condition.property_type, value);
             match &condition.test {
                 Test::In(wanted) => wanted.iter().any(|one| **one == *normalized),
@@ -99,7 +125,10 @@ impl Query {
 
     /// Returns the cursor behind an object: its id, and a keyed hash of the clauses and the id.
     pub(super) fn cursor(&self, collection: &ObjectCollection, id: ObjectId) -> String {
-        let tag = collection.object_keys.cursor_hash(collection.map.collection, &self.selected, &id.0);
+        let tag =
+            collection
+                .object_keys
+                .cursor_hash(collection.map.collection, &self.selected, &id.0);
         format!("{}.{:032x}", id_text(id), u128::from_be_bytes(tag))
     }
 
@@ -119,7 +148,12 @@ struct RawClause<'a> {
 
 impl<'a> RawClause<'a> {
     fn read(path: &str, item: &'a [u8]) -> Result<Self, ItemError> {
-        let invalid = || bad(path.to_owned(), "must be a map of property and one of eq, in, prefix");
+        let invalid = || {
+            bad(
+                path.to_owned(),
+                "must be a map of property and one of eq, in, prefix",
+            )
+        };
         let mut reader = TokenReader::new(item);
         let (mut property, mut operation) = (None, None);
         if reader.map_len().ok() != Some(2) {
@@ -134,18 +168,30 @@ impl<'a> RawClause<'a> {
                 _ => return Err(invalid()),
             }
         }
-        let (Some(property), Some((operator, operand))) = (property, operation) else { return Err(invalid()) };
-        Ok(Self { property, operator, operand })
+        let (Some(property), Some((operator, operand))) = (property, operation) else {
+            return Err(invalid());
+        };
+        Ok(Self {
+            property,
+            operator,
+            operand,
+        })
     }
 
     fn condition(&self, collection: &ObjectCollection, path: &str) -> Result<Condition, ItemError> {
         let wrong = |message: &'static str| bad(path.to_owned(), message);
-        let property =
-            collection.schema.property(self.property).ok_or_else(|| wrong("names no property of the collection"))?;
-        let index = property.index.as_ref().ok_or_else(|| wrong("names a property without an index"))?;
+        let property = collection
+            .schema
+            .property(self.property)
+            .ok_or_else(|| wrong("names no property of the collection"))?;
+        let index = property
+            .index
+            .as_ref()
+            .ok_or_else(|| wrong("names a property without an index"))?;
         let property_type = property.property_type;
         let normalized = |value: &[u8]| {
-            let canonical = check(property_type, value).map_err(|error| bad(path.to_owned(), error.to_string()))?;
+            let canonical = check(property_type, value)
+                .map_err(|error| bad(path.to_owned(), error.to_string()))?;
             Ok::<_, ItemError>(normalize(property_type, &canonical))
         };
         let (test, terms) = match self.operator {
@@ -159,15 +205,24 @@ impl<'a> RawClause<'a> {
                 } else {
                     list(self.operand).ok_or_else(|| wrong(IN_RULE))?
                 };
-                let wanted = values.into_iter().map(normalized).collect::<Result<Vec<_>, _>>()?;
-                let exact =
-                    |value: &Zeroizing<Vec<u8>>| collection.object_keys.exact(collection.map.collection, index, value);
+                let wanted = values
+                    .into_iter()
+                    .map(normalized)
+                    .collect::<Result<Vec<_>, _>>()?;
+                let exact = |value: &Zeroizing<Vec<u8>>| {
+                    collection
+                        .object_keys
+                        .exact(collection.map.collection, index, value)
+                };
                 let terms = wanted.iter().map(exact).collect();
                 (Test::In(wanted), terms)
             }
         };
         let is_prefix = matches!(test, Test::Prefix(_));
-        let mut terms: Vec<Term> = terms.into_iter().map(|IndexTerm { index, hash }| Term { index, hash }).collect();
+        let mut terms: Vec<Term> = terms
+            .into_iter()
+            .map(|IndexTerm { index, hash }| Term { index, hash })
+            .collect();
         terms.sort_unstable();
         terms.dedup();
         let clause = Clause {
@@ -175,7 +230,12 @@ impl<'a> RawClause<'a> {
             shared: is_prefix || !property.unique,
             terms,
         };
-        Ok(Condition { number: property.number, property_type, test, clause })
+        Ok(Condition {
+            number: property.number,
+            property_type,
+            test,
+            clause,
+        })
     }
 
     /// Returns the normalized prefix, and the term of the longest indexed prefix that it has.
@@ -187,13 +247,21 @@ impl<'a> RawClause<'a> {
         path: &str,
     ) -> Result<(Zeroizing<Vec<u8>>, IndexTerm), ItemError> {
         let wrong = |message: String| bad(path.to_owned(), message);
-        let shortest = index.prefixes.first().ok_or_else(|| wrong("names a property without prefixes".to_owned()))?;
-        let text = TokenReader::new(self.operand).str_utf8().map_err(|_| wrong("prefix must be text".to_owned()))?;
-        let prefix = normalize_prefix(property_type, text).map_err(|error| wrong(error.to_string()))?;
+        let shortest = index
+            .prefixes
+            .first()
+            .ok_or_else(|| wrong("names a property without prefixes".to_owned()))?;
+        let text = TokenReader::new(self.operand)
+            .str_utf8()
+            .map_err(|_| wrong("prefix must be text".to_owned()))?;
+        let prefix =
+            normalize_prefix(property_type, text).map_err(|error| wrong(error.to_string()))?;
         let keys = &collection.object_keys;
         let length = index.prefix_length_for(&prefix);
-        let term = length.and_then(|length| keys.prefix(collection.map.collection, index, length, &prefix));
-        let term = term.ok_or_else(|| wrong(format!("prefix must have at least {shortest} characters")))?;
+        let term = length
+            .and_then(|length| keys.prefix(collection.map.collection, index, length, &prefix));
+        let term =
+            term.ok_or_else(|| wrong(format!("prefix must have at least {shortest} characters")))?;
         Ok((prefix, term))
     }
 }

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use sealwire_crypto::CannotOpen;
 use sealwire_jobs::error::CallFailure;
 use sealwire_jobs::objects::OBJECT_BYTES_MAX;
-use sealwire_objects::{ObjectBinding, OpenedObject, Property, RecordFormat, Values, old, open, seal, token_key_id};
+use sealwire_objects::{
+    ObjectBinding, OpenedObject, Property, RecordFormat, Values, old, open, seal, token_key_id,
+};
 use sealwire_store::{ObjectId, ObjectRow, SubjectId, Term};
 use sealwire_token::SubjectKey;
 use sealwire_wire::{ErrorCode, ItemError};
@@ -42,8 +44,14 @@ impl ObjectSealer {
     /// # Errors
     /// [`CallFailure::NoTokenKey`].
     pub(crate) fn new(collection: Arc<ObjectCollection>) -> Result<Self, CallFailure> {
-        let number = collection.token_keys.newest().ok_or(CallFailure::NoTokenKey)?;
-        Ok(Self { collection, key: token_key_id(number) })
+        let number = collection
+            .token_keys
+            .newest()
+            .ok_or(CallFailure::NoTokenKey)?;
+        Ok(Self {
+            collection,
+            key: token_key_id(number),
+        })
     }
 
     /// Seals the values of an object. `kept`: terms of a schema that is not known here.
@@ -58,13 +66,28 @@ impl ObjectSealer {
         kept: KeptTerms,
     ) -> Result<ObjectRow, SealError> {
         self.check(path, values)?;
-        let RowHead { id, version, created, updated, expires, tags, creation, subject } = head;
+        let RowHead {
+            id,
+            version,
+            created,
+            updated,
+            expires,
+            tags,
+            creation,
+            subject,
+        } = head;
         let binding = self.collection.binding(id, version, created);
-        let sealed = self.sealed(&binding, values, creation, subject.as_deref()).map_err(|_| SealError::Library)?;
-        let KeptTerms { mut unique, terms: mut shared } = kept;
+        let sealed = self
+            .sealed(&binding, values, creation, subject.as_deref())
+            .map_err(|_| SealError::Library)?;
+        let KeptTerms {
+            mut unique,
+            terms: mut shared,
+        } = kept;
         for property in &self.collection.schema.properties {
             if let Some(value) = values.get(property.number) {
-                self.collection.terms(property, value, &mut unique, &mut shared);
+                self.collection
+                    .terms(property, value, &mut unique, &mut shared);
             }
         }
         for terms in [&mut unique, &mut shared] {
@@ -91,7 +114,12 @@ impl ObjectSealer {
 
     /// Returns the most index terms that an object has: of whole values and of their prefixes.
     pub(super) fn terms_max(&self) -> u64 {
-        let indexes = self.collection.schema.properties.iter().filter_map(|property| property.index.as_ref());
+        let indexes = self
+            .collection
+            .schema
+            .properties
+            .iter()
+            .filter_map(|property| property.index.as_ref());
         indexes.map(|index| 1 + index.prefixes.len() as u64).sum()
     }
 
@@ -107,14 +135,26 @@ impl ObjectSealer {
     ///
     /// # Errors
     /// As for [`seal`].
-    pub(crate) fn reseal(&self, readable: &ReadableRow) -> Result<Option<Vec<u8>>, sealwire_objects::SealError> {
-        let Ok(subject) = self.collection.subject_key(readable) else { return Ok(None) };
+    pub(crate) fn reseal(
+        &self,
+        readable: &ReadableRow,
+    ) -> Result<Option<Vec<u8>>, sealwire_objects::SealError> {
+        let Ok(subject) = self.collection.subject_key(readable) else {
+            return Ok(None);
+        };
         let row = &readable.row;
         let opened = self.collection.open_with(row, subject.as_deref());
-        let Ok(OpenedObject { mut values, creation }) = opened else { return Ok(None) };
+        let Ok(OpenedObject {
+            mut values,
+            creation,
+        }) = opened
+        else {
+            return Ok(None);
+        };
         assign(&self.collection, &mut values, Assignments::new());
         let binding = self.collection.binding(row.id, row.version, row.created);
-        self.sealed(&binding, &values, creation, subject.as_deref()).map(Some)
+        self.sealed(&binding, &values, creation, subject.as_deref())
+            .map(Some)
     }
 
     fn sealed(
@@ -125,21 +165,48 @@ impl ObjectSealer {
         subject: Option<&SubjectKey>,
     ) -> Result<Vec<u8>, sealwire_objects::SealError> {
         let schema = &self.collection.schema;
-        let is_clear = |number| schema.property_of_number(number).is_some_and(|property| !property.encrypted);
-        seal(binding, values, is_clear, creation, subject, &self.collection.token_keys)
+        let is_clear = |number| {
+            schema
+                .property_of_number(number)
+                .is_some_and(|property| !property.encrypted)
+        };
+        seal(
+            binding,
+            values,
+            is_clear,
+            creation,
+            subject,
+            &self.collection.token_keys,
+        )
     }
 
     /// Checks that no required value is missing, and the size.
     fn check(&self, path: &str, values: &Values) -> Result<(), SealError> {
-        let required = self.collection.schema.properties.iter().filter(|property| !property.nullable);
+        let required = self
+            .collection
+            .schema
+            .properties
+            .iter()
+            .filter(|property| !property.nullable);
         let missing = required.filter(|property| values.get(property.number).is_none());
-        let missing = missing.map(|property| bad(place(path, property.name.as_str()), "must have a value"));
+        let missing =
+            missing.map(|property| bad(place(path, property.name.as_str()), "must have a value"));
         let mut errors: Vec<ItemError> = missing.collect();
         if values.encoded_bytes() > OBJECT_BYTES_MAX {
-            let message = format!("the values of an object must have at most {OBJECT_BYTES_MAX} bytes").into();
-            errors.push(ItemError { path: path.to_owned(), code: ErrorCode::TooLarge, message });
+            let message =
+                format!("the values of an object must have at most {OBJECT_BYTES_MAX} bytes")
+                    .into();
+            errors.push(ItemError {
+                path: path.to_owned(),
+                code: ErrorCode::TooLarge,
+                message,
+            });
         }
-        if errors.is_empty() { Ok(()) } else { Err(SealError::Invalid(errors)) }
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(SealError::Invalid(errors))
+        }
     }
 }
 
@@ -163,22 +230,47 @@ pub(super) struct KeptTerms {
 impl KeptTerms {
     /// Returns the terms of a row that an older schema must keep.
     pub(super) fn of(collection: &ObjectCollection, row: &ObjectRow) -> Self {
-        let unknown =
-            |terms: &[Term]| terms.iter().filter(|term| term.index >= collection.schema.next_number).copied().collect();
-        Self { unique: unknown(&row.unique), terms: unknown(&row.terms) }
+        let unknown = |terms: &[Term]| {
+            terms
+                .iter()
+                .filter(|term| term.index >= collection.schema.next_number)
+                .copied()
+                .collect()
+        };
+        Self {
+            unique: unknown(&row.unique),
+            terms: unknown(&row.terms),
+        }
     }
 }
 
 impl ObjectCollection {
     fn binding(&self, id: ObjectId, version: u64, created: u64) -> ObjectBinding {
         let (app, collection) = (self.map.app, self.map.collection);
-        ObjectBinding { app, collection, id: id.0, version, created }
+        ObjectBinding {
+            app,
+            collection,
+            id: id.0,
+            version,
+            created,
+        }
     }
 
     /// Appends the index terms of a value.
-    fn terms(&self, property: &Property, value: &[u8], unique: &mut Vec<Term>, shared: &mut Vec<Term>) {
-        let terms = self.object_keys.terms_of(self.map.collection, property, value);
-        let mut terms = terms.into_iter().map(|term| Term { index: term.index, hash: term.hash });
+    fn terms(
+        &self,
+        property: &Property,
+        value: &[u8],
+        unique: &mut Vec<Term>,
+        shared: &mut Vec<Term>,
+    ) {
+        let terms = self
+            .object_keys
+            .terms_of(self.map.collection, property, value);
+        let mut terms = terms.into_iter().map(|term| Term {
+            index: term.index,
+            hash: term.hash,
+        });
         // Only the term of the whole value is unique.
         if property.unique {
             unique.extend(terms.next());
@@ -190,15 +282,24 @@ impl ObjectCollection {
     ///
     /// # Errors
     /// [`CannotOpen`], whatever the reason.
-    pub(super) fn subject_key(&self, row: &ReadableRow) -> Result<Option<Arc<SubjectKey>>, CannotOpen> {
-        row.subject.as_ref().map(|subject| subject.open(&self.token_keys).map(Arc::new)).transpose()
+    pub(super) fn subject_key(
+        &self,
+        row: &ReadableRow,
+    ) -> Result<Option<Arc<SubjectKey>>, CannotOpen> {
+        row.subject
+            .as_ref()
+            .map(|subject| subject.open(&self.token_keys).map(Arc::new))
+            .transpose()
     }
 
     /// Opens a row.
     ///
     /// # Errors
     /// [`CannotOpen`], whatever the reason.
-    pub(in crate::operations) fn open(&self, row: &ReadableRow) -> Result<OpenedObject, CannotOpen> {
+    pub(in crate::operations) fn open(
+        &self,
+        row: &ReadableRow,
+    ) -> Result<OpenedObject, CannotOpen> {
         self.open_with(&row.row, self.subject_key(row)?.as_deref())
     }
 
@@ -206,11 +307,19 @@ impl ObjectCollection {
     ///
     /// # Errors
     /// [`CannotOpen`], whatever the reason.
-    pub(super) fn open_with(&self, row: &ObjectRow, subject: Option<&SubjectKey>) -> Result<OpenedObject, CannotOpen> {
+    pub(super) fn open_with(
+        &self,
+        row: &ObjectRow,
+        subject: Option<&SubjectKey>,
+    ) -> Result<OpenedObject, CannotOpen> {
         let binding = self.binding(row.id, row.version, row.created);
         match RecordFormat::of(&row.sealed) {
-            Some(RecordFormat::Authenticated) => open(&binding, &row.sealed, subject, &self.token_keys),
-            Some(RecordFormat::Old | RecordFormat::OldOfSubject) if self.schema.records.has_old() => {
+            Some(RecordFormat::Authenticated) => {
+                open(&binding, &row.sealed, subject, &self.token_keys)
+            }
+            Some(RecordFormat::Old | RecordFormat::OldOfSubject)
+                if self.schema.records.has_old() =>
+            {
                 old::open(&binding, &row.sealed, subject, Arc::clone(&self.keys))
             }
             _ => Err(CannotOpen),
@@ -230,8 +339,13 @@ pub(super) fn assign(collection: &ObjectCollection, values: &mut Values, assignm
         }
     }
     let schema = &collection.schema;
-    let is_dropped = |number: &u32| *number < schema.next_number && schema.property_of_number(*number).is_none();
-    let dropped: Vec<u32> = values.iter().map(|(number, _)| number).filter(is_dropped).collect();
+    let is_dropped =
+        |number: &u32| *number < schema.next_number && schema.property_of_number(*number).is_none();
+    let dropped: Vec<u32> = values
+        .iter()
+        .map(|(number, _)| number)
+        .filter(is_dropped)
+        .collect();
     for number in dropped {
         values.remove(number);
     }

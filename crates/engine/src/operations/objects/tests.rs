@@ -9,7 +9,9 @@ use sealwire_access::{AuthorizationRequest, Grant, Grants, Operation, PropertyAc
 use sealwire_crypto::{AppId, AppKeys, KeyMaterial, KeyState, KeyVersion, Suite};
 use sealwire_jobs::error::CallFailure;
 use sealwire_msgpack::write;
-use sealwire_objects::{ObjectKeys, PropertyName, PropertySpec, PropertyType, Schema, SchemaChange, Values};
+use sealwire_objects::{
+    ObjectKeys, PropertyName, PropertySpec, PropertyType, Schema, SchemaChange, Values,
+};
 use sealwire_store::{MapId, ObjectId, ObjectRow};
 use sealwire_token::{TokenKeyVersion, TokenKeys, TokenSecret};
 use sealwire_wire::{ErrorCode, ObjectsOperation, PropertyDisclosure};
@@ -27,15 +29,31 @@ use crate::subjects::ReadableRow;
 
 fn collection() -> ObjectCollection {
     let app = AppId::new("shop").unwrap();
-    let key = KeyVersion::new(1, KeyState::Active, KeyMaterial::generate(&app, Suite::Xaes).unwrap());
+    let key = KeyVersion::new(
+        1,
+        KeyState::Active,
+        KeyMaterial::generate(&app, Suite::Xaes).unwrap(),
+    );
     let secret = TokenSecret::generate().unwrap();
-    let token_keys = TokenKeys::new(1, vec![TokenKeyVersion { number: 1, state: KeyState::Active, secret }]).unwrap();
+    let token_keys = TokenKeys::new(
+        1,
+        vec![TokenKeyVersion {
+            number: 1,
+            state: KeyState::Active,
+            secret,
+        }],
+    )
+    .unwrap();
     let spec = |name: &str, property_type| PropertySpec {
         index: property_type != PropertyType::Json,
         ..PropertySpec::new(PropertyName::new(name).unwrap(), property_type)
     };
     let specs = [
-        PropertySpec { prefixes: vec![1, 3], accept_leak: true, ..spec("name", PropertyType::Name) },
+        PropertySpec {
+            prefixes: vec![1, 3],
+            accept_leak: true,
+            ..spec("name", PropertyType::Name)
+        },
         spec("age", PropertyType::Integer),
         spec("notes", PropertyType::Json),
     ];
@@ -43,21 +61,30 @@ fn collection() -> ObjectCollection {
         keys: Arc::new(AppKeys::new(app, vec![key]).unwrap()),
         object_keys: Arc::new(ObjectKeys::new(1, &token_keys.object_index_secret())),
         token_keys: Arc::new(token_keys),
-        map: MapId { app: 1, collection: 2 },
+        map: MapId {
+            app: 1,
+            collection: 2,
+        },
         schema: Arc::new(Schema::new(Suite::Xaes, &specs).unwrap()),
     }
 }
 
 /// Returns the access of a role with these grants to properties.
 fn access(operation: Operation, grants: &[&str]) -> PropertyAccess {
-    let grants = grants.iter().map(|grant| Grant::from_text(grant).unwrap()).collect();
+    let grants = grants
+        .iter()
+        .map(|grant| Grant::from_text(grant).unwrap())
+        .collect();
     let grants = Grants::of([Arc::new(Role::new("tests", grants).unwrap())]);
     let ask = AuthorizationRequest::new(operation, Some("shop"), Some("people"));
     grants.decide(ask).unwrap().properties().clone()
 }
 
 fn all(operation: Operation) -> PropertyAccess {
-    access(operation, &["objects.add,objects.query apps=shop collections=people properties=*"])
+    access(
+        operation,
+        &["objects.add,objects.query apps=shop collections=people properties=*"],
+    )
 }
 
 /// Returns a map of `count` names without a value.
@@ -75,15 +102,43 @@ fn map_of(count: u32, name: impl Fn(u32) -> String) -> Vec<u8> {
 fn errors_of_a_map_are_bounded() {
     let collection = collection();
     let all = all(Operation::ObjectsAdd);
-    let age = access(Operation::ObjectsAdd, &["objects.add apps=shop collections=people properties=age"]);
+    let age = access(
+        Operation::ObjectsAdd,
+        &["objects.add apps=shop collections=people properties=age"],
+    );
     let cases = [
-        ("unknown names", &all, map_of(100_000, |at| format!("p{at}")), ErrorCode::BadRequest),
-        ("the empty name", &all, map_of(100_000, |_| String::new()), ErrorCode::BadRequest),
-        ("names that are not granted", &age, map_of(100_000, |at| format!("p{at}")), ErrorCode::Forbidden),
-        ("one name again and again", &age, map_of(100_000, |_| "age".to_owned()), ErrorCode::BadRequest),
+        (
+            "unknown names",
+            &all,
+            map_of(100_000, |at| format!("p{at}")),
+            ErrorCode::BadRequest,
+        ),
+        (
+            "the empty name",
+            &all,
+            map_of(100_000, |_| String::new()),
+            ErrorCode::BadRequest,
+        ),
+        (
+            "names that are not granted",
+            &age,
+            map_of(100_000, |at| format!("p{at}")),
+            ErrorCode::Forbidden,
+        ),
+        (
+            "one name again and again",
+            &age,
+            map_of(100_000, |_| "age".to_owned()),
+            ErrorCode::BadRequest,
+        ),
     ];
     for (case, access, map, code) in cases {
-        let errors = ValueReader { collection: &collection, access }.read("$[0]", &map).unwrap_err();
+        let errors = ValueReader {
+            collection: &collection,
+            access,
+        }
+        .read("$[0]", &map)
+        .unwrap_err();
         assert_eq!(errors.len(), ERRORS_MAX, "{case}");
         assert!(errors.iter().all(|error| error.code == code), "{case}");
     }
@@ -93,17 +148,32 @@ fn errors_of_a_map_are_bounded() {
 fn a_change_removes_values_of_dropped_properties() {
     let mut collection = collection();
     let next_number = collection.schema.next_number;
-    let drop = SchemaChange { drop: vec![PropertyName::new("age").unwrap()], ..SchemaChange::default() };
+    let drop = SchemaChange {
+        drop: vec![PropertyName::new("age").unwrap()],
+        ..SchemaChange::default()
+    };
     let dropped = collection.schema.property("age").unwrap().number;
     let kept = collection.schema.property("name").unwrap().number;
     let schema = collection.schema.change(&drop, 2).unwrap().schema;
     // A schema remembers a bounded number of dropped properties.
-    for schema in [schema.clone(), Schema { dropped: Vec::new(), ..schema }] {
+    for schema in [
+        schema.clone(),
+        Schema {
+            dropped: Vec::new(),
+            ..schema
+        },
+    ] {
         collection.schema = Arc::new(schema);
         let numbers = [kept, dropped, next_number];
-        let mut values: Values = numbers.map(|number| (number, Zeroizing::new(vec![7]))).into_iter().collect();
+        let mut values: Values = numbers
+            .map(|number| (number, Zeroizing::new(vec![7])))
+            .into_iter()
+            .collect();
         assign(&collection, &mut values, Vec::new());
-        assert_eq!(values.iter().map(|(number, _)| number).collect::<Vec<_>>(), [kept, next_number]);
+        assert_eq!(
+            values.iter().map(|(number, _)| number).collect::<Vec<_>>(),
+            [kept, next_number]
+        );
     }
 }
 
@@ -121,7 +191,15 @@ fn ages(ages: &[u8]) -> Vec<u8> {
 #[test]
 fn an_object_that_expires_during_a_query_is_not_found() {
     let (collection, denied) = (collection(), |_: &str| CallFailure::Internal("denied"));
-    let query = Query::new(&collection, &ages(&[7]).into(), None, 1, &all(Operation::ObjectsQuery), denied).unwrap();
+    let query = Query::new(
+        &collection,
+        &ages(&[7]).into(),
+        None,
+        1,
+        &all(Operation::ObjectsQuery),
+        denied,
+    )
+    .unwrap();
     let row = |expires| ObjectRow {
         id: ObjectId([1; 16]),
         version: 1,
@@ -136,12 +214,22 @@ fn an_object_that_expires_during_a_query_is_not_found() {
         terms: Vec::new(),
         sealed: Bytes::from_static(b"does not open"),
     };
-    let readable = |expires| ReadableRow { row: row(expires), subject: None };
-    let mut reads = ReadSpec { properties: Vec::new() };
-    let mut found =
-        |expires, query| shown(&collection, &readable(expires), &mut reads, query, 10).map(|one| one.is_some());
+    let readable = |expires| ReadableRow {
+        row: row(expires),
+        subject: None,
+    };
+    let mut reads = ReadSpec {
+        properties: Vec::new(),
+    };
+    let mut found = |expires, query| {
+        shown(&collection, &readable(expires), &mut reads, query, 10).map(|one| one.is_some())
+    };
     assert_eq!(found(Some(10), Some(&query)), Ok(false));
-    assert_eq!(found(Some(10), None), Ok(true), "a list has the object without values");
+    assert_eq!(
+        found(Some(10), None),
+        Ok(true),
+        "a list has the object without values"
+    );
     assert!(found(Some(11), Some(&query)).is_err() && found(None, Some(&query)).is_err());
 }
 
@@ -149,15 +237,37 @@ fn an_object_that_expires_during_a_query_is_not_found() {
 fn a_query_is_charged_for_the_values_that_it_guesses() {
     let guesses: Vec<u8> = (0..64).collect();
     let frame = Bytes::from(ages(&guesses));
-    let disclosure = PropertyDisclosure { properties: Some(vec![]), masked: false };
-    let ask = ObjectsOperation::Query { clauses: &frame, disclosure, after: None, limit: Some(1) };
-    let size = MessageSize { bytes: frame.len(), leaves: 4 + 64 };
+    let disclosure = PropertyDisclosure {
+        properties: Some(vec![]),
+        masked: false,
+    };
+    let ask = ObjectsOperation::Query {
+        clauses: &frame,
+        disclosure,
+        after: None,
+        limit: Some(1),
+    };
+    let size = MessageSize {
+        bytes: frame.len(),
+        leaves: 4 + 64,
+    };
     assert!(ObjectsRequest::new(&frame, &ask).fields_max(size) >= 64);
 }
 
 /// Makes bytes that are often parts of payloads.
 fn payloads() -> impl Strategy<Value = Vec<u8>> {
-    const KEYS: [&str; 10] = ["id", "set", "if_version", "property", "eq", "in", "prefix", "name", "age", "notes"];
+    const KEYS: [&str; 10] = [
+        "id",
+        "set",
+        "if_version",
+        "property",
+        "eq",
+        "in",
+        "prefix",
+        "name",
+        "age",
+        "notes",
+    ];
     let text = |text: &str| {
         let mut out = Vec::new();
         write::str(&mut out, text);
@@ -190,7 +300,9 @@ proptest! {
 #[test]
 fn index_terms_of_an_object_count_as_work() {
     // A name with two lengths of prefixes, and an age.
-    let terms = ObjectSealer::new(Arc::new(collection())).unwrap().terms_max();
+    let terms = ObjectSealer::new(Arc::new(collection()))
+        .unwrap()
+        .terms_max();
     assert_eq!(terms, 4);
     let mut object = Vec::new();
     write::map_len(&mut object, 1);
@@ -199,7 +311,11 @@ fn index_terms_of_an_object_count_as_work() {
     // At most five terms of one property; two terms are a field.
     for (terms, fields) in [(0, 2), (4, 4), (5, 4), (320, 4)] {
         let work = object_work(&object, terms);
-        assert_eq!((work.fields, work.bytes), (fields, object.len() as u64), "{terms}");
+        assert_eq!(
+            (work.fields, work.bytes),
+            (fields, object.len() as u64),
+            "{terms}"
+        );
     }
     assert_eq!(object_work(&[0xc1], 320).fields, 1);
 }

@@ -98,14 +98,27 @@ impl ObservedEngine {
         let (local, east) = (script("local", 1), script("east", 5_000));
         unsealer.providers = Arc::new(providers);
         let unsealer = Arc::new(unsealer);
-        let control = Control::with_finder(Arc::clone(&deployment.store), Arc::<Unsealer>::clone(&unsealer));
+        let control = Control::with_finder(
+            Arc::clone(&deployment.store),
+            Arc::<Unsealer>::clone(&unsealer),
+        );
         let (telemetry, draining) = (Arc::new(Telemetry::default()), watch::Sender::new(false));
         telemetry.readiness.enter(Phase::Ready);
-        Self { deployment, unsealer, control, local, east, telemetry, draining }
+        Self {
+            deployment,
+            unsealer,
+            control,
+            local,
+            east,
+            telemetry,
+            draining,
+        }
     }
 
     fn observe(&self, audit: Audit) {
-        self.unsealer.providers().observe(Arc::clone(&self.telemetry.metrics), audit);
+        self.unsealer
+            .providers()
+            .observe(Arc::clone(&self.telemetry.metrics), audit);
     }
 
     fn probe(&self, interval: Duration) -> JoinHandle<()> {
@@ -114,8 +127,14 @@ impl ObservedEngine {
 
     fn metric(&self, series: &str) -> f64 {
         let text = self.telemetry.metrics.encode();
-        let line = text.lines().find_map(|line| line.strip_prefix("sealwire_provider_")?.strip_prefix(series));
-        line.unwrap_or_else(|| panic!("{series} is not in\n{text}")).trim().parse().unwrap()
+        let line = text.lines().find_map(|line| {
+            line.strip_prefix("sealwire_provider_")?
+                .strip_prefix(series)
+        });
+        line.unwrap_or_else(|| panic!("{series} is not in\n{text}"))
+            .trim()
+            .parse()
+            .unwrap()
     }
 
     fn uses(&self, provider: &str, operation: &str, outcome: &str) -> f64 {
@@ -125,8 +144,11 @@ impl ObservedEngine {
     }
 
     fn slots(&self, provider: &str) -> [f64; 3] {
-        ["working", "failing", "unchecked"]
-            .map(|state| self.metric(&format!("slots{{provider=\"{provider}\",kind=\"file\",state=\"{state}\"}}")))
+        ["working", "failing", "unchecked"].map(|state| {
+            self.metric(&format!(
+                "slots{{provider=\"{provider}\",kind=\"file\",state=\"{state}\"}}"
+            ))
+        })
     }
 }
 
@@ -136,7 +158,11 @@ struct CapturedLines(Arc<Mutex<Vec<u8>>>);
 
 impl CapturedLines {
     fn count(&self, part: &str) -> usize {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap().lines().filter(|line| line.contains(part)).count()
+        String::from_utf8(self.0.lock().unwrap().clone())
+            .unwrap()
+            .lines()
+            .filter(|line| line.contains(part))
+            .count()
     }
 }
 
@@ -165,21 +191,48 @@ async fn each_slot_is_probed_soon_after_the_start_and_then_daily() {
     engine.control.load().await.unwrap();
     engine.observe(Audit::default());
     let probing = engine.probe(DAY);
-    assert_eq!((engine.slots("local"), engine.slots("east")), ([1.0, 0.0, 0.0], [0.0, 0.0, 1.0]));
+    assert_eq!(
+        (engine.slots("local"), engine.slots("east")),
+        ([1.0, 0.0, 0.0], [0.0, 0.0, 1.0])
+    );
     tokio::time::sleep(Duration::from_secs(30)).await;
-    assert_eq!((engine.uses("local", "unwrap", "ok"), engine.uses("east", "unwrap", "abandoned")), (1.0, 1.0));
-    let probes = || (engine.uses("local", "probe", "ok"), engine.uses("east", "probe", "ok"));
-    assert_eq!(probes(), (0.0, 1.0), "the slot that did not answer at the start");
+    assert_eq!(
+        (
+            engine.uses("local", "unwrap", "ok"),
+            engine.uses("east", "unwrap", "abandoned")
+        ),
+        (1.0, 1.0)
+    );
+    let probes = || {
+        (
+            engine.uses("local", "probe", "ok"),
+            engine.uses("east", "probe", "ok"),
+        )
+    };
+    assert_eq!(
+        probes(),
+        (0.0, 1.0),
+        "the slot that did not answer at the start"
+    );
     assert_eq!(engine.slots("east"), [1.0, 0.0, 0.0]);
     for day in 1..=3 {
         tokio::time::sleep(DAY).await;
         let (local, east) = probes();
         let most = f64::from(day) / 0.75;
-        assert!((f64::from(day)..=most).contains(&local), "{local} probes in {day} days");
-        assert!((f64::from(day)..=most).contains(&(east - 1.0)), "{east} probes in {day} days");
+        assert!(
+            (f64::from(day)..=most).contains(&local),
+            "{local} probes in {day} days"
+        );
+        assert!(
+            (f64::from(day)..=most).contains(&(east - 1.0)),
+            "{east} probes in {day} days"
+        );
     }
     assert!(engine.metric("verified_timestamp_seconds{provider=\"east\",kind=\"file\"}") > 1e9);
-    assert_eq!(engine.metric("verified_timestamp_seconds{provider=\"west\",kind=\"file\"}"), f64::INFINITY);
+    assert_eq!(
+        engine.metric("verified_timestamp_seconds{provider=\"west\",kind=\"file\"}"),
+        f64::INFINITY
+    );
     engine.draining.send_replace(true);
     probing.await.unwrap();
 }
@@ -208,7 +261,10 @@ async fn child_process() {
         return;
     }
     let lines = CapturedLines::default();
-    let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(lines.clone())
+        .with_ansi(false)
+        .finish();
     let _captured = tracing::subscriber::set_default(subscriber);
     let engine = ObservedEngine::new().await;
     engine.control.load().await.unwrap();
@@ -217,17 +273,31 @@ async fn child_process() {
     for answer in [Answer::Down, Answer::Never, Answer::Panic] {
         engine.east.set(answer);
         tokio::time::sleep(DAY).await;
-        assert_eq!((engine.slots("local"), engine.slots("east")), ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0]), "{answer:?}");
+        assert_eq!(
+            (engine.slots("local"), engine.slots("east")),
+            ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0]),
+            "{answer:?}"
+        );
         assert_eq!(engine.telemetry.readiness.state(), State::Ready);
         engine.control.load().await.unwrap();
         engine.east.set(Answer::Right);
         tokio::time::sleep(Duration::from_secs(3_700)).await;
-        assert_eq!(engine.slots("east"), [1.0, 0.0, 0.0], "checked again within an hour");
+        assert_eq!(
+            engine.slots("east"),
+            [1.0, 0.0, 0.0],
+            "checked again within an hour"
+        );
     }
     let failed =
         lines.count("a slot does not unwrap the root key slot=2 provider=\"east\" reason=\"the network is gone\"");
-    assert!((20..=40).contains(&failed), "{failed} lines for hourly probes of a day");
-    assert!(lines.count("no answer within 30 seconds") >= 1 && lines.count("the provider panicked") >= 1);
+    assert!(
+        (20..=40).contains(&failed),
+        "{failed} lines for hourly probes of a day"
+    );
+    assert!(
+        lines.count("no answer within 30 seconds") >= 1
+            && lines.count("the provider panicked") >= 1
+    );
     assert_eq!(lines.count("a slot unwraps the root key again slot=2"), 3);
     assert!(engine.uses("east", "probe", "unavailable") > 20.0);
     assert_eq!(engine.uses("local", "probe", "unavailable"), 0.0);
@@ -240,26 +310,51 @@ async fn a_slot_of_an_unknown_provider_counts_as_failing() {
     let (_, control) = engine.deployment.open();
     let (_, record) = control.root().await.unwrap();
     let record = record.unwrap();
-    let root = engine.unsealer.unseal(record.set, &record.active).await.unwrap();
+    let root = engine
+        .unsealer
+        .unseal(record.set, &record.active)
+        .await
+        .unwrap();
     let add = engine.deployment.slots(&["west"], &root, 3).await;
-    control.set_slots(record.active.id, sealwire_apps::SlotChange { add, ..Default::default() }).await.unwrap();
+    control
+        .set_slots(
+            record.active.id,
+            sealwire_apps::SlotChange {
+                add,
+                ..Default::default()
+            },
+        )
+        .await
+        .unwrap();
     // This engine was started before the provider was configured.
     let mut unsealer = Unsealer::open(&engine.deployment.config).unwrap();
     let mut providers = Providers::load(&engine.deployment.config).unwrap();
     providers.0.remove("west");
     unsealer.providers = Arc::new(providers);
-    let engine = ObservedEngine { unsealer: Arc::new(unsealer), ..engine };
-    let control = Control::with_finder(Arc::clone(&engine.deployment.store), Arc::<Unsealer>::clone(&engine.unsealer));
+    let engine = ObservedEngine {
+        unsealer: Arc::new(unsealer),
+        ..engine
+    };
+    let control = Control::with_finder(
+        Arc::clone(&engine.deployment.store),
+        Arc::<Unsealer>::clone(&engine.unsealer),
+    );
     control.load().await.unwrap();
     engine.observe(Audit::default());
     let _probing = engine.probe(DAY);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(engine.metric("slots{provider=\"?\",kind=\"?\",state=\"failing\"}"), 1.0);
+    assert_eq!(
+        engine.metric("slots{provider=\"?\",kind=\"?\",state=\"failing\"}"),
+        1.0
+    );
 }
 
 /// Returns the records of uses in an audit folder, without their times.
 fn provider_records(folder: &Path) -> Vec<RecordView> {
-    let filter = Filter { event: Some("provider".into()), ..Filter::default() };
+    let filter = Filter {
+        event: Some("provider".into()),
+        ..Filter::default()
+    };
     let mut records = Vec::new();
     let mut read = |line: &[u8]| {
         records.extend(filter.take(line));
@@ -273,9 +368,19 @@ fn provider_records(folder: &Path) -> Vec<RecordView> {
 async fn every_use_of_a_provider_is_in_the_audit_log_also_those_before_it_was_open() {
     let engine = ObservedEngine::new().await;
     engine.control.load().await.unwrap();
-    let (folder, key) = (engine.deployment.path("audit"), AuditKey::new(&zeroize::Zeroizing::new([7; 32])));
+    let (folder, key) = (
+        engine.deployment.path("audit"),
+        AuditKey::new(&zeroize::Zeroizing::new([7; 32])),
+    );
     let audit = Audit::new(&engine.deployment.config.audit);
-    audit.open(&engine.deployment.config.audit, key, "run".into(), &engine.telemetry).unwrap();
+    audit
+        .open(
+            &engine.deployment.config.audit,
+            key,
+            "run".into(),
+            &engine.telemetry,
+        )
+        .unwrap();
     // Aborted tasks end when the runtime runs next.
     tokio::time::sleep(Duration::from_millis(1)).await;
     engine.observe(audit.clone());
@@ -285,7 +390,12 @@ async fn every_use_of_a_provider_is_in_the_audit_log_also_those_before_it_was_op
     let (_, record) = engine.control.root().await.unwrap();
     let (set, active) = record.map(|record| (record.set, record.active)).unwrap();
     let root = engine.unsealer.unseal(set, &active).await.unwrap();
-    engine.unsealer.providers().new_slot("west", set, &root, 9).await.unwrap();
+    engine
+        .unsealer
+        .providers()
+        .new_slot("west", set, &root, 9)
+        .await
+        .unwrap();
     probing.abort();
     audit.close();
     let shown: Vec<_> = provider_records(&folder)
@@ -295,8 +405,15 @@ async fn every_use_of_a_provider_is_in_the_audit_log_also_those_before_it_was_op
             assert!(record.used.as_ref().unwrap() <= &record.time && record.instance == "run");
             let text = |text: &Option<String>| text.clone().unwrap();
             let (operation, outcome) = (text(&record.operation), text(&record.outcome));
-            let provider = format!("{} ({})", text(&record.provider), text(&record.provider_kind));
-            format!("{operation} of slot {} by {provider}: {outcome}", record.slot.unwrap())
+            let provider = format!(
+                "{} ({})",
+                text(&record.provider),
+                text(&record.provider_kind)
+            );
+            format!(
+                "{operation} of slot {} by {provider}: {outcome}",
+                record.slot.unwrap()
+            )
         })
         .collect();
     assert_eq!(
@@ -317,7 +434,11 @@ async fn uses_before_the_audit_log_are_kept_up_to_a_limit() {
     let (_, record) = engine.control.root().await.unwrap();
     let record = record.unwrap();
     for _ in 0..100 {
-        let unwrapped = engine.unsealer.providers().unwrap_slot(record.set, &record.active, &record.active.slots[0]);
+        let unwrapped = engine.unsealer.providers().unwrap_slot(
+            record.set,
+            &record.active,
+            &record.active.slots[0],
+        );
         unwrapped.await.unwrap();
     }
     engine.observe(Audit::default());
@@ -334,14 +455,26 @@ async fn providers_that_never_answer_end_an_unseal_by_name() {
             Answer::Never,
             "slot 1 (provider local): no answer within 30 seconds; slot 2 (provider east): the network is gone",
         ),
-        (Answer::Panic, "slot 1 (provider local): the provider panicked; slot 2 (provider east): the network is gone"),
+        (
+            Answer::Panic,
+            "slot 1 (provider local): the provider panicked; slot 2 (provider east): the network is gone",
+        ),
     ] {
         engine.local.set(answer);
         engine.east.set(Answer::Down);
         let begun = Instant::now();
-        let error = engine.unsealer.unseal(record.set, &record.active).await.unwrap_err().to_string();
+        let error = engine
+            .unsealer
+            .unseal(record.set, &record.active)
+            .await
+            .unwrap_err()
+            .to_string();
         assert_eq!(error, format!("root key: no slot unwraps it: {expected}"));
-        assert!(begun.elapsed() < USE_TIME_MAX + Duration::from_secs(1), "{:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < USE_TIME_MAX + Duration::from_secs(1),
+            "{:?}",
+            begun.elapsed()
+        );
         engine.unsealer.ask_again();
     }
 }
@@ -349,34 +482,55 @@ async fn providers_that_never_answer_end_an_unseal_by_name() {
 #[tokio::test(start_paused = true)]
 async fn providers_that_are_down_are_asked_less_often_and_a_change_is_served_once_they_return() {
     let engine = ObservedEngine::new().await;
-    let apps = Apps::load(engine.control.clone(), "here".into(), None).await.unwrap();
+    let apps = Apps::load(engine.control.clone(), "here".into(), None)
+        .await
+        .unwrap();
     let apps = Arc::new(apps);
     let asking = Arc::clone(&engine.unsealer);
     apps.before_first_try(Box::new(move || asking.ask_again()));
-    let _watch = tokio::spawn(Arc::clone(&apps).watch(Duration::from_secs(3_600), None, Arc::clone(&engine.telemetry)));
+    let _watch = tokio::spawn(Arc::clone(&apps).watch(
+        Duration::from_secs(3_600),
+        None,
+        Arc::clone(&engine.telemetry),
+    ));
     // Another process begins a rotation of the root key while this engine reaches no provider.
     let (_, other) = engine.deployment.open();
     engine.local.set(Answer::Down);
     let second = RootKey::generate().unwrap();
     let asked = || engine.local.unwraps.load(Relaxed);
     let before = asked();
-    let staged = other.stage_root(&second, engine.deployment.slots(&["local"], &second, 3).await).await.unwrap();
+    let staged = other
+        .stage_root(
+            &second,
+            engine.deployment.slots(&["local"], &second, 3).await,
+        )
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_secs(600)).await;
     let count = asked() - before;
-    assert!((12..=24).contains(&count), "asked {count} times in 10 minutes");
+    assert!(
+        (12..=24).contains(&count),
+        "asked {count} times in 10 minutes"
+    );
     assert_ne!(engine.telemetry.readiness.state(), State::Ready);
     assert!(apps.generation() < staged);
 
     // The providers return: at most the longest pause later the engine serves the new state.
     engine.local.set(Answer::Right);
     tokio::time::sleep(Duration::from_secs(62)).await;
-    assert_eq!((apps.generation(), engine.telemetry.readiness.state()), (staged, State::Ready));
+    assert_eq!(
+        (apps.generation(), engine.telemetry.readiness.state()),
+        (staged, State::Ready)
+    );
 
     // A change is tried at once, however long the pause is.
     engine.local.set(Answer::Down);
     other.abandon_root().await.unwrap();
     let third = RootKey::generate().unwrap();
-    other.stage_root(&third, engine.deployment.slots(&["local"], &third, 4).await).await.unwrap();
+    other
+        .stage_root(&third, engine.deployment.slots(&["local"], &third, 4).await)
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_ne!(engine.telemetry.readiness.state(), State::Ready);
     engine.local.set(Answer::Right);

@@ -23,10 +23,16 @@ use crate::{RootBytes, WrapSlot};
 
 /// The name of the transit key.
 pub(super) const KEY: &str = "sealwire";
-pub(super) const SLOT: WrapSlot = WrapSlot { set: [1; 16], root: [2; 16], number: 3 };
+pub(super) const SLOT: WrapSlot = WrapSlot {
+    set: [1; 16],
+    root: [2; 16],
+    number: 3,
+};
 
 pub(super) fn root_key() -> RootBytes {
-    Box::new(zeroize::Zeroizing::new(std::array::from_fn(|index| index as u8)))
+    Box::new(zeroize::Zeroizing::new(std::array::from_fn(|index| {
+        index as u8
+    })))
 }
 
 enum HarnessServer {
@@ -46,11 +52,19 @@ pub(super) struct TransitHarness {
 impl TransitHarness {
     /// Starts the server that the environment selects, with a transit key.
     pub(super) async fn start() -> Self {
-        Self::start_as(env::var_os("SEALWIRE_TEST_OPENBAO").map(PathBuf::from), None).await
+        Self::start_as(
+            env::var_os("SEALWIRE_TEST_OPENBAO").map(PathBuf::from),
+            None,
+        )
+        .await
     }
 
     pub(super) async fn start_in_namespace(namespace: &str) -> Self {
-        Self::start_as(env::var_os("SEALWIRE_TEST_OPENBAO").map(PathBuf::from), Some(namespace)).await
+        Self::start_as(
+            env::var_os("SEALWIRE_TEST_OPENBAO").map(PathBuf::from),
+            Some(namespace),
+        )
+        .await
     }
 
     /// Starts the server of the test kit, unless the tests are to run against a real one, which has no faults.
@@ -73,19 +87,34 @@ impl TransitHarness {
             Some(program) => {
                 let ports = free_ports();
                 let child = start_real(program, folder.path(), &certificates, ports);
-                (HarnessServer::Real(child), format!("https://127.0.0.1:{}", ports[0]))
+                (
+                    HarnessServer::Real(child),
+                    format!("https://127.0.0.1:{}", ports[0]),
+                )
             }
         };
-        let ran = program.as_ref().map_or("recorded protocol".into(), |program| program.display().to_string());
+        let ran = program
+            .as_ref()
+            .map_or("recorded protocol".into(), |program| {
+                program.display().to_string()
+            });
         // Not by a macro, so that the harness of tests does not hide it.
         let _ = writeln!(io::stderr(), "transit: tested against {ran}");
-        let mut harness =
-            Self { folder, certificates, server, address, root_token: ROOT_TOKEN.into(), namespace: None };
+        let mut harness = Self {
+            folder,
+            certificates,
+            server,
+            address,
+            root_token: ROOT_TOKEN.into(),
+            namespace: None,
+        };
         if program.is_some() {
             harness.initialize().await;
         }
         if let Some(namespace) = namespace {
-            harness.admin("POST", &format!("sys/namespaces/{namespace}"), json!({})).await;
+            harness
+                .admin("POST", &format!("sys/namespaces/{namespace}"), json!({}))
+                .await;
             harness.namespace = Some(namespace.into());
         }
         harness.set_up().await;
@@ -94,18 +123,43 @@ impl TransitHarness {
 
     /// Initializes and unseals a real server.
     async fn initialize(&mut self) {
-        until(async || self.try_admin("GET", "sys/seal-status", json!({}), false).await.is_ok()).await;
-        let init = self.admin("PUT", "sys/init", json!({ "secret_shares": 1, "secret_threshold": 1 })).await;
-        self.admin("PUT", "sys/unseal", json!({ "key": init["keys"][0] })).await;
+        until(async || {
+            self.try_admin("GET", "sys/seal-status", json!({}), false)
+                .await
+                .is_ok()
+        })
+        .await;
+        let init = self
+            .admin(
+                "PUT",
+                "sys/init",
+                json!({ "secret_shares": 1, "secret_threshold": 1 }),
+            )
+            .await;
+        self.admin("PUT", "sys/unseal", json!({ "key": init["keys"][0] }))
+            .await;
         self.root_token = init["root_token"].as_str().unwrap().to_owned();
-        until(async || self.try_admin("GET", "sys/health", json!({}), false).await.is_ok()).await;
+        until(async || {
+            self.try_admin("GET", "sys/health", json!({}), false)
+                .await
+                .is_ok()
+        })
+        .await;
     }
 
     async fn set_up(&self) {
-        self.admin("POST", "sys/mounts/transit", json!({ "type": "transit" })).await;
-        self.admin("POST", &format!("transit/keys/{KEY}"), json!({ "type": "aes256-gcm96" })).await;
-        self.admin("POST", "sys/auth/approle", json!({ "type": "approle" })).await;
-        self.admin("POST", "sys/auth/cert", json!({ "type": "cert" })).await;
+        self.admin("POST", "sys/mounts/transit", json!({ "type": "transit" }))
+            .await;
+        self.admin(
+            "POST",
+            &format!("transit/keys/{KEY}"),
+            json!({ "type": "aes256-gcm96" }),
+        )
+        .await;
+        self.admin("POST", "sys/auth/approle", json!({ "type": "approle" }))
+            .await;
+        self.admin("POST", "sys/auth/cert", json!({ "type": "cert" }))
+            .await;
         let certificate = fs::read_to_string(&self.certificates.client).unwrap();
         self.policy(&[KEY]).await;
         let role = json!({ "certificate": certificate, "token_policies": [KEY], "token_ttl": 600 });
@@ -133,14 +187,24 @@ impl TransitHarness {
         result.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
-    async fn try_admin(&self, method: &str, path: &str, body: Value, wrap: bool) -> Result<Value, String> {
+    async fn try_admin(
+        &self,
+        method: &str,
+        path: &str,
+        body: Value,
+        wrap: bool,
+    ) -> Result<Value, String> {
         let client = HttpsClient {
             origin: ProviderOrigin::parse(&self.address, "address").unwrap(),
             files: TlsFiles::new(Some(self.certificates.ca.clone()), None),
             connect_timeout: HANG,
             request_timeout: HANG,
         };
-        let body = if method == "GET" { Bytes::new() } else { body.to_string().into() };
+        let body = if method == "GET" {
+            Bytes::new()
+        } else {
+            body.to_string().into()
+        };
         let mut request = Request::builder()
             .method(method.parse::<Method>().unwrap())
             .uri(format!("/v1/{path}"))
@@ -151,7 +215,10 @@ impl TransitHarness {
         if wrap {
             request = request.header("x-vault-wrap-ttl", "300");
         }
-        let response = client.send(request.body(Full::new(body)).unwrap()).await.map_err(|error| error.to_string())?;
+        let response = client
+            .send(request.body(Full::new(body)).unwrap())
+            .await
+            .map_err(|error| error.to_string())?;
         let text = String::from_utf8_lossy(&response.body);
         if !response.status.is_success() {
             return Err(format!("{}: {text}", response.status));
@@ -161,10 +228,15 @@ impl TransitHarness {
 
     /// Permits the use of these keys by a policy of the name of the first one.
     async fn policy(&self, keys: &[&str]) {
-        let paths = keys.iter().flat_map(|key| ["encrypt", "decrypt"].map(|action| format!("transit/{action}/{key}")));
-        let paths: serde_json::Map<_, _> = paths.map(|path| (path, json!({ "capabilities": ["update"] }))).collect();
+        let paths = keys
+            .iter()
+            .flat_map(|key| ["encrypt", "decrypt"].map(|action| format!("transit/{action}/{key}")));
+        let paths: serde_json::Map<_, _> = paths
+            .map(|path| (path, json!({ "capabilities": ["update"] })))
+            .collect();
         let policy = json!({ "policy": json!({ "path": paths }).to_string() });
-        self.admin("POST", &format!("sys/policies/acl/{}", keys[0]), policy).await;
+        self.admin("POST", &format!("sys/policies/acl/{}", keys[0]), policy)
+            .await;
     }
 
     /// Creates a token that lives for so many seconds.
@@ -181,7 +253,8 @@ impl TransitHarness {
     }
 
     pub(super) async fn revoke(&self, token: &str) {
-        self.admin("POST", "auth/token/revoke", json!({ "token": token })).await;
+        self.admin("POST", "auth/token/revoke", json!({ "token": token }))
+            .await;
     }
 
     pub(super) fn secret_file(&self, name: &str, text: &str) -> PathBuf {
@@ -201,7 +274,9 @@ impl TransitHarness {
     }
 
     pub(super) fn by_root_token(&self) -> TransitOptions {
-        self.options(TransitLogin::TokenFile(self.secret_file("root-token", &self.root_token)))
+        self.options(TransitLogin::TokenFile(
+            self.secret_file("root-token", &self.root_token),
+        ))
     }
 
     pub(super) async fn by_token(&self, keys: &[&str]) -> TransitOptions {
@@ -214,14 +289,26 @@ impl TransitHarness {
     }
 
     /// Makes a role whose tokens have this lifetime and maximum lifetime in seconds.
-    pub(super) async fn by_approle_with(&self, keys: &[&str], ttl: u64, max_ttl: u64) -> TransitOptions {
+    pub(super) async fn by_approle_with(
+        &self,
+        keys: &[&str],
+        ttl: u64,
+        max_ttl: u64,
+    ) -> TransitOptions {
         self.policy(keys).await;
-        let role = json!({ "token_policies": [keys[0]], "token_ttl": ttl, "token_max_ttl": max_ttl });
+        let role =
+            json!({ "token_policies": [keys[0]], "token_ttl": ttl, "token_max_ttl": max_ttl });
         self.admin("POST", "auth/approle/role/sealwire", role).await;
-        let secret_id = self.admin("POST", "auth/approle/role/sealwire/secret-id", json!({})).await;
+        let secret_id = self
+            .admin("POST", "auth/approle/role/sealwire/secret-id", json!({}))
+            .await;
         let secret_id = secret_id["data"]["secret_id"].as_str().unwrap().to_owned();
         let secret_id = SecretIdSource::File(self.secret_file("secret-id", &secret_id));
-        self.options(TransitLogin::AppRole { mount: "approle".into(), role_id: self.role_id().await, secret_id })
+        self.options(TransitLogin::AppRole {
+            mount: "approle".into(),
+            role_id: self.role_id().await,
+            secret_id,
+        })
     }
 
     pub(super) async fn by_wrapped_approle(&self, keys: &[&str]) -> TransitOptions {
@@ -229,12 +316,21 @@ impl TransitHarness {
         let role = json!({ "token_policies": [keys[0]], "token_ttl": 600 });
         self.admin("POST", "auth/approle/role/sealwire", role).await;
         let file = self.secret_file("wrapping-token", &self.wrapping_token().await);
-        let secret_id = SecretIdSource::Wrapped { file, creation_path: "auth/approle/role/sealwire/secret-id".into() };
-        self.options(TransitLogin::AppRole { mount: "approle".into(), role_id: self.role_id().await, secret_id })
+        let secret_id = SecretIdSource::Wrapped {
+            file,
+            creation_path: "auth/approle/role/sealwire/secret-id".into(),
+        };
+        self.options(TransitLogin::AppRole {
+            mount: "approle".into(),
+            role_id: self.role_id().await,
+            secret_id,
+        })
     }
 
     async fn role_id(&self) -> String {
-        let role = self.admin("GET", "auth/approle/role/sealwire/role-id", json!({})).await;
+        let role = self
+            .admin("GET", "auth/approle/role/sealwire/role-id", json!({}))
+            .await;
         role["data"]["role_id"].as_str().unwrap().to_owned()
     }
 
@@ -245,7 +341,10 @@ impl TransitHarness {
     }
 
     pub(super) async fn by_certificate(&self, role: Option<&str>) -> TransitOptions {
-        let login = TransitLogin::Certificate { mount: "cert".into(), role: role.map(str::to_owned) };
+        let login = TransitLogin::Certificate {
+            mount: "cert".into(),
+            role: role.map(str::to_owned),
+        };
         let mut options = self.options(login);
         options.client_certificate = Some(self.certificates.client.clone());
         options.client_key = Some(self.certificates.client_key.clone());
@@ -258,7 +357,8 @@ impl TransitHarness {
         fs::create_dir(&folder).unwrap();
         let strange = Certificates::make(&folder, "stranger").unwrap();
         let mut options = self.by_certificate(None).await;
-        (options.client_certificate, options.client_key) = (Some(strange.client), Some(strange.client_key));
+        (options.client_certificate, options.client_key) =
+            (Some(strange.client), Some(strange.client_key));
         options
     }
 
@@ -284,7 +384,12 @@ impl Drop for TransitHarness {
 }
 
 /// Starts `bao server` or `vault server` on ports of 127.0.0.1, with TLS and its store in memory.
-fn start_real(program: &Path, folder: &Path, certificates: &Certificates, [port, cluster_port]: [u16; 2]) -> Child {
+fn start_real(
+    program: &Path,
+    folder: &Path,
+    certificates: &Certificates,
+    [port, cluster_port]: [u16; 2],
+) -> Child {
     let config = json!({
         "storage": { "inmem": {} },
         "listener": { "tcp": {
@@ -315,7 +420,13 @@ pub(super) fn write_secret(path: &Path, text: &str) {
 }
 
 pub(super) async fn token_of(transit: &Transit) -> String {
-    transit.inner.session.lock().await.current_secret().unwrap_or_default()
+    transit
+        .inner
+        .session
+        .lock()
+        .await
+        .current_secret()
+        .unwrap_or_default()
 }
 
 /// Returns the time when the current token was issued or renewed.

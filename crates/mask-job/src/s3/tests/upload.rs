@@ -33,7 +33,9 @@ fn uploaded_small(object: &S3Object, replace: bool) -> Result<(), JobError> {
 
 /// The response to HEAD of an object.
 fn head(marker: Option<&str>, length: usize) -> Vec<u8> {
-    let marker = marker.map(|marker| format!("x-amz-meta-sealwire-upload: {marker}\r\n")).unwrap_or_default();
+    let marker = marker
+        .map(|marker| format!("x-amz-meta-sealwire-upload: {marker}\r\n"))
+        .unwrap_or_default();
     format!("HTTP/1.1 200 OK\r\n{marker}Content-Length: {length}\r\n\r\n").into_bytes()
 }
 
@@ -49,9 +51,19 @@ fn an_upload_is_completed_under_its_condition() {
         let script = Script::start(stores);
         uploaded(&script, replace).expect("uploads");
         let seen = script.seen();
-        let count = |start: &str| seen.iter().filter(|seen| seen.request.starts_with(start)).count();
-        assert_eq!((count("PUT"), count("HEAD"), count("DELETE")), (2, if replace { 0 } else { 2 }, 0));
-        let last = Seen { request: COMPLETE.into(), is_conditional: !replace };
+        let count = |start: &str| {
+            seen.iter()
+                .filter(|seen| seen.request.starts_with(start))
+                .count()
+        };
+        assert_eq!(
+            (count("PUT"), count("HEAD"), count("DELETE")),
+            (2, if replace { 0 } else { 2 }, 0)
+        );
+        let last = Seen {
+            request: COMPLETE.into(),
+            is_conditional: !replace,
+        };
         assert_eq!(seen.last(), Some(&last));
         // The connection is kept for the next request.
         assert_eq!(script.shared.connections.load(Ordering::Relaxed), 1);
@@ -62,8 +74,18 @@ fn an_upload_is_completed_under_its_condition() {
     };
     let script = Script::start(lacks_conditions);
     uploaded(&script, false).expect("uploads");
-    let completions: Vec<_> = script.seen().into_iter().filter(|seen| seen.request == COMPLETE).collect();
-    assert_eq!(completions.iter().map(|seen| seen.is_conditional).collect::<Vec<_>>(), [true, false]);
+    let completions: Vec<_> = script
+        .seen()
+        .into_iter()
+        .filter(|seen| seen.request == COMPLETE)
+        .collect();
+    assert_eq!(
+        completions
+            .iter()
+            .map(|seen| seen.is_conditional)
+            .collect::<Vec<_>>(),
+        [true, false]
+    );
 }
 
 #[test]
@@ -111,12 +133,19 @@ fn a_failed_upload_is_aborted() {
         let script = Script::start(*respond);
         let error = check_secrets(&uploaded(&script, false).expect_err(expected));
         assert!(error.contains(expected), "{error}");
-        assert_eq!(script.seen().last().map(|seen| &*seen.request), Some(ABORT), "{expected}");
+        assert_eq!(
+            script.seen().last().map(|seen| &*seen.request),
+            Some(ABORT),
+            "{expected}"
+        );
     }
     // Dropped, also where it must not block.
     let script = Script::start(stores);
     let upload = S3Upload::begin(&script.object(), false, &JobStop::default()).expect("begins");
-    tokio::runtime::Builder::new_current_thread().build().expect("runtime").block_on(async { drop(upload) });
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("runtime")
+        .block_on(async { drop(upload) });
     assert_eq!(script.seen().last().map(|seen| &*seen.request), Some(ABORT));
 
     let cannot_abort: Respond = |request, number| match request {
@@ -126,7 +155,10 @@ fn a_failed_upload_is_aborted() {
     };
     let script = Script::start(cannot_abort);
     let error = check_secrets(&uploaded(&script, false).expect_err("fails"));
-    assert!(error.contains("demands larger parts") && error.contains("the parts of the upload u1"), "{error}");
+    assert!(
+        error.contains("demands larger parts") && error.contains("the parts of the upload u1"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -141,12 +173,26 @@ fn an_abort_is_repeated() {
             _ => stores(request, number),
         };
         let script = Script::start_with(later, stores);
-        let upload = S3Upload::begin(&script.impatient(), true, &JobStop::default()).expect("begins");
+        let upload =
+            S3Upload::begin(&script.impatient(), true, &JobStop::default()).expect("begins");
         let error = upload.abandon(JobError::Stopped);
         assert!(matches!(error, JobError::Stopped), "{error}");
-        assert!(script.seen().iter().filter(|seen| seen.request == ABORT).count() > 1);
+        assert!(
+            script
+                .seen()
+                .iter()
+                .filter(|seen| seen.request == ABORT)
+                .count()
+                > 1
+        );
     }
-    let script = Script::start(|request, number| if request == ABORT { Vec::new() } else { stores(request, number) });
+    let script = Script::start(|request, number| {
+        if request == ABORT {
+            Vec::new()
+        } else {
+            stores(request, number)
+        }
+    });
     let upload = S3Upload::begin(&script.object(), true, &JobStop::default()).expect("begins");
     let error = check_secrets(&upload.abandon(JobError::Stopped));
     assert!(error.contains("the parts of the upload u1"), "{error}");
@@ -158,13 +204,20 @@ fn the_name_of_an_upload_is_no_text_of_the_store() {
     let hostile: Respond = |request, number| match request {
         _ if request.ends_with("?uploads=") => {
             let id = format!("<UploadId>{TOKEN}&#10;u1</UploadId>");
-            response("200 OK", "", &format!("<InitiateMultipartUploadResult>{id}</InitiateMultipartUploadResult>"))
+            response(
+                "200 OK",
+                "",
+                &format!("<InitiateMultipartUploadResult>{id}</InitiateMultipartUploadResult>"),
+            )
         }
         _ => stores(request, number),
     };
     let script = Script::start(hostile);
     let error = check_secrets(&uploaded(&script, false).expect_err("fails"));
-    assert!(error.contains("named the upload by what is no name"), "{error}");
+    assert!(
+        error.contains("named the upload by what is no name"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -195,9 +248,24 @@ fn a_failed_completion_tells_whose_object_is_there() {
         ("lost, others", lost, others, Err((there, KNOWN))),
         ("lost, longer", lost, longer, Err((there, KNOWN))),
         // The store can drop markers, or somebody else can have made it.
-        ("lost, unmarked", lost, unmarked, Err(("another request made", unknown))),
-        ("lost, nothing", lost, nothing, Err(("another request made", unknown))),
-        ("lost, forbidden", lost, forbidden, Err(("another request made", unknown))),
+        (
+            "lost, unmarked",
+            lost,
+            unmarked,
+            Err(("another request made", unknown)),
+        ),
+        (
+            "lost, nothing",
+            lost,
+            nothing,
+            Err(("another request made", unknown)),
+        ),
+        (
+            "lost, forbidden",
+            lost,
+            forbidden,
+            Err(("another request made", unknown)),
+        ),
         ("exists, ours", exists, ours, Ok(())),
         ("exists, others", exists, others, Err((there, KNOWN))),
         ("exists, unmarked", exists, unmarked, Err((there, KNOWN))),
@@ -205,21 +273,66 @@ fn a_failed_completion_tells_whose_object_is_there() {
         ("exists, forbidden", exists, forbidden, Err((there, KNOWN))),
         ("gone, ours", gone, ours, Ok(())),
         ("gone, others", gone, others, Err((there, KNOWN))),
-        ("gone, nothing", gone, nothing, Err(("the unfinished upload is gone", KNOWN))),
+        (
+            "gone, nothing",
+            gone,
+            nothing,
+            Err(("the unfinished upload is gone", KNOWN)),
+        ),
         ("conflict, ours", conflict, ours, Ok(())),
         ("conflict, others", conflict, others, Err((there, KNOWN))),
-        ("conflict, unmarked", conflict, unmarked, Err((there, KNOWN))),
-        ("conflict, nothing", conflict, nothing, Err(("another request made", KNOWN))),
+        (
+            "conflict, unmarked",
+            conflict,
+            unmarked,
+            Err((there, KNOWN)),
+        ),
+        (
+            "conflict, nothing",
+            conflict,
+            nothing,
+            Err(("another request made", KNOWN)),
+        ),
         ("fails, ours", fails, ours, Ok(())),
-        ("fails, nothing", fails, nothing, Err(("try again later", unknown))),
+        (
+            "fails, nothing",
+            fails,
+            nothing,
+            Err(("try again later", unknown)),
+        ),
         ("garbage, ours", garbage, ours, Ok(())),
-        ("garbage, nothing", garbage, nothing, Err(("not what the protocol", unknown))),
+        (
+            "garbage, nothing",
+            garbage,
+            nothing,
+            Err(("not what the protocol", unknown)),
+        ),
         ("no HTTP, ours", |_| b"hello\r\n\r\n".to_vec(), ours, Ok(())),
-        ("no HTTP, nothing", |_| b"hello\r\n\r\n".to_vec(), nothing, Err(("is not HTTP", unknown))),
-        ("too long, ours", |_| response("200 OK", "", &"x".repeat(6 << 20)), ours, Ok(())),
-        ("too long, nothing", |_| response("200 OK", "", &"x".repeat(6 << 20)), nothing, Err(("is longer", unknown))),
+        (
+            "no HTTP, nothing",
+            |_| b"hello\r\n\r\n".to_vec(),
+            nothing,
+            Err(("is not HTTP", unknown)),
+        ),
+        (
+            "too long, ours",
+            |_| response("200 OK", "", &"x".repeat(6 << 20)),
+            ours,
+            Ok(()),
+        ),
+        (
+            "too long, nothing",
+            |_| response("200 OK", "", &"x".repeat(6 << 20)),
+            nothing,
+            Err(("is longer", unknown)),
+        ),
         ("hangs, ours", |_| HANG.to_vec(), ours, Ok(())),
-        ("hangs, nothing", |_| HANG.to_vec(), nothing, Err(("no response of the object store", unknown))),
+        (
+            "hangs, nothing",
+            |_| HANG.to_vec(),
+            nothing,
+            Err(("no response of the object store", unknown)),
+        ),
         ("refused", refused, ours, Err(("access denied", KNOWN))),
     ];
     for (name, complete, look, expected) in cases {
@@ -230,17 +343,30 @@ fn a_failed_completion_tells_whose_object_is_there() {
             _ => stores(request, number),
         });
         // No completion that hangs is too fast for it.
-        let completion = Duration::from_millis(if name.starts_with("hangs") { 200 } else { 60_000 });
-        let timeouts = RequestTimeouts { completion, ..RequestTimeouts::DEFAULT };
+        let completion = Duration::from_millis(if name.starts_with("hangs") {
+            200
+        } else {
+            60_000
+        });
+        let timeouts = RequestTimeouts {
+            completion,
+            ..RequestTimeouts::DEFAULT
+        };
         let object = script.object_named("s3://lake/in.parquet", timeouts);
         let outcome = uploaded_small(&object, false);
-        let is_aborted = script.seen().last().is_some_and(|seen| seen.request == ABORT);
+        let is_aborted = script
+            .seen()
+            .last()
+            .is_some_and(|seen| seen.request == ABORT);
         assert_eq!(is_aborted, outcome.is_err(), "{name}");
         match (outcome, expected) {
             (Ok(()), Ok(())) => {}
             (Err(error), Err((text, note))) => {
                 let error = check_secrets(&error);
-                assert!(error.contains(text) && error.contains(note), "{name}: {error}");
+                assert!(
+                    error.contains(text) && error.contains(note),
+                    "{name}: {error}"
+                );
                 assert_eq!(error.contains(unknown), *note == unknown, "{name}: {error}");
             }
             (outcome, _) => panic!("{name}: {outcome:?}"),
@@ -250,7 +376,10 @@ fn a_failed_completion_tells_whose_object_is_there() {
 
 #[test]
 fn an_object_that_is_replaced_is_known_by_its_marker() {
-    for (marker, expected) in [(MARKER, None), ("0123456789abcdef0123456789abcdef", Some("upload is gone"))] {
+    for (marker, expected) in [
+        (MARKER, None),
+        ("0123456789abcdef0123456789abcdef", Some("upload is gone")),
+    ] {
         let script = Script::start(move |request: &str, number: usize| match request {
             COMPLETE if number == 2 => Vec::new(),
             COMPLETE => refusal("404 Not Found", "NoSuchUpload"),
@@ -261,7 +390,10 @@ fn an_object_that_is_replaced_is_known_by_its_marker() {
             (Ok(()), None) => {}
             (Err(error), Some(expected)) => {
                 let error = check_secrets(&error);
-                assert!(error.contains(expected) && error.contains("is not known"), "{error}");
+                assert!(
+                    error.contains(expected) && error.contains("is not known"),
+                    "{error}"
+                );
             }
             (outcome, _) => panic!("{outcome:?}"),
         }
@@ -283,11 +415,21 @@ fn a_key_that_is_named_like_an_error_is_none() {
     let object = script.object_named("s3://lake/SlowDown/InternalError", RequestTimeouts::DEFAULT);
     uploaded_small(&object, false).expect("uploads");
     let seen = script.seen();
-    assert_eq!(seen.iter().filter(|seen| seen.request.ends_with("?uploadId=u1")).count(), 1, "{seen:?}");
+    assert_eq!(
+        seen.iter()
+            .filter(|seen| seen.request.ends_with("?uploadId=u1"))
+            .count(),
+        1,
+        "{seen:?}"
+    );
 }
 
 /// Runs a small upload against a server that stops the job by its response to a request that begins with `at`.
-fn stopped_at(at: &'static str, respond: Respond, stop: &JobStop) -> (Script, Result<(), JobError>) {
+fn stopped_at(
+    at: &'static str,
+    respond: Respond,
+    stop: &JobStop,
+) -> (Script, Result<(), JobError>) {
     let asked = stop.clone();
     let later = move |request: &str, number: usize| {
         if request.starts_with(at) {
@@ -316,12 +458,23 @@ fn a_stalled_creation_tells_what_can_remain() {
         HANG.to_vec()
     };
     let script = Script::start_with(stores, hangs);
-    let error = S3Upload::begin(&script.object(), true, &stop).err().expect("is stopped");
+    let error = S3Upload::begin(&script.object(), true, &stop)
+        .err()
+        .expect("is stopped");
     let text = check_secrets(&error);
-    assert!(text.contains("stopped; ") && text.contains("an upload of s3://lake/in.parquet without parts"), "{text}");
+    assert!(
+        text.contains("stopped; ")
+            && text.contains("an upload of s3://lake/in.parquet without parts"),
+        "{text}"
+    );
     // A stopped job begins none.
-    let error = S3Upload::begin(&script.object(), true, &stop).err().expect("is stopped");
-    assert!(matches!(error, JobError::Stopped) && script.seen().len() == 1, "{error}");
+    let error = S3Upload::begin(&script.object(), true, &stop)
+        .err()
+        .expect("is stopped");
+    assert!(
+        matches!(error, JobError::Stopped) && script.seen().len() == 1,
+        "{error}"
+    );
 }
 
 #[test]
@@ -344,19 +497,45 @@ fn a_stop_is_heeded_until_the_completion_and_waits_for_it_then() {
     const UNKNOWN: &str = "whether the object was made is not known";
     const LEFT: &str = "the parts of the upload u1";
     // The stop comes with the request, and what is stalled is overdue soon. The errors hold all of these texts.
-    type Case = (&'static str, &'static str, Respond, bool, Result<(), &'static [&'static str]>);
+    type Case = (
+        &'static str,
+        &'static str,
+        Respond,
+        bool,
+        Result<(), &'static [&'static str]>,
+    );
     let cases: &[Case] = &[
         ("part", "PUT", stores, false, Err(&["stopped"])),
         ("stalled part", "PUT", part_hangs, false, Err(&["stopped"])),
-        ("stalled store", "PUT", hangs, false, Err(&["stopped; ", LEFT, "did not respond after the job was stopped"])),
+        (
+            "stalled store",
+            "PUT",
+            hangs,
+            false,
+            Err(&[
+                "stopped; ",
+                LEFT,
+                "did not respond after the job was stopped",
+            ]),
+        ),
         ("completion", COMPLETE, stores, true, Ok(())),
         ("lost completion", COMPLETE, lost, true, Ok(())),
         // The abort has time of its own.
-        ("stalled completion", COMPLETE, completion_hangs, true, Err(&[UNKNOWN])),
+        (
+            "stalled completion",
+            COMPLETE,
+            completion_hangs,
+            true,
+            Err(&[UNKNOWN]),
+        ),
     ];
     for (name, at, respond, completes, expected) in cases {
         let is_overdue = name.starts_with("stalled");
-        let stop = if is_overdue { JobStop::with_timeout(Duration::from_millis(500)) } else { JobStop::default() };
+        let stop = if is_overdue {
+            JobStop::with_timeout(Duration::from_millis(500))
+        } else {
+            JobStop::default()
+        };
         let (script, outcome) = stopped_at(at, *respond, &stop);
         let has_completed = script.seen().iter().any(|seen| seen.request == COMPLETE);
         assert_eq!(has_completed, *completes, "{name}");
@@ -364,8 +543,15 @@ fn a_stop_is_heeded_until_the_completion_and_waits_for_it_then() {
             (Ok(()), Ok(())) => {}
             (Err(error), Err(texts)) => {
                 let text = check_secrets(&error);
-                assert!(texts.iter().all(|expected| text.contains(expected)), "{name}: {text}");
-                assert_eq!(matches!(error, JobError::Stopped), texts == &["stopped"], "{name}: {text}");
+                assert!(
+                    texts.iter().all(|expected| text.contains(expected)),
+                    "{name}: {text}"
+                );
+                assert_eq!(
+                    matches!(error, JobError::Stopped),
+                    texts == &["stopped"],
+                    "{name}: {text}"
+                );
             }
             (outcome, _) => panic!("{name}: {outcome:?}"),
         }

@@ -41,30 +41,50 @@ impl Local {
     /// Creates an engine that stalls midway: after the job has masked a record, every request waits for
     /// [`Self::resume`]. A job larger than its chunks in flight cannot complete before that, regardless of speed.
     pub(crate) fn stalling(rules: &Rules, progress: &Arc<Progress>) -> Arc<Self> {
-        let stall = Stall { progress: Arc::clone(progress), has_resumed: watch::Sender::new(false) };
+        let stall = Stall {
+            progress: Arc::clone(progress),
+            has_resumed: watch::Sender::new(false),
+        };
         Self::limited(rules, usize::MAX, Some(stall))
     }
 
     fn limited(rules: &Rules, fails_after: usize, stall: Option<Stall>) -> Arc<Self> {
         let masks = Masks::new(rules, &MaskSecret::new(Zeroizing::new([7; 32])));
-        Arc::new(Self { masks, values: AtomicUsize::new(0), fails_after, stall })
+        Arc::new(Self {
+            masks,
+            values: AtomicUsize::new(0),
+            fails_after,
+            stall,
+        })
     }
 
     pub(crate) fn resume(&self) {
-        self.stall.as_ref().expect("this engine stalls").has_resumed.send_replace(true);
+        self.stall
+            .as_ref()
+            .expect("this engine stalls")
+            .has_resumed
+            .send_replace(true);
     }
 
     /// Masks a JSON document as the engine does for a request. Returns the document without blanks.
     pub(crate) fn document(&self, json: &str) -> Result<String, String> {
         let limits = sealwire_payload::WalkLimits::default();
-        let input = sealwire_payload::json::to_msgpack(json.as_bytes(), limits).map_err(|error| error.to_string())?;
+        let input = sealwire_payload::json::to_msgpack(json.as_bytes(), limits)
+            .map_err(|error| error.to_string())?;
         let selection = Arc::clone(self.masks.rules().selection());
-        let mut walk = sealwire_payload::Walk::new(selection, sealwire_payload::Containers::Descend, limits);
+        let mut walk =
+            sealwire_payload::Walk::new(selection, sealwire_payload::Containers::Descend, limits);
         let (mut out, mut text) = (Vec::new(), Vec::new());
         let mut masking = sealwire_mask::Masking::new(&self.masks);
-        walk.advance(&input, &mut out, &mut masking, sealwire_payload::Budget::UNLIMITED)
+        walk.advance(
+            &input,
+            &mut out,
+            &mut masking,
+            sealwire_payload::Budget::UNLIMITED,
+        )
+        .map_err(|error| error.to_string())?;
+        sealwire_payload::json::from_msgpack(&out, &mut text, false, limits)
             .map_err(|error| error.to_string())?;
-        sealwire_payload::json::from_msgpack(&out, &mut text, false, limits).map_err(|error| error.to_string())?;
         Ok(String::from_utf8(text).expect("UTF-8"))
     }
 
@@ -74,9 +94,15 @@ impl Local {
         let mut out = Vec::with_capacity(column.values.len());
         for index in 0..column.count {
             let value = Value::of(values.token().expect("a value")).expect("a scalar");
-            let subject = subjects.as_mut().map(|it| Value::of(it.token().expect("a subject")).expect("a scalar"));
+            let subject = subjects
+                .as_mut()
+                .map(|it| Value::of(it.token().expect("a subject")).expect("a scalar"));
             let masked = self.masks.apply(column.rule, value, subject, &mut out);
-            masked.map_err(|unfit| EngineError::Unfit { column: at, value: index, why: unfit.to_string() })?;
+            masked.map_err(|unfit| EngineError::Unfit {
+                column: at,
+                value: index,
+                why: unfit.to_string(),
+            })?;
         }
         assert!(values.is_at_end());
         Ok(out)
@@ -89,11 +115,26 @@ impl Engine for Local {
         if self.values.fetch_add(count, Ordering::Relaxed) + count > self.fails_after {
             return Err(EngineError::Failed("the engine is gone".to_owned()));
         }
-        if let Some(stall) = self.stall.as_ref().filter(|stall| stall.progress.moment().records > 0) {
-            let resumed = stall.has_resumed.subscribe().wait_for(|has_resumed| *has_resumed).await.map(drop);
+        if let Some(stall) = self
+            .stall
+            .as_ref()
+            .filter(|stall| stall.progress.moment().records > 0)
+        {
+            let resumed = stall
+                .has_resumed
+                .subscribe()
+                .wait_for(|has_resumed| *has_resumed)
+                .await
+                .map(drop);
             resumed.expect("the sender lives as long as the engine");
         }
-        tokio::task::block_in_place(|| columns.iter().enumerate().map(|(at, column)| self.answer(at, column)).collect())
+        tokio::task::block_in_place(|| {
+            columns
+                .iter()
+                .enumerate()
+                .map(|(at, column)| self.answer(at, column))
+                .collect()
+        })
     }
 }
 

@@ -31,7 +31,11 @@ const VALUES: [(&str, &str, &str); 69] = [
     ("cidr", "10.0.0.0/8", "2001:db8::/32"),
     ("circle", "<(0,0),1>", "<(1.5,2),3>"),
     ("date", "infinity", "4713-01-01 BC"),
-    ("datemultirange", "{[2020-01-01,2020-02-01),[2021-01-01,)}", "{}"),
+    (
+        "datemultirange",
+        "{[2020-01-01,2020-02-01),[2021-01-01,)}",
+        "{}",
+    ),
     ("daterange", "[2020-01-01,2020-02-01)", "empty"),
     ("float4", "NaN", "-1.1754944e-38"),
     ("float8", "-Infinity", "0.30000000000000004"),
@@ -44,14 +48,26 @@ const VALUES: [(&str, &str, &str); 69] = [
     ("int8", "-9223372036854775808", "9223372036854775807"),
     ("int8multirange", "{[1,5)}", "{}"),
     ("int8range", "[1,9223372036854775807)", "empty"),
-    ("interval", "1 year -2 days 03:04:05.000006", "-178000000 years"),
-    ("json", "{\"b\":1, \"a\" : 1.0, \"b\": \"\\u0041\\t\"}", "null"),
+    (
+        "interval",
+        "1 year -2 days 03:04:05.000006",
+        "-178000000 years",
+    ),
+    (
+        "json",
+        "{\"b\":1, \"a\" : 1.0, \"b\": \"\\u0041\\t\"}",
+        "null",
+    ),
     ("jsonb", "{\"a\": [1, 2.50, \"x\\ny\"]}", "\"\\\\\""),
     ("jsonpath", "$.a[*] ? (@ > 1)", "lax $"),
     ("line", "{1,2,3}", "{0,-1,0.5}"),
     ("lseg", "[(0,0),(1,1)]", "[(1,2),(3,4)]"),
     ("macaddr", "08:00:2b:01:02:03", "ff:ff:ff:ff:ff:ff"),
-    ("macaddr8", "08:00:2b:01:02:03:04:05", "00:00:00:00:00:00:00:00"),
+    (
+        "macaddr8",
+        "08:00:2b:01:02:03:04:05",
+        "00:00:00:00:00:00:00:00",
+    ),
     ("money", "12.34", "-92233720368547758.08"),
     ("name", "a name", ""),
     ("numeric", "123456789012345678901234567890.000", "NaN"),
@@ -79,12 +95,20 @@ const VALUES: [(&str, &str, &str); 69] = [
     ("tid", "(1,2)", "(0,0)"),
     ("time", "24:00:00", "00:00:00.000001"),
     ("timestamp", "-infinity", "294276-12-31 23:59:59.999999"),
-    ("timestamptz", "2020-03-29 01:30:00+00", "4713-01-01 00:00:00+00 BC"),
+    (
+        "timestamptz",
+        "2020-03-29 01:30:00+00",
+        "4713-01-01 00:00:00+00 BC",
+    ),
     ("timetz", "10:00:00+02", "23:59:59.999999-15:59:59"),
     ("tsquery", "'fat' & !'rat'", "'a':*"),
     ("tsvector", "'a':1A 'cat':2 'it''s':3", ""),
     ("tsrange", "[\"2020-01-01 00:00:00\",)", "empty"),
-    ("uuid", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "00000000-0000-0000-0000-000000000000"),
+    (
+        "uuid",
+        "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+        "00000000-0000-0000-0000-000000000000",
+    ),
     ("varbit", "10101", ""),
     ("varchar", "", "E'\\x'"),
     ("xid8", "18446744073709551615", "0"),
@@ -138,18 +162,28 @@ fn everything() -> Pair<'static> {
              'pg_ndistinct', 'pg_dependencies', 'pg_mcv_list', 'pg_brin_bloom_summary', 'pg_brin_minmax_multi_summary', \
              'unknown']) ORDER BY 1",
     );
-    let mut columns = vec!["id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY".to_owned(), "email text".to_owned()];
-    let (mut first, mut second) = (vec!["'orig-every@mail.test'".to_owned()], vec!["NULL".to_owned()]);
+    let mut columns = vec![
+        "id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY".to_owned(),
+        "email text".to_owned(),
+    ];
+    let (mut first, mut second) = (
+        vec!["'orig-every@mail.test'".to_owned()],
+        vec!["NULL".to_owned()],
+    );
     let mut found = 0;
     for name in names.expect("types").lines() {
         columns.push(format!("c_{name} pg_catalog.\"{name}\""));
         columns.push(format!("a_{name} pg_catalog.\"{name}\"[]"));
         let known = VALUES.iter().find(|(known, ..)| *known == name);
         found += u32::from(known.is_some());
-        for (row, value) in [(&mut first, known.map(|known| known.1)), (&mut second, known.map(|known| known.2))] {
+        for (row, value) in [
+            (&mut first, known.map(|known| known.1)),
+            (&mut second, known.map(|known| known.2)),
+        ] {
             let literal = value.map(|value| format!("'{}'", value.replace('\'', "''")));
-            let array =
-                literal.as_ref().map(|literal| format!("ARRAY[{literal}, NULL, {literal}]::pg_catalog.\"{name}\"[]"));
+            let array = literal.as_ref().map(|literal| {
+                format!("ARRAY[{literal}, NULL, {literal}]::pg_catalog.\"{name}\"[]")
+            });
             row.push(literal.unwrap_or_else(|| "NULL".to_owned()));
             row.push(array.unwrap_or_else(|| "NULL".to_owned()));
         }
@@ -173,11 +207,15 @@ fn disturb(pair: &Pair<'static>, is_done: &AtomicBool) {
         let sql = "SET lock_timeout = '50ms'; CREATE TABLE passing (a text); INSERT INTO passing VALUES ('x'); \
                    UPDATE parts SET holder = holder WHERE id = 7; DROP TABLE passing";
         pair.source.sql(sql).expect("changes that wait for nobody");
-        for change in
-            ["ALTER TABLE family ADD later int", "TRUNCATE side.numbered", "ALTER TABLE every RENAME email TO mail"]
-        {
+        for change in [
+            "ALTER TABLE family ADD later int",
+            "TRUNCATE side.numbered",
+            "ALTER TABLE every RENAME email TO mail",
+        ] {
             // Between two jobs it would succeed, so it is undone.
-            let _ = pair.source.sql(&format!("SET lock_timeout = '50ms'; BEGIN; {change}; ROLLBACK"));
+            let _ = pair.source.sql(&format!(
+                "SET lock_timeout = '50ms'; BEGIN; {change}; ROLLBACK"
+            ));
         }
     }
 }
@@ -199,10 +237,13 @@ fn compare(pair: &Pair<'static>) {
              AND attnum > 0 AND NOT attisdropped AND attname NOT IN ('email', 'holder', 'made')"
         );
         let columns = pair.source.sql(&columns).expect("columns");
-        let is_table = format!("SELECT relkind IN ('r', 'p') FROM pg_class WHERE oid = '{table}'::regclass");
+        let is_table =
+            format!("SELECT relkind IN ('r', 'p') FROM pg_class WHERE oid = '{table}'::regclass");
         let is_table = pair.source.sql(&is_table).expect("kind") == "t";
         let place = if is_table { "tableoid::regclass" } else { "1" };
-        pair.same(&format!("SELECT {place}, row({columns})::text FROM {table} ORDER BY {order}"));
+        pair.same(&format!(
+            "SELECT {place}, row({columns})::text FROM {table} ORDER BY {order}"
+        ));
     }
     for sql in [
         "SELECT count(*), count(DISTINCT email) FROM own_types JOIN refers USING (email)",
@@ -215,7 +256,9 @@ fn compare(pair: &Pair<'static>) {
         pair.same(sql);
     }
     assert_eq!(
-        pair.target.sql("SELECT count(*) FROM own_types WHERE made <> upper(email::text)").expect("counts"),
+        pair.target
+            .sql("SELECT count(*) FROM own_types WHERE made <> upper(email::text)")
+            .expect("counts"),
         "0"
     );
 }
@@ -224,19 +267,43 @@ fn compare(pair: &Pair<'static>) {
 fn search_dump(pair: &Pair<'static>) {
     let dump = |database: &sealwire_testkit::Database<'_>| {
         let server = Postgres::shared();
-        let output = server.command("pg_dump").arg("--inserts").arg(database.name()).output().expect("pg_dump");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).expect("UTF-8").to_lowercase()
+        let output = server
+            .command("pg_dump")
+            .arg("--inserts")
+            .arg(database.name())
+            .output()
+            .expect("pg_dump");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout)
+            .expect("UTF-8")
+            .to_lowercase()
     };
     assert!(dump(&pair.source).matches(ORIGINAL).count() > 900);
-    let left: Vec<String> =
-        dump(&pair.target).lines().filter(|line| line.contains(ORIGINAL)).map(str::to_owned).collect();
+    let left: Vec<String> = dump(&pair.target)
+        .lines()
+        .filter(|line| line.contains(ORIGINAL))
+        .map(str::to_owned)
+        .collect();
     assert!(left.is_empty(), "{left:#?}");
 }
 
-fn mask(pair: &Pair<'static>, rules: &Arc<Rules>, stop: impl Future<Output = ()>) -> Result<u64, JobError> {
+fn mask(
+    pair: &Pair<'static>,
+    rules: &Arc<Rules>,
+    stop: impl Future<Output = ()>,
+) -> Result<u64, JobError> {
     let job = pair.job();
-    let done = mask_database(job, Arc::clone(rules), Local::new(rules), Arc::new(Progress::default()), stop);
+    let done = mask_database(
+        job,
+        Arc::clone(rules),
+        Local::new(rules),
+        Arc::new(Progress::default()),
+        stop,
+    );
     block_on(done).map(|report| report.records)
 }
 
@@ -258,7 +325,8 @@ fn every_type_and_kind_of_table_arrives_while_others_change_the_source() {
 
 #[test]
 fn a_job_that_is_stopped_at_any_moment_leaves_nothing() {
-    let stops = std::env::var("SEALWIRE_STOPS").map_or(STOPS, |stops| stops.parse().expect("a number"));
+    let stops =
+        std::env::var("SEALWIRE_STOPS").map_or(STOPS, |stops| stops.parse().expect("a number"));
     let pair = everything();
     let rules = rules(RULES);
     let mut longest = Duration::from_secs(1);
@@ -266,14 +334,19 @@ fn a_job_that_is_stopped_at_any_moment_leaves_nothing() {
     // A generator of moments that is the same in every run; what happens at a moment is not.
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     while stopped < stops {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         let moment = longest.mul_f64((state >> 11) as f64 / (1_u64 << 53) as f64);
         let began = Instant::now();
         match mask(&pair, &rules, async { tokio::time::sleep(moment).await }) {
             Err(JobError::Stopped) => {
                 stopped += 1;
                 pair.is_empty();
-                let extensions = pair.target.sql("SELECT string_agg(extname, ' ') FROM pg_extension").expect("reads");
+                let extensions = pair
+                    .target
+                    .sql("SELECT string_agg(extname, ' ') FROM pg_extension")
+                    .expect("reads");
                 assert_eq!(extensions, "plpgsql", "after {moment:?}");
             }
             Ok(records) => {
@@ -281,13 +354,20 @@ fn a_job_that_is_stopped_at_any_moment_leaves_nothing() {
                 // Most of the next moments are within the job.
                 longest = began.elapsed().mul_f64(0.9);
                 compare(&pair);
-                pair.target.sql("DROP SCHEMA public, side CASCADE; CREATE SCHEMA public").expect("empties");
-                pair.target.sql("ALTER SCHEMA public OWNER TO pg_database_owner").expect("gives");
+                pair.target
+                    .sql("DROP SCHEMA public, side CASCADE; CREATE SCHEMA public")
+                    .expect("empties");
+                pair.target
+                    .sql("ALTER SCHEMA public OWNER TO pg_database_owner")
+                    .expect("gives");
             }
             Err(other) => panic!("after {moment:?}: {other}"),
         }
     }
     println!("{stopped} jobs were stopped within {longest:?}");
-    assert_eq!(mask(&pair, &rules, std::future::pending()).expect("masks"), ROWS);
+    assert_eq!(
+        mask(&pair, &rules, std::future::pending()).expect("masks"),
+        ROWS
+    );
     compare(&pair);
 }

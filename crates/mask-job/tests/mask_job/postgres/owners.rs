@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use sealwire_discover::DiscoverOptions;
-use sealwire_mask_job::{DatabaseJob, LeakLimits, Progress, discover_database, mask_database, verify_databases};
+use sealwire_mask_job::{
+    DatabaseJob, LeakLimits, Progress, discover_database, mask_database, verify_databases,
+};
 use sealwire_testkit::Postgres;
 
 use super::{Pair, block_on, keep};
@@ -35,7 +37,9 @@ const TRAPS: &str = "\
 /// A role that can only read.
 fn reader(pair: &Pair<'static>, name: &str, rights: &str) -> sealwire_mask_job::Database {
     let password = Postgres::shared().password();
-    let made = format!("CREATE ROLE {name} LOGIN PASSWORD '{password}' {rights}; GRANT pg_read_all_data TO {name}");
+    let made = format!(
+        "CREATE ROLE {name} LOGIN PASSWORD '{password}' {rights}; GRANT pg_read_all_data TO {name}"
+    );
     pair.source.sql(&made).expect(name);
     let mut source = pair.job().source;
     source.url = source.url.replace("user=sealwire", &format!("user={name}"));
@@ -50,31 +54,60 @@ fn options() -> DiscoverOptions {
 fn readers_run_no_function_of_the_owners_of_tables() {
     let pair = Pair::with(TRAPS);
     let source = reader(&pair, "only_reader", "");
-    let text =
-        keep(&[("email", "email"), ("m", "fixed(\"b@mail.test\")"), ("d", "email"), ("born", "date_shift(days=9)")]);
+    let text = keep(&[
+        ("email", "email"),
+        ("m", "fixed(\"b@mail.test\")"),
+        ("d", "email"),
+        ("born", "date_shift(days=9)"),
+    ]);
     let rules = rules(&text);
     block_on(async {
         let progress = Progress::default();
-        let found = discover_database(source.clone(), options(), &crate::discover::trial, &progress).await;
+        let found = discover_database(
+            source.clone(),
+            options(),
+            &crate::discover::trial,
+            &progress,
+        )
+        .await;
         let found = found.expect("discovers");
-        let email = found.fields.iter().find(|field| field.field == "public.t.email").expect("listed");
+        let email = found
+            .fields
+            .iter()
+            .find(|field| field.field == "public.t.email")
+            .expect("listed");
         assert_eq!(email.mask.as_deref(), Some("email"), "{:?}", email.evidence);
         // A check constraint that needs functions of owners is not tried, and listed.
         assert!(
-            found.notes.iter().any(|note| note.contains("public.t.email") && note.contains("not tried")),
+            found
+                .notes
+                .iter()
+                .any(|note| note.contains("public.t.email") && note.contains("not tried")),
             "{:?}",
             found.notes
         );
         assert!(
-            found.notes.iter().any(|note| note.contains("public.t.phone") && note.contains("not tried")),
+            found
+                .notes
+                .iter()
+                .any(|note| note.contains("public.t.phone") && note.contains("not tried")),
             "{:?}",
             found.notes
         );
 
         // The constraints of the target hold for the job's role, which owns them there.
-        let job = DatabaseJob { source: source.clone(), ..pair.job() };
-        let done =
-            mask_database(job, Arc::clone(&rules), Local::new(&rules), Arc::default(), std::future::pending()).await;
+        let job = DatabaseJob {
+            source: source.clone(),
+            ..pair.job()
+        };
+        let done = mask_database(
+            job,
+            Arc::clone(&rules),
+            Local::new(&rules),
+            Arc::default(),
+            std::future::pending(),
+        )
+        .await;
         done.expect("masks");
 
         // Each side is read as the role that the traps tell of.
@@ -82,14 +115,29 @@ fn readers_run_no_function_of_the_owners_of_tables() {
             url: source.url.replace(pair.source.name(), pair.target.name()),
             ..source.clone()
         };
-        let checked =
-            verify_databases(source.clone(), target, Arc::clone(&rules), LeakLimits::default(), &progress).await;
+        let checked = verify_databases(
+            source.clone(),
+            target,
+            Arc::clone(&rules),
+            LeakLimits::default(),
+            &progress,
+        )
+        .await;
         let checked = checked.expect("checks");
         assert!(
-            checked.fields.iter().any(|field| field.field == "public.p.email" && field.values == 60),
+            checked
+                .fields
+                .iter()
+                .any(|field| field.field == "public.p.email" && field.values == 60),
             "{checked:#?}"
         );
-        assert!(checked.skipped.iter().any(|column| column.field == "public.t.made"), "{checked:#?}");
+        assert!(
+            checked
+                .skipped
+                .iter()
+                .any(|column| column.field == "public.t.made"),
+            "{checked:#?}"
+        );
     });
 }
 
@@ -100,23 +148,61 @@ fn privileged_roles_of_a_source_are_refused() {
     for (name, rights, why) in [
         ("source_super", "SUPERUSER", "is a superuser"),
         ("source_maker", "CREATEROLE", "may make roles or replicate"),
-        ("source_replica", "REPLICATION", "may make roles or replicate"),
-        ("source_program", "IN ROLE pg_execute_server_program", "is a member of pg_execute_server_program"),
-        ("source_files", "IN ROLE pg_read_server_files", "is a member of pg_read_server_files"),
-        ("source_disguised", "SUPERUSER; ALTER ROLE source_disguised SET role = sealwire", "is a superuser"),
+        (
+            "source_replica",
+            "REPLICATION",
+            "may make roles or replicate",
+        ),
+        (
+            "source_program",
+            "IN ROLE pg_execute_server_program",
+            "is a member of pg_execute_server_program",
+        ),
+        (
+            "source_files",
+            "IN ROLE pg_read_server_files",
+            "is a member of pg_read_server_files",
+        ),
+        (
+            "source_disguised",
+            "SUPERUSER; ALTER ROLE source_disguised SET role = sealwire",
+            "is a superuser",
+        ),
     ] {
         let source = reader(&pair, name, rights);
         let expected = format!("the source's role {name} {why}");
         let errors = block_on(async {
             let progress = Progress::default();
-            let job = DatabaseJob { source: source.clone(), ..pair.job() };
-            let masked =
-                mask_database(job, Arc::clone(&rules), Local::new(&rules), Arc::default(), std::future::pending())
-                    .await;
-            let found = discover_database(source.clone(), options(), &crate::discover::trial, &progress).await;
+            let job = DatabaseJob {
+                source: source.clone(),
+                ..pair.job()
+            };
+            let masked = mask_database(
+                job,
+                Arc::clone(&rules),
+                Local::new(&rules),
+                Arc::default(),
+                std::future::pending(),
+            )
+            .await;
+            let found = discover_database(
+                source.clone(),
+                options(),
+                &crate::discover::trial,
+                &progress,
+            )
+            .await;
             let target = pair.job().target;
-            let checked = verify_databases(source, target, Arc::clone(&rules), LeakLimits::default(), &progress).await;
-            [masked.map(drop), found.map(drop), checked.map(drop)].map(|outcome| outcome.expect_err(name).to_string())
+            let checked = verify_databases(
+                source,
+                target,
+                Arc::clone(&rules),
+                LeakLimits::default(),
+                &progress,
+            )
+            .await;
+            [masked.map(drop), found.map(drop), checked.map(drop)]
+                .map(|outcome| outcome.expect_err(name).to_string())
         });
         for error in errors {
             assert!(error.starts_with(&expected), "{error}");
@@ -125,6 +211,9 @@ fn privileged_roles_of_a_source_are_refused() {
     }
     // Rights to read everything are what a reader needs.
     let source = reader(&pair, "source_reader", "BYPASSRLS IN ROLE pg_monitor");
-    let job = DatabaseJob { source, ..pair.job() };
+    let job = DatabaseJob {
+        source,
+        ..pair.job()
+    };
     pair.run(job, &rules, Local::new(&rules)).expect("masks");
 }

@@ -64,7 +64,15 @@ impl Pair<'static> {
 
     fn replace(&self, text: &str) -> Result<(), JobError> {
         let rules = rules(text);
-        self.run(DatabaseJob { replace: true, ..self.job() }, &rules, Local::new(&rules)).map(drop)
+        self.run(
+            DatabaseJob {
+                replace: true,
+                ..self.job()
+            },
+            &rules,
+            Local::new(&rules),
+        )
+        .map(drop)
     }
 }
 
@@ -73,7 +81,9 @@ fn removal_of_a_failed_job_leaves_no_object_of_any_kind() {
     let pair = Pair::with(OBJECTS);
     let rules = rules(&keep(&RULES));
     for fails_after in [0, 45] {
-        let error = pair.run(pair.job(), &rules, Local::failing(&rules, fails_after)).expect_err("fails");
+        let error = pair
+            .run(pair.job(), &rules, Local::failing(&rules, fails_after))
+            .expect_err("fails");
         assert_eq!(error.to_string(), "engine: the engine is gone");
         pair.holds_nothing();
     }
@@ -85,9 +95,15 @@ fn removal_of_a_failed_job_leaves_no_object_of_any_kind() {
 fn replacing_drops_every_object_of_a_complete_target() {
     let pair = Pair::with(OBJECTS);
     pair.mask(&rules(&keep(&RULES))).expect("masks");
-    pair.replace(&keep(&[("a", "fixed(\"new\")")])).expect("replaces");
+    pair.replace(&keep(&[("a", "fixed(\"new\")")]))
+        .expect("replaces");
     pair.same("SELECT count(*) FROM ids");
-    assert_eq!(pair.target.sql("SELECT DISTINCT a FROM ids").expect("reads"), "new");
+    assert_eq!(
+        pair.target
+            .sql("SELECT DISTINCT a FROM ids")
+            .expect("reads"),
+        "new"
+    );
 }
 
 #[test]
@@ -97,31 +113,54 @@ fn replacing_drops_all_or_nothing() {
     let sql = format!("SET ROLE sealwire; {OBJECTS} RESET ROLE; CREATE SCHEMA zz_of_another");
     pair.target.sql(&sql).expect("fills");
     let before = pair.target.sql(EVERYTHING).expect("lists");
-    let error = pair.replace(&keep(&RULES)).expect_err("cannot drop").to_string();
-    assert!(error.contains("must be owner of schema zz_of_another"), "{error}");
+    let error = pair
+        .replace(&keep(&RULES))
+        .expect_err("cannot drop")
+        .to_string();
+    assert!(
+        error.contains("must be owner of schema zz_of_another"),
+        "{error}"
+    );
     assert_eq!(pair.target.sql(EVERYTHING).expect("lists"), before);
-    assert_eq!(pair.target.sql("SELECT count(*) FROM ids").expect("counts"), "40");
+    assert_eq!(
+        pair.target.sql("SELECT count(*) FROM ids").expect("counts"),
+        "40"
+    );
 }
 
 #[test]
 fn removal_waits_for_no_statement_that_still_runs() {
-    let pair = Pair::with("CREATE SCHEMA shop; CREATE TABLE shop.t (a text); CREATE TABLE u (a text)");
+    let pair =
+        Pair::with("CREATE SCHEMA shop; CREATE TABLE shop.t (a text); CREATE TABLE u (a text)");
     let rules = rules(&keep(&RULES));
-    let blocked =
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    let blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
     block_on(async {
         // An open transaction makes the job's CREATE SCHEMA wait. The job is stopped while it waits.
         let options = shop::reached(sealwire_testkit::Postgres::shared(), &pair.target);
-        let endpoint = tokio::task::spawn_blocking(move || Endpoint::new(options, "target")).await.expect("joins");
-        let other = endpoint.expect("options").connect().await.expect("connects");
-        other.batch_execute("BEGIN; CREATE SCHEMA shop").await.expect("creates");
+        let endpoint = tokio::task::spawn_blocking(move || Endpoint::new(options, "target"))
+            .await
+            .expect("joins");
+        let other = endpoint
+            .expect("options")
+            .connect()
+            .await
+            .expect("connects");
+        other
+            .batch_execute("BEGIN; CREATE SCHEMA shop")
+            .await
+            .expect("creates");
         let stop = async {
             while pair.target.sql(blocked).expect("counts") == "0" {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        let job =
-            mask_database(pair.job(), Arc::clone(&rules), Local::new(&rules), Arc::new(Progress::default()), stop);
+        let job = mask_database(
+            pair.job(),
+            Arc::clone(&rules),
+            Local::new(&rules),
+            Arc::new(Progress::default()),
+            stop,
+        );
         let stopped = job.await;
         assert!(matches!(stopped, Err(JobError::Stopped)), "{stopped:?}");
         other.batch_execute("ROLLBACK").await.expect("rolls back");
@@ -146,17 +185,29 @@ fn materialized_views_are_filled_in_the_order_of_their_dependencies() {
 
 #[test]
 fn extensions_and_their_schemas_outlive_a_replacement() {
-    let pair =
-        Pair::with("CREATE SCHEMA ext; CREATE EXTENSION hstore SCHEMA ext; CREATE TABLE ext.t (a text, h ext.hstore)");
+    let pair = Pair::with(
+        "CREATE SCHEMA ext; CREATE EXTENSION hstore SCHEMA ext; CREATE TABLE ext.t (a text, h ext.hstore)",
+    );
     let prepared = "CREATE SCHEMA ext; CREATE EXTENSION hstore SCHEMA ext; GRANT ALL ON SCHEMA ext TO sealwire";
     pair.target.sql(prepared).expect("prepares");
     let rules = rules(&keep(&[("a", "redact")]));
-    pair.run(pair.job(), &rules, Local::new(&rules)).expect("masks");
-    pair.target.sql("SET ROLE sealwire; CREATE TABLE ext.other (a text)").expect("adds");
+    pair.run(pair.job(), &rules, Local::new(&rules))
+        .expect("masks");
+    pair.target
+        .sql("SET ROLE sealwire; CREATE TABLE ext.other (a text)")
+        .expect("adds");
     let extension = "SELECT oid FROM pg_extension WHERE extname = 'hstore'";
     let before = pair.target.sql(extension).expect("reads");
-    let job = DatabaseJob { replace: true, ..pair.job() };
+    let job = DatabaseJob {
+        replace: true,
+        ..pair.job()
+    };
     pair.run(job, &rules, Local::new(&rules)).expect("replaces");
     assert_eq!(pair.target.sql(extension).expect("reads"), before);
-    assert_eq!(pair.target.sql("SELECT count(*) FROM pg_class WHERE relname IN ('t', 'other')").expect("counts"), "1");
+    assert_eq!(
+        pair.target
+            .sql("SELECT count(*) FROM pg_class WHERE relname IN ('t', 'other')")
+            .expect("counts"),
+        "1"
+    );
 }

@@ -9,11 +9,41 @@ use super::{Ff1, Numerals, len_max, len_min};
 /// Key, tweak, radix, plain and encrypted numerals of FF1 samples 1 to 9:
 /// https://csrc.nist.gov/projects/cryptographic-standards-and-guidelines/example-values
 const SAMPLES: [(&str, &str, u32, &str, &str); 9] = [
-    ("2b7e151628aed2a6abf7158809cf4f3c", "", 10, "0123456789", "2433477484"),
-    ("2b7e151628aed2a6abf7158809cf4f3c", "39383736353433323130", 10, "0123456789", "6124200773"),
-    ("2b7e151628aed2a6abf7158809cf4f3c", "3737373770717273373737", 36, "0123456789abcdefghi", "a9tv40mll9kdu509eum"),
-    ("2b7e151628aed2a6abf7158809cf4f3cef4359d8d580aa4f", "", 10, "0123456789", "2830668132"),
-    ("2b7e151628aed2a6abf7158809cf4f3cef4359d8d580aa4f", "39383736353433323130", 10, "0123456789", "2496655549"),
+    (
+        "2b7e151628aed2a6abf7158809cf4f3c",
+        "",
+        10,
+        "0123456789",
+        "2433477484",
+    ),
+    (
+        "2b7e151628aed2a6abf7158809cf4f3c",
+        "39383736353433323130",
+        10,
+        "0123456789",
+        "6124200773",
+    ),
+    (
+        "2b7e151628aed2a6abf7158809cf4f3c",
+        "3737373770717273373737",
+        36,
+        "0123456789abcdefghi",
+        "a9tv40mll9kdu509eum",
+    ),
+    (
+        "2b7e151628aed2a6abf7158809cf4f3cef4359d8d580aa4f",
+        "",
+        10,
+        "0123456789",
+        "2830668132",
+    ),
+    (
+        "2b7e151628aed2a6abf7158809cf4f3cef4359d8d580aa4f",
+        "39383736353433323130",
+        10,
+        "0123456789",
+        "2496655549",
+    ),
     (
         "2b7e151628aed2a6abf7158809cf4f3cef4359d8d580aa4f",
         "3737373770717273373737",
@@ -21,7 +51,13 @@ const SAMPLES: [(&str, &str, u32, &str, &str); 9] = [
         "0123456789abcdefghi",
         "xbj3kv35jrawxv32ysr",
     ),
-    ("2b7e151628aed2a6abf7158809cf4f3cef4359d8d580aa4f7f036d6f04fc6a94", "", 10, "0123456789", "6657667009"),
+    (
+        "2b7e151628aed2a6abf7158809cf4f3cef4359d8d580aa4f7f036d6f04fc6a94",
+        "",
+        10,
+        "0123456789",
+        "6657667009",
+    ),
     (
         "2b7e151628aed2a6abf7158809cf4f3cef4359d8d580aa4f7f036d6f04fc6a94",
         "39383736353433323130",
@@ -39,22 +75,34 @@ const SAMPLES: [(&str, &str, u32, &str, &str); 9] = [
 ];
 
 fn bytes(hex: &str) -> Vec<u8> {
-    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal")).collect()
+    (0..hex.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal"))
+        .collect()
 }
 
 fn numerals(text: &str) -> Vec<u8> {
-    text.chars().map(|c| c.to_digit(36).expect("a numeral") as u8).collect()
+    text.chars()
+        .map(|c| c.to_digit(36).expect("a numeral") as u8)
+        .collect()
 }
 
 #[test]
 fn nists_samples_come_out() {
     for (at, (key, tweak, radix, plain, sealed)) in SAMPLES.into_iter().enumerate() {
-        let (key, tweak, plain, sealed) = (bytes(key), bytes(tweak), numerals(plain), numerals(sealed));
+        let (key, tweak, plain, sealed) =
+            (bytes(key), bytes(tweak), numerals(plain), numerals(sealed));
         let input = Numerals::read(&plain, radix);
         let output = match key.len() {
-            16 => FF1::<Aes128>::new(&key, radix).expect("a radix").encrypt(&tweak, &input),
-            24 => FF1::<Aes192>::new(&key, radix).expect("a radix").encrypt(&tweak, &input),
-            _ => FF1::<Aes256>::new(&key, radix).expect("a radix").encrypt(&tweak, &input),
+            16 => FF1::<Aes128>::new(&key, radix)
+                .expect("a radix")
+                .encrypt(&tweak, &input),
+            24 => FF1::<Aes192>::new(&key, radix)
+                .expect("a radix")
+                .encrypt(&tweak, &input),
+            _ => FF1::<Aes256>::new(&key, radix)
+                .expect("a radix")
+                .encrypt(&tweak, &input),
         };
         let mut found = vec![0; plain.len()];
         output.expect("long enough").write(&mut found);
@@ -81,10 +129,17 @@ fn small_domains_and_what_does_not_fit_are_refused() {
     assert_eq!(bounds(62), (4, 32));
     for radix in [10, 16, 26, 36, 52, 62] {
         let (min, max) = bounds(radix);
-        let ff1 = Ff1::new(FF1::<Aes256Enc>::new(&[7; 32], radix).expect("a radix"), radix);
+        let ff1 = Ff1::new(
+            FF1::<Aes256Enc>::new(&[7; 32], radix).expect("a radix"),
+            radix,
+        );
         for len in 0..=60 {
             let mut text = vec![radix as u8 - 1; len];
-            assert_eq!(ff1.encrypt(b"", &mut text).is_ok(), (min..=max).contains(&len), "{radix} {len}");
+            assert_eq!(
+                ff1.encrypt(b"", &mut text).is_ok(),
+                (min..=max).contains(&len),
+                "{radix} {len}"
+            );
         }
     }
 }

@@ -16,21 +16,49 @@ impl App {
     fn new(suites: &[Suite]) -> Self {
         let id = AppId::new("shop").unwrap();
         let version = |suite: &Suite| {
-            let key = KeyMaterial::from_secret(&id, *suite, Zeroizing::new([suite.byte(); 32])).unwrap();
+            let key =
+                KeyMaterial::from_secret(&id, *suite, Zeroizing::new([suite.byte(); 32])).unwrap();
             KeyVersion::new(1, KeyState::Active, key)
         };
         let keys = AppKeys::new(id.clone(), suites.iter().map(version).collect()).unwrap();
-        Self { id, keys: Arc::new(keys) }
+        Self {
+            id,
+            keys: Arc::new(keys),
+        }
     }
 
-    fn seal(&self, suite: Suite, binding: &ObjectBinding, values: &Values, creation: Option<[u8; 16]>) -> Vec<u8> {
+    fn seal(
+        &self,
+        suite: Suite,
+        binding: &ObjectBinding,
+        values: &Values,
+        creation: Option<[u8; 16]>,
+    ) -> Vec<u8> {
         let recipient = self.keys.newest(suite).unwrap();
-        seal(binding, values, |number| number >= 100, creation, None, &self.id, recipient).unwrap()
+        seal(
+            binding,
+            values,
+            |number| number >= 100,
+            creation,
+            None,
+            &self.id,
+            recipient,
+        )
+        .unwrap()
     }
 
     fn seal_for(&self, subject: &SubjectKey) -> Vec<u8> {
         let recipient = self.keys.newest(Suite::Xaes).unwrap();
-        seal(&BINDING, &jane(), |number| number >= 100, Some([8; 16]), Some(subject), &self.id, recipient).unwrap()
+        seal(
+            &BINDING,
+            &jane(),
+            |number| number >= 100,
+            Some([8; 16]),
+            Some(subject),
+            &self.id,
+            recipient,
+        )
+        .unwrap()
     }
 
     fn open(&self, binding: &ObjectBinding, sealed: &[u8]) -> Result<OpenedObject, CannotOpen> {
@@ -73,8 +101,18 @@ fn old_records_of_a_stored_form_open() {
     let Parts { clear, .. } = Parts::of(&sealed).unwrap();
     assert_eq!(hex(clear), "0000006400000005a4676f6c64");
     assert_eq!(hex(&context(&BINDING, Some(&[5; 16]), clear)), CONTEXT);
-    assert_eq!(hex(&context(&BINDING, None, clear)), CONTEXT_WITHOUT_SUBJECT);
-    let subject = SubjectKey::open(&token_keys(7), COLLECTION, [5; 16], 3, &bytes(STORED_SUBJECT_KEY)).unwrap();
+    assert_eq!(
+        hex(&context(&BINDING, None, clear)),
+        CONTEXT_WITHOUT_SUBJECT
+    );
+    let subject = SubjectKey::open(
+        &token_keys(7),
+        COLLECTION,
+        [5; 16],
+        3,
+        &bytes(STORED_SUBJECT_KEY),
+    )
+    .unwrap();
     let opened = app.open_for(&subject, &bytes(SEALED_FOR_SUBJECT)).unwrap();
     assert_eq!((opened.values, opened.creation), (jane(), Some([8; 16])));
 }
@@ -83,7 +121,11 @@ fn old_records_of_a_stored_form_open() {
 fn old_records_open_under_every_suite() {
     let app = App::new(&Suite::ALL);
     for suite in Suite::ALL {
-        for (all, creation) in [(jane(), Some([8; 16])), (values(&[(100, "a")]), None), (Values::new(), None)] {
+        for (all, creation) in [
+            (jane(), Some([8; 16])),
+            (values(&[(100, "a")]), None),
+            (Values::new(), None),
+        ] {
             let sealed = app.seal(suite, &BINDING, &all, creation);
             let opened = app.open(&BINDING, &sealed).unwrap();
             assert_eq!((opened.values, opened.creation), (all, creation));
@@ -103,9 +145,16 @@ fn old_records_do_not_open_with_a_changed_bit() {
         assert_eq!(app.open(&BINDING, &changed), Err(CannotOpen), "bit {bit}");
     }
     for length in 0..sealed.len() {
-        assert_eq!(app.open(&BINDING, &sealed[..length]), Err(CannotOpen), "{length} bytes");
+        assert_eq!(
+            app.open(&BINDING, &sealed[..length]),
+            Err(CannotOpen),
+            "{length} bytes"
+        );
     }
-    assert_eq!(app.open(&BINDING, &[&sealed[..], &[0]].concat()), Err(CannotOpen));
+    assert_eq!(
+        app.open(&BINDING, &[&sealed[..], &[0]].concat()),
+        Err(CannotOpen)
+    );
 }
 
 #[test]
@@ -116,15 +165,27 @@ fn old_records_do_not_open_under_another_binding() {
     id[15] ^= 1;
     let others = [
         ObjectBinding { app: 8, ..BINDING },
-        ObjectBinding { collection: 4, ..BINDING },
+        ObjectBinding {
+            collection: 4,
+            ..BINDING
+        },
         ObjectBinding { id, ..BINDING },
-        ObjectBinding { version: 5, ..BINDING },
-        ObjectBinding { created: BINDING.created + 1, ..BINDING },
+        ObjectBinding {
+            version: 5,
+            ..BINDING
+        },
+        ObjectBinding {
+            created: BINDING.created + 1,
+            ..BINDING
+        },
     ];
     for other in others {
         assert_eq!(app.open(&other, &sealed), Err(CannotOpen), "{other:?}");
     }
-    let foreign = App { id: AppId::new("other").unwrap(), ..App::new(&[Suite::P256]) };
+    let foreign = App {
+        id: AppId::new("other").unwrap(),
+        ..App::new(&[Suite::P256])
+    };
     assert_eq!(foreign.open(&BINDING, &sealed), Err(CannotOpen));
 }
 
@@ -134,15 +195,26 @@ fn old_records_of_a_subject_open_with_both_keys_only() {
     let (subject, stored) = SubjectKey::generate(&keys, COLLECTION, [5; 16], 3).unwrap();
     let sealed = app.seal_for(&subject);
     assert_eq!((subject_version(&sealed), sealed[0]), (Some(3), 2));
-    assert_eq!(key_of(&sealed), Some(app.keys.newest(Suite::Xaes).unwrap().id));
+    assert_eq!(
+        key_of(&sealed),
+        Some(app.keys.newest(Suite::Xaes).unwrap().id)
+    );
     assert_eq!(RecordFormat::of(&sealed), Some(RecordFormat::OldOfSubject));
     let again = SubjectKey::open(&keys, COLLECTION, [5; 16], 3, &stored).unwrap();
     let opened = app.open_for(&again, &sealed).unwrap();
     assert_eq!((opened.values, opened.creation), (jane(), Some([8; 16])));
 
-    assert_eq!(app.open(&BINDING, &sealed), Err(CannotOpen), "without the subject's key");
+    assert_eq!(
+        app.open(&BINDING, &sealed),
+        Err(CannotOpen),
+        "without the subject's key"
+    );
     let plain = app.seal(Suite::Xaes, &BINDING, &jane(), None);
-    assert_eq!(app.open_for(&subject, &plain), Err(CannotOpen), "an object of nobody");
+    assert_eq!(
+        app.open_for(&subject, &plain),
+        Err(CannotOpen),
+        "an object of nobody"
+    );
     for (id, version) in [([5; 16], 3), ([5; 16], 5), ([6; 16], 3)] {
         let (other, _) = SubjectKey::generate(&keys, COLLECTION, id, version).unwrap();
         assert_eq!(app.open_for(&other, &sealed), Err(CannotOpen), "{other:?}");
@@ -150,10 +222,18 @@ fn old_records_of_a_subject_open_with_both_keys_only() {
     for bit in 0..sealed.len() * 8 {
         let mut changed = sealed.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(app.open_for(&subject, &changed), Err(CannotOpen), "bit {bit}");
+        assert_eq!(
+            app.open_for(&subject, &changed),
+            Err(CannotOpen),
+            "bit {bit}"
+        );
     }
     for length in 0..sealed.len() {
-        assert_eq!(app.open_for(&subject, &sealed[..length]), Err(CannotOpen), "{length} bytes");
+        assert_eq!(
+            app.open_for(&subject, &sealed[..length]),
+            Err(CannotOpen),
+            "{length} bytes"
+        );
     }
 }
 
@@ -161,11 +241,15 @@ fn old_records_of_a_subject_open_with_both_keys_only() {
 fn old_records_of_a_published_key_do_not_open() {
     let id = AppId::new("shop").unwrap();
     let key = KeyMaterial::from_secret(&id, Suite::P256, Zeroizing::new([1; 32])).unwrap();
-    let version = KeyVersion::new(1, KeyState::Active, key).of_origin(sealwire_crypto::Origin::Outside);
+    let version =
+        KeyVersion::new(1, KeyState::Active, key).of_origin(sealwire_crypto::Origin::Outside);
     let keys = Arc::new(AppKeys::new(id.clone(), vec![version]).unwrap());
     let recipient = keys.newest_outside(Suite::P256).unwrap();
     let sealed = seal(&BINDING, &jane(), |_| false, None, None, &id, recipient).unwrap();
-    assert_eq!(open(&BINDING, &sealed, None, Arc::clone(&keys)), Err(CannotOpen));
+    assert_eq!(
+        open(&BINDING, &sealed, None, Arc::clone(&keys)),
+        Err(CannotOpen)
+    );
 }
 
 proptest! {

@@ -79,7 +79,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// Returns an in-flight permit if no pause and no deferred request comes first.
     pub(super) fn permit_at_once(&mut self) -> Option<InFlightPermit> {
         let free = self.deferred.is_empty() && self.backoff.none();
-        if free { self.in_flight.take().or_else(|| self.connection.try_in_flight_permit()) } else { None }
+        if free {
+            self.in_flight
+                .take()
+                .or_else(|| self.connection.try_in_flight_permit())
+        } else {
+            None
+        }
     }
 
     /// Keeps a request until it may begin.
@@ -89,7 +95,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let deadline = request.deadline(engine);
         let paused = self.backoff.until(Class::of_cost(estimate)).is_some();
         let expires = paused.then(|| request.arrived + 2 * engine.scheduler.wait_max());
-        let deferred = DeferredRequest { request, operation, estimate, deadline, expires };
+        let deferred = DeferredRequest {
+            request,
+            operation,
+            estimate,
+            deadline,
+            expires,
+        };
         self.deferred_bytes += deferred.bytes();
         self.deferred.push_back(deferred);
     }
@@ -103,14 +115,22 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             return self.reject_all_deferred().await;
         }
         let now = Instant::now();
-        while let Some(index) = self.deferred.iter().position(|deferred| deferred.deadline <= now) {
+        while let Some(index) = self
+            .deferred
+            .iter()
+            .position(|deferred| deferred.deadline <= now)
+        {
             self.stop_deferred(index, StopReason::Deadline).await;
         }
         while let Some((index, until)) = self.expired_deferred(now) {
             self.reject_deferred(index, until - now).await;
         }
         while let Some(index) = self.next_deferred() {
-            let Some(in_flight) = self.in_flight.take().or_else(|| self.connection.try_in_flight_permit()) else {
+            let Some(in_flight) = self
+                .in_flight
+                .take()
+                .or_else(|| self.connection.try_in_flight_permit())
+            else {
                 return;
             };
             if let Some(mut deferred) = self.take_deferred(index) {
@@ -119,7 +139,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     // count.
                     deferred.request.since = Instant::now();
                 }
-                self.begin(deferred.request, deferred.operation, in_flight, None).await;
+                self.begin(deferred.request, deferred.operation, in_flight, None)
+                    .await;
                 self.slice.count_unit(0).await;
             }
         }
@@ -127,23 +148,38 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Returns the oldest deferred request that is not paused.
     pub(super) fn next_deferred(&self) -> Option<usize> {
-        self.deferred.iter().position(|deferred| self.backoff.until(deferred.class()).is_none())
+        self.deferred
+            .iter()
+            .position(|deferred| self.backoff.until(deferred.class()).is_none())
     }
 
     /// Returns a deferred request that a pause has delayed for too long, and the end of that pause.
     fn expired_deferred(&self, now: Instant) -> Option<(usize, Instant)> {
-        self.deferred.iter().enumerate().find_map(|(index, deferred)| {
-            let expired = deferred.expires.is_some_and(|expires| expires <= now);
-            Some((index, self.backoff.until(deferred.class()).filter(|_| expired)?))
-        })
+        self.deferred
+            .iter()
+            .enumerate()
+            .find_map(|(index, deferred)| {
+                let expired = deferred.expires.is_some_and(|expires| expires <= now);
+                Some((
+                    index,
+                    self.backoff.until(deferred.class()).filter(|_| expired)?,
+                ))
+            })
     }
 
     /// Rejects a deferred request, which can be retried after `retry_after`.
     async fn reject_deferred(&mut self, index: usize, retry_after: Duration) {
-        let Some(deferred) = self.take_deferred(index) else { return };
+        let Some(deferred) = self.take_deferred(index) else {
+            return;
+        };
         let retry_after = retry_after.max(RETRY_AFTER_MIN);
-        let refusal = Rejection { reason: Reason::Backlog, retry_after, predicted: retry_after };
-        self.reject(deferred.request, &CallFailure::Overloaded(refusal)).await;
+        let refusal = Rejection {
+            reason: Reason::Backlog,
+            retry_after,
+            predicted: retry_after,
+        };
+        self.reject(deferred.request, &CallFailure::Overloaded(refusal))
+            .await;
     }
 
     fn take_deferred(&mut self, index: usize) -> Option<DeferredRequest> {
@@ -154,13 +190,19 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Answers a deferred request that is stopped.
     pub(super) async fn stop_deferred(&mut self, index: usize, reason: StopReason) {
-        let Some(deferred) = self.take_deferred(index) else { return };
+        let Some(deferred) = self.take_deferred(index) else {
+            return;
+        };
         let saved = Duration::from_nanos(deferred.estimate.as_nanos());
         let fields = deferred.request.size.fields_max();
         if let Some(counted) = reason.counted() {
-            self.connection.engine.metrics.call_stopped(counted, fields, saved);
+            self.connection
+                .engine
+                .metrics
+                .call_stopped(counted, fields, saved);
         }
-        self.reject(deferred.request, &CallFailure::Stopped(reason)).await;
+        self.reject(deferred.request, &CallFailure::Stopped(reason))
+            .await;
     }
 
     /// Answers the deferred requests when the connection ends.
@@ -168,7 +210,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         self.drop_permit(); // Or the drain would wait for it.
         let reason = self.ending.reason().unwrap_or(StopReason::Drain);
         while let Some(deferred) = self.take_deferred(0) {
-            self.reject(deferred.request, &CallFailure::Stopped(reason)).await;
+            self.reject(deferred.request, &CallFailure::Stopped(reason))
+                .await;
         }
     }
 }
@@ -188,15 +231,35 @@ mod tests {
         let mut backoff = ClassBackoff(Default::default());
         assert!(backoff.none());
         for (millis, refused, at_ms, held) in [
-            (5_000, 5, 0, [false, false, false, false, false, true, true, true]),
+            (
+                5_000,
+                5,
+                0,
+                [false, false, false, false, false, true, true, true],
+            ),
             (6, 2, 0, [false, false, true, true, true, true, true, true]),
-            (6, 2, 7, [false, false, false, false, false, true, true, true]),
-            (6, 7, 3, [false, false, false, false, false, true, true, true]),
+            (
+                6,
+                2,
+                7,
+                [false, false, false, false, false, true, true, true],
+            ),
+            (
+                6,
+                7,
+                3,
+                [false, false, false, false, false, true, true, true],
+            ),
         ] {
             backoff.after(&refusal(millis), class(refused));
             tokio::time::advance(Duration::from_millis(at_ms)).await;
-            let now: Vec<_> = Class::all().map(|class| backoff.until(class).is_some()).collect();
-            assert_eq!(now, held, "{millis} ms from class {refused} on, {at_ms} ms later");
+            let now: Vec<_> = Class::all()
+                .map(|class| backoff.until(class).is_some())
+                .collect();
+            assert_eq!(
+                now, held,
+                "{millis} ms from class {refused} on, {at_ms} ms later"
+            );
         }
         tokio::time::advance(Duration::from_millis(990)).await;
         assert!(backoff.none(), "a second at most");
@@ -206,7 +269,11 @@ mod tests {
     async fn the_first_request_after_a_pause_has_waited_if_it_came_no_earlier() {
         let class = |index| Class::all().nth(index).unwrap();
         let retry_after = Duration::from_millis(50);
-        let refusal = Rejection { reason: Reason::Proportion, retry_after, predicted: Duration::ZERO };
+        let refusal = Rejection {
+            reason: Reason::Proportion,
+            retry_after,
+            predicted: Duration::ZERO,
+        };
         let mut backoff = ClassBackoff(Default::default());
         assert!(!backoff.take_ended(Instant::now()), "nothing was rejected");
         backoff.after(&refusal, class(3));

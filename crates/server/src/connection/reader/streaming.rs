@@ -30,7 +30,9 @@ pub(super) struct StreamingRequest {
 /// Waits for the admission of the message that arrives. Returns the rejection of a message that has waited for too
 /// long.
 pub(super) async fn admitted(streaming: &mut Option<StreamingRequest>) -> Option<Rejection> {
-    let Some(StreamingRequest { admission, .. }) = streaming else { return None };
+    let Some(StreamingRequest { admission, .. }) = streaming else {
+        return None;
+    };
     let patience = admission.patience();
     tokio::select! {
         biased;
@@ -43,7 +45,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// Makes room for more of a long message: asks the scheduler before more of the body is read.
     pub(super) async fn make_room(&mut self) -> Result<(), End> {
         let bytes = self.input.buffer.len();
-        let Some(streaming) = &mut self.streaming else { return self.offer_streaming(bytes).await };
+        let Some(streaming) = &mut self.streaming else {
+            return self.offer_streaming(bytes).await;
+        };
         if bytes / 2 >= streaming.looked_at {
             // Twice as much has arrived, so the first estimate may be far off.
             streaming.looked_at = bytes;
@@ -65,11 +69,18 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn offer_streaming(&mut self, bytes: usize) -> Result<(), End> {
         if let Some(reason) = self.ending.reason() {
             self.drop_permit(); // Or the drain would wait for it.
-            return self.reject_streaming(CallFailure::Stopped(reason), Class::default()).await;
+            return self
+                .reject_streaming(CallFailure::Stopped(reason), Class::default())
+                .await;
         }
         let connection = Arc::clone(&self.connection);
         // Usually cached. A lookup happens once per principal and cache lifetime.
-        if let Err(failure) = connection.engine.decider.has_role(&connection.principal).await {
+        if let Err(failure) = connection
+            .engine
+            .decider
+            .has_role(&connection.principal)
+            .await
+        {
             return self.reject_streaming(failure, Class::default()).await;
         }
         let scheduler = &connection.engine.scheduler;
@@ -81,7 +92,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 return self.wait(Reading::Paused { until: Some(until) }).await;
             }
             in_flight = if self.deferred.is_empty() {
-                self.in_flight.take().or_else(|| connection.try_in_flight_permit())
+                self.in_flight
+                    .take()
+                    .or_else(|| connection.try_in_flight_permit())
             } else {
                 None
             };
@@ -96,22 +109,43 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             deadline = Some((Instant::now() + connection.engine.deadline(deadline_ms)).into_std());
         }
         let (principal, since) = (&connection.principal, std::time::Instant::now());
-        let has_waited = self.message_began.is_some_and(|began| self.backoff.take_ended(began.at));
-        let offer = AdmissionRequest { principal, kind, work_size, bytes, since, deadline, whole: false, has_waited };
+        let has_waited = self
+            .message_began
+            .is_some_and(|began| self.backoff.take_ended(began.at));
+        let offer = AdmissionRequest {
+            principal,
+            kind,
+            work_size,
+            bytes,
+            since,
+            deadline,
+            whole: false,
+            has_waited,
+        };
         match scheduler.offer(&offer, &connection.memory) {
             Ok(admission) => {
-                self.streaming = Some(StreamingRequest { admission, cancel, in_flight, looked_at: bytes });
+                self.streaming = Some(StreamingRequest {
+                    admission,
+                    cancel,
+                    in_flight,
+                    looked_at: bytes,
+                });
                 Ok(())
             }
             Err(refusal) => {
                 drop(cancel);
-                self.reject_streaming(CallFailure::Overloaded(refusal), class).await
+                self.reject_streaming(CallFailure::Overloaded(refusal), class)
+                    .await
             }
         }
     }
 
     /// Rejects the long message that arrives and discards the rest of it.
-    pub(super) async fn reject_streaming(&mut self, failure: CallFailure, class: Class) -> Result<(), End> {
+    pub(super) async fn reject_streaming(
+        &mut self,
+        failure: CallFailure,
+        class: Class,
+    ) -> Result<(), End> {
         if let CallFailure::Overloaded(refusal) = &failure {
             self.backoff.after(refusal, class);
         }
@@ -127,15 +161,25 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         failure: &CallFailure,
         fate: Disposition,
     ) -> Result<(), End> {
-        let own = self.streaming.take().is_some_and(|streaming| streaming.cancel.is_some());
+        let own = self
+            .streaming
+            .take()
+            .is_some_and(|streaming| streaming.cancel.is_some());
         let connection = &self.connection;
         match head.and_then(|head| head.answer_to()) {
             Some(msgid) if !own && connection.cancel_tokens.contains(msgid) => {
                 return Err(connection.expel_for_msgid().await);
             }
             Some(msgid) => {
-                let (method, bytes, arrived) = (method_label(head), self.input.buffer.len(), Instant::now());
-                let call = RejectedRequest { msgid, method, options: None, bytes, arrived };
+                let (method, bytes, arrived) =
+                    (method_label(head), self.input.buffer.len(), Instant::now());
+                let call = RejectedRequest {
+                    msgid,
+                    method,
+                    options: None,
+                    bytes,
+                    arrived,
+                };
                 connection.reject(&call, failure).await;
             }
             None => {
@@ -145,25 +189,39 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 }
             }
         }
-        if fate == Disposition::Close { Err(End::Expelled) } else { Ok(()) }
+        if fate == Disposition::Close {
+            Err(End::Expelled)
+        } else {
+            Ok(())
+        }
     }
 }
 
 /// Predicts the work of a message that arrives. Of a request on data also returns its msgid and the time that it gives,
 /// in milliseconds.
-fn preview(scanner: &Scanner, buffered: &[u8]) -> (OperationKind, WorkSize, Option<(u32, Option<u32>)>) {
+fn preview(
+    scanner: &Scanner,
+    buffered: &[u8],
+) -> (OperationKind, WorkSize, Option<(u32, Option<u32>)>) {
     let Some(outlook) = scanner.outlook(buffered) else {
         let (kind, work_size) = operations::preview_of_other(buffered.len() as u64);
         return (kind, work_size, None);
     };
     let (kind, work_size) = operations::preview(&outlook, scanner.bytes_at_least());
     let msgid = scanner.head().and_then(|head| head.answer_to());
-    (kind, work_size, msgid.map(|msgid| (msgid, outlook.deadline_ms)))
+    (
+        kind,
+        work_size,
+        msgid.map(|msgid| (msgid, outlook.deadline_ms)),
+    )
 }
 
 fn method_label(head: Option<MessageHeader>) -> MethodLabel {
     match head {
-        Some(MessageHeader::Request { method: Some(method), .. }) => method.into(),
+        Some(MessageHeader::Request {
+            method: Some(method),
+            ..
+        }) => method.into(),
         _ => MethodLabel::UNKNOWN,
     }
 }

@@ -11,39 +11,136 @@ type IndexCondition = (&'static str, &'static str);
 /// Statements and the conditions of their index scans.
 const STATEMENTS: [(&str, &str, &[IndexCondition]); 29] = [
     ("get", read::GET, &[("objects_pkey", "(id = ")]),
-    ("count", read::COUNT, &[("object_unique_pkey", "(hash = "), ("object_terms_pkey", "(hash = ")]),
-    ("ids", read::IDS, &[("object_unique_pkey", "(hash = "), ("object_terms_pkey", "(id > ")]),
-    ("probe", read::PROBE, &[("object_unique_pkey", "(hash = "), ("object_terms_pkey", "(id = ")]),
+    (
+        "count",
+        read::COUNT,
+        &[
+            ("object_unique_pkey", "(hash = "),
+            ("object_terms_pkey", "(hash = "),
+        ],
+    ),
+    (
+        "ids",
+        read::IDS,
+        &[
+            ("object_unique_pkey", "(hash = "),
+            ("object_terms_pkey", "(id > "),
+        ],
+    ),
+    (
+        "probe",
+        read::PROBE,
+        &[
+            ("object_unique_pkey", "(hash = "),
+            ("object_terms_pkey", "(id = "),
+        ],
+    ),
     ("list", walk::LIST, &[("objects_pkey", "(id ")]),
-    ("next map", walk::NEXT_MAP, &[("objects_pkey", "ROW(app, collection) > ")]),
-    ("scan", walk::SCAN, &[("objects_pkey", "ROW(app, collection, id) > ")]),
+    (
+        "next map",
+        walk::NEXT_MAP,
+        &[("objects_pkey", "ROW(app, collection) > ")],
+    ),
+    (
+        "scan",
+        walk::SCAN,
+        &[("objects_pkey", "ROW(app, collection, id) > ")],
+    ),
     (
         "objects of a subject",
         walk::SUBJECT,
-        &[("objects_subject", "ROW(collection, id) > "), ("objects_subject", "(subject = ")],
+        &[
+            ("objects_subject", "ROW(collection, id) > "),
+            ("objects_subject", "(subject = "),
+        ],
     ),
     ("lock", write::LOCK, &[("objects_pkey", "(id = ")]),
-    ("holders", write::HOLDERS, &[("object_unique_pkey", "(hash = "), ("objects_pkey", "(id = ")]),
-    ("fences of maps", write::FENCES_OF, &[("object_fences_pkey", "(collection = ")]),
-    ("insert", add::INSERT, &[("object_fences_pkey", "(collection = "), ("objects_pkey", "(id = ")]),
+    (
+        "holders",
+        write::HOLDERS,
+        &[
+            ("object_unique_pkey", "(hash = "),
+            ("objects_pkey", "(id = "),
+        ],
+    ),
+    (
+        "fences of maps",
+        write::FENCES_OF,
+        &[("object_fences_pkey", "(collection = ")],
+    ),
+    (
+        "insert",
+        add::INSERT,
+        &[
+            ("object_fences_pkey", "(collection = "),
+            ("objects_pkey", "(id = "),
+        ],
+    ),
     ("change", change::CHANGE, &[("objects_pkey", "(id = ")]),
     ("replace", change::REPLACE, &[("objects_pkey", "(id = ")]),
     (
         "remove",
         change::REMOVE,
-        &[("objects_pkey", "(id = "), ("object_unique_pkey", "(hash = "), ("object_terms_pkey", "(id = ")],
+        &[
+            ("objects_pkey", "(id = "),
+            ("object_unique_pkey", "(hash = "),
+            ("object_terms_pkey", "(id = "),
+        ],
     ),
-    ("due to expire", sweep::DUE_EXPIRED, &[("objects_expires", "(expires <= ")]),
-    ("due to be removed", sweep::DUE_OUTDATED, &[("objects_archived", "(archived < ")]),
+    (
+        "due to expire",
+        sweep::DUE_EXPIRED,
+        &[("objects_expires", "(expires <= ")],
+    ),
+    (
+        "due to be removed",
+        sweep::DUE_OUTDATED,
+        &[("objects_archived", "(archived < ")],
+    ),
     ("walk", sweep::WALK_EXPIRED, &[("objects_pkey", "(id > ")]),
-    ("walk of archived ones", sweep::WALK_OUTDATED, &[("objects_pkey", "(id > ")]),
-    ("walk of all", sweep::WALK_ANY, &[("objects_pkey", "(id > ")]),
-    ("lock of expired ones", sweep::LOCK_EXPIRED, &[("objects_pkey", "(id = ")]),
-    ("lock of archived ones", sweep::LOCK_OUTDATED, &[("objects_pkey", "(id = ")]),
-    ("lock of any", sweep::LOCK_ANY, &[("objects_pkey", "(id = ")]),
-    ("count of keys", reseal::COUNT_KEYS, &[("objects_pkey", "(id > ")]),
-    ("other keys", reseal::OTHER_KEYS, &[("objects_pkey", "(id ")]),
-    ("reseal", reseal::RESEAL, &[("objects_pkey", "(id = "), ("object_fences_pkey", "(collection = ")]),
+    (
+        "walk of archived ones",
+        sweep::WALK_OUTDATED,
+        &[("objects_pkey", "(id > ")],
+    ),
+    (
+        "walk of all",
+        sweep::WALK_ANY,
+        &[("objects_pkey", "(id > ")],
+    ),
+    (
+        "lock of expired ones",
+        sweep::LOCK_EXPIRED,
+        &[("objects_pkey", "(id = ")],
+    ),
+    (
+        "lock of archived ones",
+        sweep::LOCK_OUTDATED,
+        &[("objects_pkey", "(id = ")],
+    ),
+    (
+        "lock of any",
+        sweep::LOCK_ANY,
+        &[("objects_pkey", "(id = ")],
+    ),
+    (
+        "count of keys",
+        reseal::COUNT_KEYS,
+        &[("objects_pkey", "(id > ")],
+    ),
+    (
+        "other keys",
+        reseal::OTHER_KEYS,
+        &[("objects_pkey", "(id ")],
+    ),
+    (
+        "reseal",
+        reseal::RESEAL,
+        &[
+            ("objects_pkey", "(id = "),
+            ("object_fences_pkey", "(collection = "),
+        ],
+    ),
     ("raised fence", RAISE_FENCE, &[]),
     ("fences", FENCES, &[]),
     ("archive", sweep::ARCHIVE, &[("objects_pkey", "(id = ")]),
@@ -68,37 +165,63 @@ fn filling(rows: u32) -> String {
 fn conditions<'a>(plan: &'a str, index: &str) -> Vec<&'a str> {
     let scan = format!(" using {index} on ");
     let lines = plan.lines().zip(plan.lines().skip(1));
-    lines.filter(|(line, _)| line.contains(&scan)).map(|(_, condition)| condition).collect()
+    lines
+        .filter(|(line, _)| line.contains(&scan))
+        .map(|(_, condition)| condition)
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn statements_read_by_whole_keys() {
     let server = shared();
     let database = server.database().unwrap();
-    drop(PostgresStore::connect(options(server, database.socket_url())).await.unwrap());
+    drop(
+        PostgresStore::connect(options(server, database.socket_url()))
+            .await
+            .unwrap(),
+    );
     for table in ["objects", "object_unique", "object_terms", "object_fences"] {
-        database.sql(&format!("ALTER TABLE sealwire.{table} SET (autovacuum_enabled = false)")).unwrap();
+        database
+            .sql(&format!(
+                "ALTER TABLE sealwire.{table} SET (autovacuum_enabled = false)"
+            ))
+            .unwrap();
     }
     // The last step has the statistics of real rows.
     for (rows, analyze) in [(0, false), (500, false), (20_000, false), (20_000, true)] {
         database.sql(&filling(rows)).unwrap();
         if analyze {
-            database.sql("ANALYZE sealwire.objects, sealwire.object_unique, sealwire.object_terms").unwrap();
+            database
+                .sql("ANALYZE sealwire.objects, sealwire.object_unique, sealwire.object_terms")
+                .unwrap();
         }
         for (name, sql, scans) in STATEMENTS {
             let parameters = (1..=30).filter(|n| sql.contains(&format!("${n}"))).count();
             let nulls = vec!["NULL"; parameters].join(", ");
-            let execute = if parameters == 0 { "tried".to_owned() } else { format!("tried({nulls})") };
+            let execute = if parameters == 0 {
+                "tried".to_owned()
+            } else {
+                format!("tried({nulls})")
+            };
             let plan = format!("{PLANNER}; PREPARE tried AS {sql}; EXPLAIN EXECUTE {execute}");
             let plan = database.sql(&plan).unwrap();
             let case = format!("{name} among {rows} rows, analyzed: {analyze}: {plan}");
-            assert!(!plan.contains("Seq Scan") && !plan.contains("Bitmap"), "{case}");
+            assert!(
+                !plan.contains("Seq Scan") && !plan.contains("Bitmap"),
+                "{case}"
+            );
             for (index, part) in scans {
                 let found = conditions(&plan, index);
-                assert!(!found.is_empty() && found.iter().all(|condition| condition.contains(part)), "{case}");
+                assert!(
+                    !found.is_empty() && found.iter().all(|condition| condition.contains(part)),
+                    "{case}"
+                );
             }
             // Terms supply ids in order. Only the merged ids are sorted, once for duplicates and once as the result.
-            assert!(sql != read::IDS || plan.matches("Sort Key").count() == 2, "{case}");
+            assert!(
+                sql != read::IDS || plan.matches("Sort Key").count() == 2,
+                "{case}"
+            );
         }
     }
 }

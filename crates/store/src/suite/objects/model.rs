@@ -25,10 +25,20 @@ const SHARED: [(u32, u128); 5] = [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2)];
 pub(crate) async fn all(store: Arc<dyn ObjectStore>) {
     let runtime = tokio::runtime::Handle::current();
     let run = move || {
-        let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
-        TestRunner::new(config).run(&vec(operation(), 1..30), |steps| runtime.block_on(agree(&*store, steps)))
+        let config = Config {
+            cases: CASES,
+            failure_persistence: None,
+            max_shrink_iters: 400,
+            ..Config::default()
+        };
+        TestRunner::new(config).run(&vec(operation(), 1..30), |steps| {
+            runtime.block_on(agree(&*store, steps))
+        })
     };
-    if let Err(error) = tokio::task::spawn_blocking(run).await.expect("does not panic") {
+    if let Err(error) = tokio::task::spawn_blocking(run)
+        .await
+        .expect("does not panic")
+    {
         panic!("{error}");
     }
 }
@@ -58,7 +68,11 @@ enum ModelOperation {
 }
 
 fn facts() -> impl Strategy<Value = Facts> {
-    (subsequence(UNIQUE.to_vec(), 0..3), subsequence(SHARED.to_vec(), 0..4), option::of(1_u64..6))
+    (
+        subsequence(UNIQUE.to_vec(), 0..3),
+        subsequence(SHARED.to_vec(), 0..4),
+        option::of(1_u64..6),
+    )
 }
 
 fn model_write() -> impl Strategy<Value = ModelWrite> {
@@ -100,12 +114,22 @@ type Objects = BTreeMap<(MapId, u128), ObjectRow>;
 
 async fn agree(store: &dyn ObjectStore, steps: Vec<ModelOperation>) -> Result<(), TestCaseError> {
     let one = fresh();
-    let maps = [one, MapId { collection: 2, ..one }];
+    let maps = [
+        one,
+        MapId {
+            collection: 2,
+            ..one
+        },
+    ];
     let mut state = Objects::new();
     for (at, step) in steps.iter().enumerate() {
         take_step(store, &mut state, &maps, at, step).await?;
         for map in maps {
-            let rows: Vec<_> = state.iter().filter(|((at, _), _)| *at == map).map(|(_, row)| row.clone()).collect();
+            let rows: Vec<_> = state
+                .iter()
+                .filter(|((at, _), _)| *at == map)
+                .map(|(_, row)| row.clone())
+                .collect();
             check(store, map, &rows, &[&UNIQUE[..], &SHARED].concat()).await;
         }
     }
@@ -122,31 +146,56 @@ async fn take_step(
 ) -> Result<(), TestCaseError> {
     match step {
         ModelOperation::Write(now, groups) => {
-            let made = |(map, writes): &(usize, Vec<ModelWrite>)| made(state, maps[*map], *now, writes, at);
+            let made = |(map, writes): &(usize, Vec<ModelWrite>)| {
+                made(state, maps[*map], *now, writes, at)
+            };
             let groups: Vec<_> = groups.iter().map(made).collect();
             let results = store.write_objects(*now, groups.clone()).await;
             for (group, result) in groups.iter().zip(results) {
-                prop_assert_eq!(result.unwrap(), written(state, *now, group), "{:?} at {}", group, now);
+                prop_assert_eq!(
+                    result.unwrap(),
+                    written(state, *now, group),
+                    "{:?} at {}",
+                    group,
+                    now
+                );
             }
         }
         ModelOperation::Get(now, map, ids) => {
-            let live = |n: &u128| state.get(&(maps[*map], *n)).filter(|row| row.is_live(*now)).cloned();
-            prop_assert_eq!(get(store, *now, maps[*map], ids).await, ids.iter().map(live).collect::<Vec<_>>());
+            let live = |n: &u128| {
+                state
+                    .get(&(maps[*map], *n))
+                    .filter(|row| row.is_live(*now))
+                    .cloned()
+            };
+            prop_assert_eq!(
+                get(store, *now, maps[*map], ids).await,
+                ids.iter().map(live).collect::<Vec<_>>()
+            );
         }
         ModelOperation::Clause(map, terms, places, after, limit) => {
             let mut terms = all_terms(terms);
             terms.sort_unstable();
             terms.dedup();
-            let clause = Clause { unique: places.0, shared: places.1, terms };
+            let clause = Clause {
+                unique: places.0,
+                shared: places.1,
+                terms,
+            };
             check_clause(store, state, maps[*map], &clause, *after, *limit).await?;
         }
         ModelOperation::List(map, before, archived, after, limit) => {
-            let filter = Filter { tag: None, expired_before: *before, archived: *archived };
+            let filter = Filter {
+                tag: None,
+                expired_before: *before,
+                archived: *archived,
+            };
             check_list(store, state, maps[*map], &filter, *after, *limit).await?;
         }
         ModelOperation::RunSweep(now, map, sweep, dry_run, limit) => {
             let expected = swept(state, *now, maps[*map], *sweep, *dry_run);
-            let count = keep::swept(store, *now, maps[*map], *sweep, None, (*limit, *dry_run)).await;
+            let count =
+                keep::swept(store, *now, maps[*map], *sweep, None, (*limit, *dry_run)).await;
             prop_assert_eq!(count, expected, "{:?}", step);
         }
         ModelOperation::Put(map, rows) => {
@@ -159,7 +208,11 @@ async fn take_step(
             rows.dedup_by_key(|(_, row)| row.id);
             let is_possible = put_all(state, &rows);
             let result = store.put_objects(&rows).await;
-            let agrees = if is_possible { result.is_ok() } else { matches!(result, Err(StoreError::Damaged { .. })) };
+            let agrees = if is_possible {
+                result.is_ok()
+            } else {
+                matches!(result, Err(StoreError::Damaged { .. }))
+            };
             prop_assert!(agrees, "{rows:?}: {result:?}");
         }
     }
@@ -169,7 +222,11 @@ async fn take_step(
 /// Returns a row of version 1.
 fn filled(n: u128, (unique_terms, terms, life): &Facts, now: u64) -> ObjectRow {
     let expires = life.map(|life| now + life);
-    ObjectRow { terms: all_terms(terms), expires, ..unique(n, unique_terms) }
+    ObjectRow {
+        terms: all_terms(terms),
+        expires,
+        ..unique(n, unique_terms)
+    }
 }
 
 /// Makes a group. Writes of an id that the group already has are left out.
@@ -181,7 +238,12 @@ fn made(state: &Objects, map: MapId, now: u64, writes: &[ModelWrite], step: usiz
             ModelWrite::Replace(n, up, facts) => {
                 let version = state.get(&(map, *n)).map_or(1, |row| row.version) + up;
                 let sealed = format!("sealed {n} in step {step}").into();
-                ObjectWrite::Replace(ObjectRow { version, updated: now, sealed, ..filled(*n, facts, now) })
+                ObjectWrite::Replace(ObjectRow {
+                    version,
+                    updated: now,
+                    sealed,
+                    ..filled(*n, facts, now)
+                })
             }
             ModelWrite::Delete(n, version) => delete(*n, *version),
             ModelWrite::Expire(n, expires) => expire(*n, *expires),
@@ -218,15 +280,27 @@ fn conflict(state: &Objects, now: u64, map: MapId, write: &ObjectWrite) -> Optio
         (ObjectWrite::Add(_) | ObjectWrite::Erase { .. }, _) => {}
         (_, None) => return Some(ObjectConflict::Absent),
         (ObjectWrite::Replace(row), Some(live)) if row.version != live.version + 1 => {
-            return Some(ObjectConflict::Version { found: live.version });
+            return Some(ObjectConflict::Version {
+                found: live.version,
+            });
         }
-        (ObjectWrite::Delete { version: Some(version), .. }, Some(live)) if *version != live.version => {
-            return Some(ObjectConflict::Version { found: live.version });
+        (
+            ObjectWrite::Delete {
+                version: Some(version),
+                ..
+            },
+            Some(live),
+        ) if *version != live.version => {
+            return Some(ObjectConflict::Version {
+                found: live.version,
+            });
         }
         _ => {}
     }
     let is_taken = |term: &&Term| {
-        let mut others = state.iter().filter(|(other, row)| other.0 == map && **other != key && row.is_live(now));
+        let mut others = state
+            .iter()
+            .filter(|(other, row)| other.0 == map && **other != key && row.is_live(now));
         others.any(|(_, row)| row.unique.contains(term))
     };
     let taken = write.row()?.unique.iter().find(is_taken)?;
@@ -243,9 +317,14 @@ fn make(state: &mut Objects, now: u64, map: MapId, write: &ObjectWrite) {
                 state.remove(&key);
             }
         }
-        ObjectWrite::Expire { expires, .. } => state.get_mut(&key).expect("no conflict").expires = *expires,
+        ObjectWrite::Expire { expires, .. } => {
+            state.get_mut(&key).expect("no conflict").expires = *expires
+        }
         ObjectWrite::Add(row) | ObjectWrite::Replace(row) => {
-            for (_, other) in state.iter_mut().filter(|(other, _)| other.0 == map && **other != key) {
+            for (_, other) in state
+                .iter_mut()
+                .filter(|(other, _)| other.0 == map && **other != key)
+            {
                 if row.unique.iter().any(|term| other.unique.contains(term)) {
                     *other = archived(other.clone(), now);
                 }
@@ -258,9 +337,14 @@ fn make(state: &mut Objects, now: u64, map: MapId, write: &ObjectWrite) {
 fn swept(state: &mut Objects, now: u64, map: MapId, sweep: Sweep, dry_run: bool) -> u64 {
     let is_due = |row: &ObjectRow| match sweep {
         Sweep::Archive { expired_before } => {
-            row.archived.is_none() && row.expires.is_some_and(|expires| expires < expired_before && expires <= now)
+            row.archived.is_none()
+                && row
+                    .expires
+                    .is_some_and(|expires| expires < expired_before && expires <= now)
         }
-        Sweep::Prune { archived_before } => row.archived.is_some_and(|archived| archived < archived_before),
+        Sweep::Prune { archived_before } => row
+            .archived
+            .is_some_and(|archived| archived < archived_before),
         Sweep::Erase => true,
     };
     let due = |((at, _), row): (&(MapId, u128), &ObjectRow)| *at == map && is_due(row);
@@ -280,9 +364,14 @@ fn swept(state: &mut Objects, now: u64, map: MapId, sweep: Sweep, dry_run: bool)
 /// Puts rows, unless two objects would hold one unique term. Returns true if the rows were put.
 fn put_all(state: &mut Objects, rows: &[(MapId, ObjectRow)]) -> bool {
     let mut next = state.clone();
-    next.extend(rows.iter().map(|(map, row)| ((*map, u128::from_be_bytes(row.id.0)), row.clone())));
-    let mut held: Vec<_> =
-        next.iter().flat_map(|((map, _), row)| row.unique.iter().map(|term| (*map, *term))).collect();
+    next.extend(
+        rows.iter()
+            .map(|(map, row)| ((*map, u128::from_be_bytes(row.id.0)), row.clone())),
+    );
+    let mut held: Vec<_> = next
+        .iter()
+        .flat_map(|((map, _), row)| row.unique.iter().map(|term| (*map, *term)))
+        .collect();
     let count = held.len();
     held.sort_unstable();
     held.dedup();
@@ -302,22 +391,54 @@ async fn check_clause(
     limit: usize,
 ) -> Result<(), TestCaseError> {
     let holds = |row: &ObjectRow, term: &Term| {
-        usize::from(clause.unique && row.unique.contains(term)) + usize::from(clause.shared && row.terms.contains(term))
+        usize::from(clause.unique && row.unique.contains(term))
+            + usize::from(clause.shared && row.terms.contains(term))
     };
-    let all = |row: &ObjectRow| clause.terms.iter().map(|term| holds(row, term)).sum::<usize>();
+    let all = |row: &ObjectRow| {
+        clause
+            .terms
+            .iter()
+            .map(|term| holds(row, term))
+            .sum::<usize>()
+    };
     let rows = || state.iter().filter(|((at, _), _)| *at == map);
-    let ids: Vec<u128> = rows().filter(|(_, row)| all(row) > 0).map(|((_, n), _)| *n).collect();
-    let page: Vec<_> = ids.iter().copied().filter(|n| after.is_none_or(|after| *n > after)).take(limit).collect();
-    let found = store.clause_ids(view(map), clause, after.map(id), limit).await.unwrap();
+    let ids: Vec<u128> = rows()
+        .filter(|(_, row)| all(row) > 0)
+        .map(|((_, n), _)| *n)
+        .collect();
+    let page: Vec<_> = ids
+        .iter()
+        .copied()
+        .filter(|n| after.is_none_or(|after| *n > after))
+        .take(limit)
+        .collect();
+    let found = store
+        .clause_ids(view(map), clause, after.map(id), limit)
+        .await
+        .unwrap();
     prop_assert_eq!(numbers(&found), page, "{:?}", clause);
     let clauses = std::slice::from_ref(clause);
-    let count = store.count_clauses(view(map), clauses, 1_001).await.unwrap()[0] as usize;
+    let count = store
+        .count_clauses(view(map), clauses, 1_001)
+        .await
+        .unwrap()[0] as usize;
     let most: usize = rows().map(|(_, row)| all(row)).sum();
     prop_assert!((ids.len()..=most).contains(&count), "{clause:?}: {count}");
     let every: Vec<u128> = (0..OBJECTS).collect();
-    let probed =
-        store.probe_clauses(view(map), clauses, &every.iter().copied().map(id).collect::<Vec<_>>()).await.unwrap();
-    prop_assert_eq!(probed, every.iter().map(|n| ids.contains(n)).collect::<Vec<_>>(), "{:?}", clause);
+    let probed = store
+        .probe_clauses(
+            view(map),
+            clauses,
+            &every.iter().copied().map(id).collect::<Vec<_>>(),
+        )
+        .await
+        .unwrap();
+    prop_assert_eq!(
+        probed,
+        every.iter().map(|n| ids.contains(n)).collect::<Vec<_>>(),
+        "{:?}",
+        clause
+    );
     Ok(())
 }
 
@@ -331,14 +452,22 @@ async fn check_list(
 ) -> Result<(), TestCaseError> {
     let wanted = |row: &&ObjectRow| {
         row.archived.is_some() == filter.archived
-            && filter.expired_before.is_none_or(|before| row.expires.is_some_and(|expires| expires < before))
+            && filter
+                .expired_before
+                .is_none_or(|before| row.expires.is_some_and(|expires| expires < before))
             && after.is_none_or(|after| row.id > id(after))
     };
-    let rows = state.iter().filter(|((at, _), _)| *at == map).map(|(_, row)| row);
+    let rows = state
+        .iter()
+        .filter(|((at, _), _)| *at == map)
+        .map(|(_, row)| row);
     let expected: Vec<_> = rows.filter(wanted).cloned().collect();
     let (mut after, mut found) = (after.map(id), Vec::new());
     loop {
-        let page = store.list_objects(view(map), filter, after, limit).await.unwrap();
+        let page = store
+            .list_objects(view(map), filter, after, limit)
+            .await
+            .unwrap();
         prop_assert!(page.found.len() <= limit);
         found.extend(page.found);
         after = page.next;

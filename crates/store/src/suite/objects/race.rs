@@ -30,8 +30,10 @@ async fn add_each_term(store: &Arc<dyn ObjectStore>, map: MapId, now: u64) -> Ve
     for task in 0..TASKS {
         let store = Arc::clone(store);
         tasks.spawn(async move {
-            let row =
-                |n| ObjectRow { terms: all_terms(&[(2, n), (3, task)]), ..unique((task + 1) * 1_000 + n, &[(1, n)]) };
+            let row = |n| ObjectRow {
+                terms: all_terms(&[(2, n), (3, task)]),
+                ..unique((task + 1) * 1_000 + n, &[(1, n)])
+            };
             let mut rows: Vec<ObjectRow> = (0..TERMS).map(row).collect();
             rows.rotate_left((task % TERMS) as usize);
             if task % 2 == 0 {
@@ -57,11 +59,16 @@ async fn add_each_term(store: &Arc<dyn ObjectStore>, map: MapId, now: u64) -> Ve
 
 async fn an_expired_holder_gives_way_once(store: &Arc<dyn ObjectStore>) {
     let map = fresh();
-    let expired: Vec<_> = (0..TERMS).map(|n| expiring(unique(n, &[(1, n)]), 10)).collect();
+    let expired: Vec<_> = (0..TERMS)
+        .map(|n| expiring(unique(n, &[(1, n)]), 10))
+        .collect();
     add_all(&**store, 1, map, &expired).await;
     let added = add_each_term(store, map, 20).await;
     assert_eq!(added.len() as u128, TERMS);
-    let gone = expired.into_iter().map(|row| archived(row, 20)).collect::<Vec<_>>();
+    let gone = expired
+        .into_iter()
+        .map(|row| archived(row, 20))
+        .collect::<Vec<_>>();
     check(&**store, map, &[gone, added].concat(), &[]).await;
 }
 
@@ -69,20 +76,38 @@ async fn an_expired_holder_gives_way_once(store: &Arc<dyn ObjectStore>) {
 async fn of_replacements_of_one_version_one_wins(store: &Arc<dyn ObjectStore>) {
     const EACH: u64 = 4;
     let map = fresh();
-    add_all(&**store, 1, map, &[ObjectRow { sealed: "0".into(), ..unique(1, &[(1, 1)]) }]).await;
+    add_all(
+        &**store,
+        1,
+        map,
+        &[ObjectRow {
+            sealed: "0".into(),
+            ..unique(1, &[(1, 1)])
+        }],
+    )
+    .await;
     let mut tasks = JoinSet::new();
     for _ in 0..8 {
         let store = Arc::clone(store);
         tasks.spawn(async move {
             let mut won = 0;
             while won < EACH {
-                let row = get(&*store, 1, map, &[1]).await.remove(0).expect("is there");
+                let row = get(&*store, 1, map, &[1])
+                    .await
+                    .remove(0)
+                    .expect("is there");
                 let sealed = row.version.to_string().into();
-                let new = ObjectRow { version: row.version + 1, sealed, ..row.clone() };
+                let new = ObjectRow {
+                    version: row.version + 1,
+                    sealed,
+                    ..row.clone()
+                };
                 match write(&*store, 1, map, vec![replace(&new)]).await {
                     ObjectsWritten::Done => won += 1,
                     ObjectsWritten::Conflicts(conflicts) => {
-                        let [(0, ObjectConflict::Version { found })] = conflicts[..] else { panic!("{conflicts:?}") };
+                        let [(0, ObjectConflict::Version { found })] = conflicts[..] else {
+                            panic!("{conflicts:?}")
+                        };
                         assert!(found > row.version);
                     }
                     ObjectsWritten::SubjectsChanged => panic!("the group claims no subject"),
@@ -91,18 +116,33 @@ async fn of_replacements_of_one_version_one_wins(store: &Arc<dyn ObjectStore>) {
         });
     }
     tasks.join_all().await;
-    let last = ObjectRow { version: 1 + 8 * EACH, sealed: (8 * EACH).to_string().into(), ..unique(1, &[(1, 1)]) };
+    let last = ObjectRow {
+        version: 1 + 8 * EACH,
+        sealed: (8 * EACH).to_string().into(),
+        ..unique(1, &[(1, 1)])
+    };
     check(&**store, map, std::slice::from_ref(&last), &[]).await;
     // Of many deletions of one version, one is made.
     let mut tasks = JoinSet::new();
     for _ in 0..8 {
         let store = Arc::clone(store);
-        tasks.spawn(async move { write(&*store, 1, map, vec![delete(1, Some(last.version))]).await });
+        tasks.spawn(
+            async move { write(&*store, 1, map, vec![delete(1, Some(last.version))]).await },
+        );
     }
     let results = tasks.join_all().await;
-    assert_eq!(results.iter().filter(|result| **result == ObjectsWritten::Done).count(), 1);
+    assert_eq!(
+        results
+            .iter()
+            .filter(|result| **result == ObjectsWritten::Done)
+            .count(),
+        1
+    );
     let absent = ObjectsWritten::Conflicts(vec![(0, ObjectConflict::Absent)]);
-    assert_eq!(results.iter().filter(|result| **result == absent).count(), 7);
+    assert_eq!(
+        results.iter().filter(|result| **result == absent).count(),
+        7
+    );
     check(&**store, map, &[], &[(1, 1)]).await;
 }
 
@@ -120,11 +160,15 @@ async fn reversed_groups_both_end(store: &Arc<dyn ObjectStore>) {
             let mut round = 0;
             while round < ROUNDS {
                 let ids: Vec<u128> = (0..OBJECTS).collect();
-                let rows: Option<Vec<ObjectRow>> = get(&*store, 1, map, &ids).await.into_iter().collect();
+                let rows: Option<Vec<ObjectRow>> =
+                    get(&*store, 1, map, &ids).await.into_iter().collect();
                 // The terms of all objects move up by OBJECTS, so both tasks want the same terms.
                 let moved = |row: &ObjectRow| {
                     let n = u128::from_be_bytes(row.id.0) + OBJECTS * u128::from(row.version);
-                    replace(&next(ObjectRow { unique: all_terms(&[(1, n)]), ..row.clone() }))
+                    replace(&next(ObjectRow {
+                        unique: all_terms(&[(1, n)]),
+                        ..row.clone()
+                    }))
                 };
                 let mut writes: Vec<_> = rows.expect("all are there").iter().map(moved).collect();
                 if reversed {
@@ -140,9 +184,14 @@ async fn reversed_groups_both_end(store: &Arc<dyn ObjectStore>) {
     let version = 1 + 2 * ROUNDS;
     let there = scanned(&**store, map).await;
     assert!(there.iter().all(|row| row.version == version));
-    let terms: Vec<_> = (0..u128::from(version)).map(|round| (1, OBJECTS * round)).collect();
+    let terms: Vec<_> = (0..u128::from(version))
+        .map(|round| (1, OBJECTS * round))
+        .collect();
     check(&**store, map, &there, &terms).await;
-    assert_eq!(there[0].unique, all_terms(&[(1, OBJECTS * u128::from(version - 1))]));
+    assert_eq!(
+        there[0].unique,
+        all_terms(&[(1, OBJECTS * u128::from(version - 1))])
+    );
 }
 
 /// A term of an object that is replaced all the time always leads to the object.
@@ -150,13 +199,21 @@ async fn an_object_is_found_while_it_is_replaced(store: &Arc<dyn ObjectStore>) {
     let map = fresh();
     let row = |version: u64| {
         let terms = all_terms(&[(2, 0), (2, u128::from(version))]);
-        ObjectRow { version, unique: all_terms(&[(1, 0)]), terms, ..object(1) }
+        ObjectRow {
+            version,
+            unique: all_terms(&[(1, 0)]),
+            terms,
+            ..object(1)
+        }
     };
     add_all(&**store, 1, map, &[row(1)]).await;
     let writer = Arc::clone(store);
     let writing = tokio::spawn(async move {
         for version in 2..60 {
-            assert_eq!(write(&*writer, 1, map, vec![replace(&row(version))]).await, ObjectsWritten::Done);
+            assert_eq!(
+                write(&*writer, 1, map, vec![replace(&row(version))]).await,
+                ObjectsWritten::Done
+            );
         }
     });
     let clauses = [clause(&[(1, 0)]), clause(&[(2, 0)])];
@@ -166,8 +223,18 @@ async fn an_object_is_found_while_it_is_replaced(store: &Arc<dyn ObjectStore>) {
         for clause in &clauses {
             assert_eq!(found(&**store, map, clause).await, [1]);
         }
-        assert_eq!(store.probe_clauses(view(map), &clauses, &[id(1)]).await.unwrap(), [true]);
-        let version = get(&**store, 1, map, &[1]).await.remove(0).expect("is there").version;
+        assert_eq!(
+            store
+                .probe_clauses(view(map), &clauses, &[id(1)])
+                .await
+                .unwrap(),
+            [true]
+        );
+        let version = get(&**store, 1, map, &[1])
+            .await
+            .remove(0)
+            .expect("is there")
+            .version;
         assert!(version >= last, "a version never goes back");
         last = version;
     }

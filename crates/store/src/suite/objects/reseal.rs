@@ -22,7 +22,11 @@ pub async fn all(store: &Arc<dyn ObjectStore>) {
 
 /// Returns the reseal of an object whose content is that of [`object`].
 fn reseal(n: u128) -> Reseal<ObjectId> {
-    Reseal { id: id(n), old: object(n).sealed, new: format!("new {n}").into() }
+    Reseal {
+        id: id(n),
+        old: object(n).sealed,
+        new: format!("new {n}").into(),
+    }
 }
 
 fn under(key: [u8; 5], row: ObjectRow) -> ObjectRow {
@@ -32,7 +36,10 @@ fn under(key: [u8; 5], row: ObjectRow) -> ObjectRow {
 /// Returns an object as [`reseal`] leaves it.
 fn resealed(row: ObjectRow) -> ObjectRow {
     let sealed = format!("new {}", u128::from_be_bytes(row.id.0)).into();
-    ObjectRow { sealed, ..under(NEW, row) }
+    ObjectRow {
+        sealed,
+        ..under(NEW, row)
+    }
 }
 
 /// Counts to the end in pages of `limit`.
@@ -40,8 +47,12 @@ pub async fn counts(store: &dyn ObjectStore, map: MapId, limit: usize) -> BTreeM
     let (mut counts, mut after) = (BTreeMap::new(), None);
     loop {
         let Page { found, next } = store.count_object_keys(map, after, limit).await.unwrap();
-        assert!(found.values().sum::<u64>() <= limit as u64 && found.values().all(|count| *count > 0));
-        found.into_iter().for_each(|(key, count)| *counts.entry(key).or_default() += count);
+        assert!(
+            found.values().sum::<u64>() <= limit as u64 && found.values().all(|count| *count > 0)
+        );
+        found
+            .into_iter()
+            .for_each(|(key, count)| *counts.entry(key).or_default() += count);
         let Some(next) = next else { return counts };
         assert!(Some(next) > after, "a count goes on");
         after = Some(next);
@@ -49,11 +60,22 @@ pub async fn counts(store: &dyn ObjectStore, map: MapId, limit: usize) -> BTreeM
 }
 
 /// Walks to the end in pages of `limit`.
-async fn of_other_keys(store: &dyn ObjectStore, map: MapId, key: [u8; 5], limit: usize) -> Vec<ObjectRow> {
+async fn of_other_keys(
+    store: &dyn ObjectStore,
+    map: MapId,
+    key: [u8; 5],
+    limit: usize,
+) -> Vec<ObjectRow> {
     let (mut rows, mut after) = (Vec::new(), None);
     loop {
-        let Page { found, next } = store.objects_of_other_keys(view(map), key, after, limit).await.unwrap();
-        assert!(found.len() <= limit && found.iter().all(|row| Some(row.id) > after), "{limit}");
+        let Page { found, next } = store
+            .objects_of_other_keys(view(map), key, after, limit)
+            .await
+            .unwrap();
+        assert!(
+            found.len() <= limit && found.iter().all(|row| Some(row.id) > after),
+            "{limit}"
+        );
         rows.extend(found);
         let Some(next) = next else { return rows };
         assert!(Some(next) > after, "a walk goes on");
@@ -76,7 +98,15 @@ async fn objects_are_counted_by_key(store: &dyn ObjectStore) {
     let map = fresh();
     assert_eq!(counts(store, map, 10).await, BTreeMap::new());
     put(store, map, &in_every_state()).await;
-    put(store, MapId { collection: 2, ..map }, &[under(NEW, object(1)), under(NEW, object(99))]).await;
+    put(
+        store,
+        MapId {
+            collection: 2,
+            ..map
+        },
+        &[under(NEW, object(1)), under(NEW, object(99))],
+    )
+    .await;
     let expected = BTreeMap::from([(OLD, 3), (NEW, 1), ([0, 0, 0, 0, 1], 1)]);
     for limit in [1, 2, 4, 5, 6, 10_000] {
         assert_eq!(counts(store, map, limit).await, expected, "{limit}");
@@ -87,11 +117,23 @@ async fn objects_of_other_keys_are_found(store: &dyn ObjectStore) {
     let map = fresh();
     let rows = in_every_state();
     put(store, map, &rows).await;
-    put(store, MapId { collection: 2, ..map }, &[under(OLD, object(1)), under(OLD, object(99))]).await;
+    put(
+        store,
+        MapId {
+            collection: 2,
+            ..map
+        },
+        &[under(OLD, object(1)), under(OLD, object(99))],
+    )
+    .await;
     for key in [OLD, NEW, *b"third"] {
         let others: Vec<_> = rows.iter().filter(|row| row.key != key).cloned().collect();
         for limit in [1, 2, 3, 5, 500] {
-            assert_eq!(of_other_keys(store, map, key, limit).await, others, "{key:?} {limit}");
+            assert_eq!(
+                of_other_keys(store, map, key, limit).await,
+                others,
+                "{key:?} {limit}"
+            );
         }
     }
 }
@@ -100,47 +142,105 @@ async fn objects_of_other_keys_are_found(store: &dyn ObjectStore) {
 async fn a_walk_ends_however_little_it_finds(store: &dyn ObjectStore) {
     const OBJECTS: u128 = 3_000;
     let map = fresh();
-    let row = |n| under(if [0, 1_500, OBJECTS - 1].contains(&n) { OLD } else { NEW }, object(n));
+    let row = |n| {
+        under(
+            if [0, 1_500, OBJECTS - 1].contains(&n) {
+                OLD
+            } else {
+                NEW
+            },
+            object(n),
+        )
+    };
     let rows: Vec<_> = (0..OBJECTS).map(row).collect();
     for rows in rows.chunks(500) {
         put(store, map, rows).await;
     }
     for limit in [1, 2, 500] {
         let found = of_other_keys(store, map, NEW, limit).await;
-        assert_eq!(found.iter().map(|row| row.id).collect::<Vec<_>>(), [id(0), id(1_500), id(OBJECTS - 1)], "{limit}");
+        assert_eq!(
+            found.iter().map(|row| row.id).collect::<Vec<_>>(),
+            [id(0), id(1_500), id(OBJECTS - 1)],
+            "{limit}"
+        );
     }
-    assert_eq!(of_other_keys(store, map, OLD, 500).await.len(), rows.len() - 3);
-    assert_eq!(counts(store, map, 700).await, BTreeMap::from([(OLD, 3), (NEW, rows.len() as u64 - 3)]));
+    assert_eq!(
+        of_other_keys(store, map, OLD, 500).await.len(),
+        rows.len() - 3
+    );
+    assert_eq!(
+        counts(store, map, 700).await,
+        BTreeMap::from([(OLD, 3), (NEW, rows.len() as u64 - 3)])
+    );
 }
 
 async fn only_the_old_content_is_replaced(store: &dyn ObjectStore) {
     let map = fresh();
     let rows = in_every_state();
     put(store, map, &rows).await;
-    put(store, MapId { collection: 2, ..map }, &[object(10)]).await;
-    let other = Reseal { old: "other".into(), ..reseal(12) };
+    put(
+        store,
+        MapId {
+            collection: 2,
+            ..map
+        },
+        &[object(10)],
+    )
+    .await;
+    let other = Reseal {
+        old: "other".into(),
+        ..reseal(12)
+    };
     let asked = [reseal(13), other, reseal(99), reseal(10)];
-    assert_eq!(store.reseal_objects(view(map), NEW, &asked).await.unwrap(), [true, false, false, true]);
+    assert_eq!(
+        store.reseal_objects(view(map), NEW, &asked).await.unwrap(),
+        [true, false, false, true]
+    );
     let [first, second, third, fourth, fifth] = rows;
     let expected = [resealed(first), second, third, resealed(fourth), fifth];
     check(store, map, &expected, &[]).await;
     // A repetition finds the new content.
-    assert_eq!(store.reseal_objects(view(map), NEW, &asked).await.unwrap(), [true, false, false, true]);
-    assert_eq!(store.reseal_objects(view(map), NEW, &[]).await.unwrap(), [] as [bool; 0]);
+    assert_eq!(
+        store.reseal_objects(view(map), NEW, &asked).await.unwrap(),
+        [true, false, false, true]
+    );
+    assert_eq!(
+        store.reseal_objects(view(map), NEW, &[]).await.unwrap(),
+        [] as [bool; 0]
+    );
     check(store, map, &expected, &[]).await;
-    assert_eq!(scanned(store, MapId { collection: 2, ..map }).await, [object(10)]);
+    assert_eq!(
+        scanned(
+            store,
+            MapId {
+                collection: 2,
+                ..map
+            }
+        )
+        .await,
+        [object(10)]
+    );
 }
 
 async fn a_large_page_ends_early(store: &dyn ObjectStore) {
     let map = fresh();
-    let large = |n| ObjectRow { sealed: vec![n as u8; 3 << 20].into(), ..under(OLD, object(n)) };
+    let large = |n| ObjectRow {
+        sealed: vec![n as u8; 3 << 20].into(),
+        ..under(OLD, object(n))
+    };
     let rows = [large(1), large(2), large(3)];
     for row in &rows {
         put(store, map, std::slice::from_ref(row)).await;
     }
-    let page = store.objects_of_other_keys(view(map), NEW, None, 500).await.unwrap();
+    let page = store
+        .objects_of_other_keys(view(map), NEW, None, 500)
+        .await
+        .unwrap();
     assert_eq!((page.found.len(), page.next), (2, Some(id(2))));
-    assert!(of_other_keys(store, map, NEW, 500).await == rows, "no object is left out");
+    assert!(
+        of_other_keys(store, map, NEW, 500).await == rows,
+        "no object is left out"
+    );
     assert_eq!(counts(store, map, 10).await, BTreeMap::from([(OLD, 3)]));
 }
 
@@ -161,7 +261,10 @@ async fn a_concurrent_change_wins(store: &Arc<dyn ObjectStore>) {
                     1 => delete(n, Some(1)),
                     _ => expire(n, Some(1_000)),
                 };
-                assert_eq!(write(&*store, 1, map, vec![change]).await, ObjectsWritten::Done);
+                assert_eq!(
+                    write(&*store, 1, map, vec![change]).await,
+                    ObjectsWritten::Done
+                );
             }
         });
     }

@@ -21,16 +21,23 @@ async fn everybody_gets_the_same_row(store: &Arc<dyn TokenStore>, map: MapId) {
     for task in 0..TASKS {
         let store = Arc::clone(store);
         tasks.spawn(async move {
-            let mut rows: Vec<Row> = (0..PRINTS).map(|n| printed((task + 1) * 1_000 + n, n)).collect();
+            let mut rows: Vec<Row> = (0..PRINTS)
+                .map(|n| printed((task + 1) * 1_000 + n, n))
+                .collect();
             rows.rotate_left((task % PRINTS) as usize);
             if task % 2 == 0 {
                 rows.reverse();
             }
             let mut mine = Vec::new();
             for chunk in rows.chunks([1, 5, 24][task as usize % 3]) {
-                let Written::Done(answer) = write(&*store, 20, map, chunk).await else { panic!("ids are free") };
+                let Written::Done(answer) = write(&*store, 20, map, chunk).await else {
+                    panic!("ids are free")
+                };
                 mine.extend(
-                    chunk.iter().zip(answer).map(|(row, known)| (known.is_none(), known.unwrap_or(row.clone()))),
+                    chunk
+                        .iter()
+                        .zip(answer)
+                        .map(|(row, known)| (known.is_none(), known.unwrap_or(row.clone()))),
                 );
             }
             mine
@@ -45,20 +52,42 @@ async fn everybody_gets_the_same_row(store: &Arc<dyn TokenStore>, map: MapId) {
     assert_eq!(written, PRINTS, "each once");
     assert_eq!(winners.len() as u128, PRINTS);
     for (print, ids) in winners {
-        let found = store.find(20, &[(map, print.expect("asked with one"))]).await.unwrap();
-        assert_eq!(found[0].as_ref().map(|found| BTreeSet::from([found.row.id])), Some(ids));
+        let found = store
+            .find(20, &[(map, print.expect("asked with one"))])
+            .await
+            .unwrap();
+        assert_eq!(
+            found[0]
+                .as_ref()
+                .map(|found| BTreeSet::from([found.row.id])),
+            Some(ids)
+        );
     }
 }
 
 async fn expired_holders_give_way_once(store: &Arc<dyn TokenStore>) {
     let map = fresh();
-    let expired: Vec<Row> = (0..PRINTS).map(|n| Row { expires: Some(10), ..printed(n, n) }).collect();
-    assert_eq!(write(&**store, 1, map, &expired).await, Written::Done(vec![None; PRINTS as usize]));
+    let expired: Vec<Row> = (0..PRINTS)
+        .map(|n| Row {
+            expires: Some(10),
+            ..printed(n, n)
+        })
+        .collect();
+    assert_eq!(
+        write(&**store, 1, map, &expired).await,
+        Written::Done(vec![None; PRINTS as usize])
+    );
     everybody_gets_the_same_row(store, map).await;
     let there = scanned(&**store, map).await;
     assert_eq!(there.len() as u128, 2 * PRINTS);
-    let archived: Vec<Row> =
-        expired.into_iter().map(|row| Row { archived: Some(20), fingerprint: None, ..row }).collect();
+    let archived: Vec<Row> = expired
+        .into_iter()
+        .map(|row| Row {
+            archived: Some(20),
+            fingerprint: None,
+            ..row
+        })
+        .collect();
     assert_eq!(there[..PRINTS as usize], archived);
 }
 
@@ -70,7 +99,19 @@ async fn an_id_goes_to_one(store: &Arc<dyn TokenStore>) {
         tasks.spawn(async move { write(&*store, 1, map, &[row(100 + task), row(task % 4)]).await });
     }
     let answers = tasks.join_all().await;
-    assert_eq!(answers.iter().filter(|answer| **answer == Written::Done(vec![None, None])).count(), 4);
-    assert_eq!(answers.iter().filter(|answer| **answer == Written::Taken(vec![1])).count(), TASKS as usize - 4);
+    assert_eq!(
+        answers
+            .iter()
+            .filter(|answer| **answer == Written::Done(vec![None, None]))
+            .count(),
+        4
+    );
+    assert_eq!(
+        answers
+            .iter()
+            .filter(|answer| **answer == Written::Taken(vec![1]))
+            .count(),
+        TASKS as usize - 4
+    );
     assert_eq!(scanned(&**store, map).await.len(), 8);
 }

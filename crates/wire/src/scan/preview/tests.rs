@@ -10,7 +10,12 @@ use crate::params::{Format, KeyScope, Suite};
 
 /// `[0, 7, "encrypt", [{..}]]` of the pairs given as bytes.
 fn call(pairs: &[&[u8]]) -> Vec<u8> {
-    [&b"\x94\x00\x07\xa7encrypt\x91"[..], &[0x80 | pairs.len() as u8], &pairs.concat()].concat()
+    [
+        &b"\x94\x00\x07\xa7encrypt\x91"[..],
+        &[0x80 | pairs.len() as u8],
+        &pairs.concat(),
+    ]
+    .concat()
 }
 
 fn payload(value: &[u8]) -> Vec<u8> {
@@ -45,7 +50,10 @@ fn estimate(bytes: &[u8]) -> Option<Estimate> {
 /// Returns the true measures of the request.
 fn truth(message: &[u8]) -> Estimate {
     match Scanner::for_requests(Limits::default()).scan(message) {
-        Scan::Message(whole) => Estimate { bytes: whole.bytes as u64, leaves: whole.leaves },
+        Scan::Message(whole) => Estimate {
+            bytes: whole.bytes as u64,
+            leaves: whole.leaves,
+        },
         other => panic!("{other:?}"),
     }
 }
@@ -57,8 +65,13 @@ fn worst(document: &[u8], arrived: std::ops::Range<usize>) -> f64 {
     let (before, truth) = (message.len() - document.len(), truth(&message));
     let mut scanner = Scanner::for_requests(Limits::default());
     let ratios = arrived.map(|bytes| {
-        let estimate = after(&mut scanner, &message[..before + bytes]).unwrap().whole.unwrap();
-        let off = |estimate: u64, truth: u64| (estimate as f64 / truth as f64).max(truth as f64 / estimate as f64);
+        let estimate = after(&mut scanner, &message[..before + bytes])
+            .unwrap()
+            .whole
+            .unwrap();
+        let off = |estimate: u64, truth: u64| {
+            (estimate as f64 / truth as f64).max(truth as f64 / estimate as f64)
+        };
         off(estimate.bytes, truth.bytes).max(off(estimate.leaves, truth.leaves))
     });
     ratios.fold(1.0, f64::max)
@@ -73,12 +86,37 @@ fn alike_values_tell_the_whole_early() {
     let nested = map(1, &[b"\xa4rows", &array(10_000, RECORD)[..]].concat());
     let cases: [(&str, Vec<u8>, std::ops::Range<usize>, f64); 9] = [
         ("flat array", array(10_000, TEXT), 1_000..3_000, 1.02),
-        ("flat array, most of it", array(10_000, TEXT), 160_000..169_000, 1.001),
-        ("map", map(5_000, &[b"\xa5field", TEXT].concat()), 1_000..3_000, 1.04),
-        ("array of records", array(10_000, RECORD), 2_000..4_000, 1.04),
-        ("10,000 x 1", array(10_000, &[b"\x81\xa4name", TEXT].concat()), 2_000..4_000, 1.04),
+        (
+            "flat array, most of it",
+            array(10_000, TEXT),
+            160_000..169_000,
+            1.001,
+        ),
+        (
+            "map",
+            map(5_000, &[b"\xa5field", TEXT].concat()),
+            1_000..3_000,
+            1.04,
+        ),
+        (
+            "array of records",
+            array(10_000, RECORD),
+            2_000..4_000,
+            1.04,
+        ),
+        (
+            "10,000 x 1",
+            array(10_000, &[b"\x81\xa4name", TEXT].concat()),
+            2_000..4_000,
+            1.04,
+        ),
         ("below one key", nested, 2_000..4_000, 1.04),
-        ("array of arrays", array(100, &array(100, TEXT)), 2_000..20_000, 1.02),
+        (
+            "array of arrays",
+            array(100, &array(100, TEXT)),
+            2_000..20_000,
+            1.02,
+        ),
         ("the first of 10,000", array(10_000, TEXT), 4..20, 2.0),
         ("numbers", array(1_000_000, &[0xcd, 1, 0]), 500..600, 1.02),
     ];
@@ -90,19 +128,46 @@ fn alike_values_tell_the_whole_early() {
 
 #[test]
 fn what_is_announced_counts_as_there() {
-    let string = |bytes: u32| [&[0xdb], &bytes.to_be_bytes()[..], &vec![b'x'; bytes as usize]].concat();
+    let string = |bytes: u32| {
+        [
+            &[0xdb],
+            &bytes.to_be_bytes()[..],
+            &vec![b'x'; bytes as usize],
+        ]
+        .concat()
+    };
     let message = call(&[b"\xa3app\xa1a", &payload(&string(1 << 20))]);
     let header = message.len() - (1 << 20);
-    assert_eq!(estimate(&message[..header - 1]), None, "a header that is cut says nothing");
+    assert_eq!(
+        estimate(&message[..header - 1]),
+        None,
+        "a header that is cut says nothing"
+    );
     for arrived in [header, header + 1, message.len() - 1] {
-        assert_eq!(estimate(&message[..arrived]), Some(truth(&message)), "{arrived}");
+        assert_eq!(
+            estimate(&message[..arrived]),
+            Some(truth(&message)),
+            "{arrived}"
+        );
     }
     // A long first element: too much until the second has begun, as nothing tells that it is special.
     let uneven = [&b"\x92"[..], &string(100_000), b"\x01"].concat();
     let message = call(&[&payload(&uneven)]);
     let estimate = |arrived| estimate(&message[..arrived]).unwrap();
-    assert_eq!(estimate(40), Estimate { bytes: 200_000 + 33, leaves: 5 });
-    assert_eq!(truth(&message), Estimate { bytes: message.len() as u64, leaves: 5 });
+    assert_eq!(
+        estimate(40),
+        Estimate {
+            bytes: 200_000 + 33,
+            leaves: 5
+        }
+    );
+    assert_eq!(
+        truth(&message),
+        Estimate {
+            bytes: message.len() as u64,
+            leaves: 5
+        }
+    );
 }
 
 #[test]
@@ -115,7 +180,10 @@ fn a_payload_that_has_passed_is_known() {
     let passed = at(message.len() - behind);
     assert_eq!(
         passed,
-        Estimate { bytes: truth.bytes - behind as u64 + 2, leaves: truth.leaves },
+        Estimate {
+            bytes: truth.bytes - behind as u64 + 2,
+            leaves: truth.leaves
+        },
         "2 bytes at the least"
     );
     // A container behind the payload is no part of it.
@@ -123,7 +191,11 @@ fn a_payload_that_has_passed_is_known() {
     let (whole, app) = (message.len() as u64, 6);
     for (cut, ahead) in [(7, 2), (9, 3)] {
         let arrived = estimate(&message[..message.len() - cut]).unwrap();
-        assert_eq!(arrived.bytes, whole - app - (ahead - 2) * 2 + ahead, "{cut}");
+        assert_eq!(
+            arrived.bytes,
+            whole - app - (ahead - 2) * 2 + ahead,
+            "{cut}"
+        );
     }
 }
 
@@ -135,16 +207,46 @@ fn little_is_told_of_little() {
         assert_eq!(estimate(&message[..arrived]), None, "{arrived}");
     }
     // A header says only how many values there are at the least; so do several that lie in each other.
-    assert_eq!(estimate(&message[..key + 3]), Some(Estimate { bytes: key as u64 + 3 + 50, leaves: 4 + 50 }));
-    assert_eq!(estimate(&message[..key + 4]), Some(Estimate { bytes: key as u64 + 4 + 4 + 49, leaves: 4 + 53 }));
-    assert_eq!(estimate(&message[..key + 5]), Some(Estimate { bytes: key as u64 + 5 * 200, leaves: 4 + 200 }));
+    assert_eq!(
+        estimate(&message[..key + 3]),
+        Some(Estimate {
+            bytes: key as u64 + 3 + 50,
+            leaves: 4 + 50
+        })
+    );
+    assert_eq!(
+        estimate(&message[..key + 4]),
+        Some(Estimate {
+            bytes: key as u64 + 4 + 4 + 49,
+            leaves: 4 + 53
+        })
+    );
+    assert_eq!(
+        estimate(&message[..key + 5]),
+        Some(Estimate {
+            bytes: key as u64 + 5 * 200,
+            leaves: 4 + 200
+        })
+    );
     // Other messages, and what is not a message any more.
-    for other in
-        [&b"\x94\x00\x07\xa7inspect\x91\x81"[..], b"\x94\x00\x07\xa6reveal\x91\x81", b"\x93\x02\xa6cancel\x91", b""]
-    {
-        assert_eq!(after(&mut Scanner::for_requests(Limits::default()), other), None);
+    for other in [
+        &b"\x94\x00\x07\xa7inspect\x91\x81"[..],
+        b"\x94\x00\x07\xa6reveal\x91\x81",
+        b"\x93\x02\xa6cancel\x91",
+        b"",
+    ] {
+        assert_eq!(
+            after(&mut Scanner::for_requests(Limits::default()), other),
+            None
+        );
     }
-    assert_eq!(after(&mut Scanner::for_replies(Limits::default()), b"\x94\x01\x07\xc0\x81\xa7payload\x92\x01"), None);
+    assert_eq!(
+        after(
+            &mut Scanner::for_replies(Limits::default()),
+            b"\x94\x01\x07\xc0\x81\xa7payload\x92\x01"
+        ),
+        None
+    );
     let mut scanner = Scanner::for_requests(Limits::default());
     assert!(after(&mut scanner, &message[..key + 5]).is_some());
     scanner.skip_rest();
@@ -156,23 +258,42 @@ fn little_is_told_of_little() {
 
 #[test]
 fn an_estimate_keeps_to_the_limits() {
-    let limits = Limits { message_bytes_max: 1_000, elements_max: 500, ..Limits::default() };
+    let limits = Limits {
+        message_bytes_max: 1_000,
+        elements_max: 500,
+        ..Limits::default()
+    };
     // One value of 200 bytes and 299 that may be small: more than the limits allow, and told as what they allow.
     let long = [&[0xc4, 200][..], &[0; 200]].concat();
     let message = call(&[&payload(&[&[0xdc, 1, 43][..], &long].concat())]);
     let outlook = after(&mut Scanner::for_requests(limits), &message).unwrap();
-    assert_eq!(outlook.whole, Some(Estimate { bytes: 1_000, leaves: 302 }));
+    assert_eq!(
+        outlook.whole,
+        Some(Estimate {
+            bytes: 1_000,
+            leaves: 302
+        })
+    );
     let deep = [&[0x92, 1].repeat(29)[..], &[0xdc, 1, 0]].concat();
     let message = call(&[&payload(&deep)]);
     let outlook = after(&mut Scanner::for_requests(limits), &message).unwrap();
     assert!(outlook.whole.unwrap().leaves <= 500, "{outlook:?}");
     // As deep and as wide as a scan allows: the share of the innermost value is no number above 0 any more.
-    let limits = Limits { message_bytes_max: u64::MAX, elements_max: u64::MAX, ..Limits::default() };
+    let limits = Limits {
+        message_bytes_max: u64::MAX,
+        elements_max: u64::MAX,
+        ..Limits::default()
+    };
     let wide = [0xdf, 0xff, 0xff, 0xff, 0xff, 0x01].repeat(60);
     let message = call(&[&payload(&wide)]);
     let outlook = after(&mut Scanner::for_requests(limits), &message).unwrap();
     let least = 60 * u64::from(u32::MAX - 1);
-    assert!(outlook.whole.is_some_and(|whole| whole.leaves >= least && whole.bytes >= least), "{outlook:?}");
+    assert!(
+        outlook
+            .whole
+            .is_some_and(|whole| whole.leaves >= least && whole.bytes >= least),
+        "{outlook:?}"
+    );
 }
 
 #[test]
@@ -181,19 +302,53 @@ fn params_are_told_as_they_are_seen() {
         let message = call(pairs);
         let seen = &message[..message.len() - cut];
         let outlook = after(&mut Scanner::for_requests(Limits::default()), seen).unwrap();
-        (outlook.deadline_ms, outlook.suite, outlook.key_scope, outlook.format)
+        (
+            outlook.deadline_ms,
+            outlook.suite,
+            outlook.key_scope,
+            outlook.format,
+        )
     };
-    let (suite, scope) = (&b"\xa5suite\xa9secp256k1"[..], &b"\xa9key_scope\xa5field"[..]);
-    let (format, deadline) = (&b"\xa6format\xa9evervault"[..], &b"\xabdeadline_ms\xcd\x01\x00"[..]);
+    let (suite, scope) = (
+        &b"\xa5suite\xa9secp256k1"[..],
+        &b"\xa9key_scope\xa5field"[..],
+    );
+    let (format, deadline) = (
+        &b"\xa6format\xa9evervault"[..],
+        &b"\xabdeadline_ms\xcd\x01\x00"[..],
+    );
     let (app, body) = (&b"\xa3app\xa1a"[..], &b"\xa7payload\x92\x01\x01"[..]);
-    let (secp256k1, field, evervault) = (Some(Suite::Secp256k1), Some(KeyScope::Field), Some(Format::Evervault));
-    assert_eq!(told(&[app, suite, scope, format, deadline, body], 1), (Some(256), secp256k1, field, evervault));
-    assert_eq!(told(&[deadline, app, scope, body, suite], 4), (Some(256), None, field, None), "one behind the payload");
-    assert_eq!(told(&[app, suite, deadline, body], body.len() + 1), (None, secp256k1, None, None), "one that is cut");
-    let passed: [&[u8]; 4] =
-        [b"\xa6select\x92\xa1$\xa2$a", b"\xa7context\xc4\x01x", b"\xaemin_generation\x05", b"\xa4role\xa1r"];
+    let (secp256k1, field, evervault) = (
+        Some(Suite::Secp256k1),
+        Some(KeyScope::Field),
+        Some(Format::Evervault),
+    );
+    assert_eq!(
+        told(&[app, suite, scope, format, deadline, body], 1),
+        (Some(256), secp256k1, field, evervault)
+    );
+    assert_eq!(
+        told(&[deadline, app, scope, body, suite], 4),
+        (Some(256), None, field, None),
+        "one behind the payload"
+    );
+    assert_eq!(
+        told(&[app, suite, deadline, body], body.len() + 1),
+        (None, secp256k1, None, None),
+        "one that is cut"
+    );
+    let passed: [&[u8]; 4] = [
+        b"\xa6select\x92\xa1$\xa2$a",
+        b"\xa7context\xc4\x01x",
+        b"\xaemin_generation\x05",
+        b"\xa4role\xa1r",
+    ];
     for other in passed {
-        assert_eq!(told(&[other, suite, body], 1), (None, secp256k1, None, None), "{other:02x?}");
+        assert_eq!(
+            told(&[other, suite, body], 1),
+            (None, secp256k1, None, None),
+            "{other:02x?}"
+        );
     }
     // The preview ends at a param that the decoder will reject.
     let odd: [&[u8]; 8] = [
@@ -207,7 +362,11 @@ fn params_are_told_as_they_are_seen() {
         b"\xa6format\xc0",
     ];
     for odd in odd {
-        assert_eq!(told(&[suite, odd, deadline, body], 1), (None, secp256k1, None, None), "{odd:02x?}");
+        assert_eq!(
+            told(&[suite, odd, deadline, body], 1),
+            (None, secp256k1, None, None),
+            "{odd:02x?}"
+        );
     }
 }
 
@@ -217,8 +376,14 @@ fn each_method_with_a_payload_is_told() {
         let mut message = b"\x94\x00\x07".to_vec();
         write::str(&mut message, method.name());
         let outlook = after(&mut Scanner::for_requests(Limits::default()), &message);
-        assert_eq!(outlook.map(|outlook| outlook.method), method.takes_document().then_some(method));
-        assert_eq!(method.takes_document(), method.params().iter().any(|param| param.name == "payload"));
+        assert_eq!(
+            outlook.map(|outlook| outlook.method),
+            method.takes_document().then_some(method)
+        );
+        assert_eq!(
+            method.takes_document(),
+            method.params().iter().any(|param| param.name == "payload")
+        );
     }
 }
 
@@ -233,10 +398,23 @@ fn the_least_is_what_the_bytes_hold() {
     let mut scanner = Scanner::for_requests(Limits::default());
     for cut in 0..message.len() {
         let outlook = after(&mut scanner, &message[..cut]);
-        assert!(scanner.bytes_at_least() <= truth.bytes && scanner.leaves_at_least() <= truth.leaves, "{cut}");
+        assert!(
+            scanner.bytes_at_least() <= truth.bytes && scanner.leaves_at_least() <= truth.leaves,
+            "{cut}"
+        );
         if let Some(whole) = outlook.and_then(|outlook| outlook.whole) {
-            assert!(whole.bytes >= scanner.bytes_at_least() && whole.leaves >= scanner.leaves_at_least(), "{cut}");
+            assert!(
+                whole.bytes >= scanner.bytes_at_least()
+                    && whole.leaves >= scanner.leaves_at_least(),
+                "{cut}"
+            );
         }
     }
-    assert_eq!(scanner.outlook(&message[..message.len() - 1]).unwrap().whole, Some(truth));
+    assert_eq!(
+        scanner
+            .outlook(&message[..message.len() - 1])
+            .unwrap()
+            .whole,
+        Some(truth)
+    );
 }

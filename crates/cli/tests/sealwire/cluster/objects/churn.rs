@@ -8,14 +8,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sealwire_client::control::PropertySpec;
-use sealwire_client::{AddObjects, Client, ErrorCode, ObjectListing, Objects, PropertyDisclosure, TokenMap};
+use sealwire_client::{
+    AddObjects, Client, ErrorCode, ObjectListing, Objects, PropertyDisclosure, TokenMap,
+};
 use sealwire_testkit::Postgres;
 
 use super::compare::compare;
 use super::model::{History, Known, Level, Seen, TYPES, Written, check};
 use super::{
-    AGREE, add_property, alter, client, create, create_app, doc, drop_property, in_time, is_fenced, paths, query,
-    rpc_error, text,
+    AGREE, add_property, alter, client, create, create_app, doc, drop_property, in_time, is_fenced,
+    paths, query, rpc_error, text,
 };
 use crate::cluster::engines::{APP, Cluster, EngineProcess, run, until};
 
@@ -51,7 +53,8 @@ struct Load {
 
 #[test]
 fn schemas_change_under_load_and_no_value_appears_under_another_property() {
-    let rounds = std::env::var("SEALWIRE_SCHEMA_ROUNDS").map_or(1, |rounds| rounds.parse().unwrap());
+    let rounds =
+        std::env::var("SEALWIRE_SCHEMA_ROUNDS").map_or(1, |rounds| rounds.parse().unwrap());
     run(async {
         let cluster = Cluster::new(Postgres::shared());
         let engines = ["one", "two", "three"].map(|name| cluster.engine(name));
@@ -63,11 +66,20 @@ fn schemas_change_under_load_and_no_value_appears_under_another_property() {
 }
 
 async fn one_round(cluster: &Cluster<'_>, engines: &[EngineProcess; 3], round: u64) {
-    let operators = engines.each_ref().map(|engine| cluster.operator_once(engine));
+    let operators = engines
+        .each_ref()
+        .map(|engine| cluster.operator_once(engine));
     let load = Arc::new(Load::new(cluster, engines, format!("people-{round}")));
     let properties = vec![
-        PropertySpec { unique: true, nullable: false, ..PropertySpec::new("email", "email") },
-        PropertySpec { index: true, ..PropertySpec::new("name", "string") },
+        PropertySpec {
+            unique: true,
+            nullable: false,
+            ..PropertySpec::new("email", "email")
+        },
+        PropertySpec {
+            index: true,
+            ..PropertySpec::new("name", "string")
+        },
         level(0),
     ];
     let created = create(&operators[0], &load.collection, properties).await;
@@ -96,19 +108,31 @@ async fn one_round(cluster: &Cluster<'_>, engines: &[EngineProcess; 3], round: u
     for client in &load.clients[..3] {
         compare(client, load.map(), &known, &history, &written).await;
     }
-    assert_eq!(cluster.database.sql(AGREE).unwrap(), "0", "objects and terms do not agree");
+    assert_eq!(
+        cluster.database.sql(AGREE).unwrap(),
+        "0",
+        "objects and terms do not agree"
+    );
 }
 
 /// The n-th `level`. One of the types is unique, so that unique terms change, too.
 fn level(incarnation: usize) -> PropertySpec<'static> {
     let kind = incarnation % TYPES.len();
-    PropertySpec { index: true, unique: kind == 1, ..PropertySpec::new("level", TYPES[kind]) }
+    PropertySpec {
+        index: true,
+        unique: kind == 1,
+        ..PropertySpec::new("level", TYPES[kind])
+    }
 }
 
 impl Load {
     fn new(cluster: &Cluster<'_>, engines: &[EngineProcess; 3], collection: String) -> Self {
         // Two clients of each engine: the first three are of different engines.
-        let clients = engines.iter().chain(engines).map(|engine| client(cluster, engine)).collect();
+        let clients = engines
+            .iter()
+            .chain(engines)
+            .map(|engine| client(cluster, engine))
+            .collect();
         Self {
             collection,
             clients,
@@ -133,15 +157,23 @@ impl Load {
         let mut history = History(vec![(created, Some(0))]);
         for incarnation in 1..=CHANGES {
             let operator = &operators[incarnation % 3];
-            let dropped = alter(operator, &self.collection, drop_property("level")).await.unwrap();
+            let dropped = alter(operator, &self.collection, drop_property("level"))
+                .await
+                .unwrap();
             history.0.push((dropped, None));
             self.goes_on().await;
             let added = until("all engines serve the drop", async || {
-                let added = alter(operator, &self.collection, add_property(level(incarnation))).await;
-                added.map_err(|error| assert!(is_fenced(&rpc_error(error)), "not an engine that lags")).ok()
+                let added =
+                    alter(operator, &self.collection, add_property(level(incarnation))).await;
+                added
+                    .map_err(|error| {
+                        assert!(is_fenced(&rpc_error(error)), "not an engine that lags")
+                    })
+                    .ok()
             });
             history.0.push((added.await, Some(incarnation)));
-            self.kind.store((incarnation % TYPES.len()) as u64, Ordering::Relaxed);
+            self.kind
+                .store((incarnation % TYPES.len()) as u64, Ordering::Relaxed);
             self.goes_on().await;
         }
         history
@@ -151,7 +183,10 @@ impl Load {
     async fn goes_on(&self) {
         let enough = self.acknowledged.load(Ordering::Relaxed) + REQUESTS;
         tokio::time::sleep(PAUSE).await;
-        until("the load goes on", async || (self.acknowledged.load(Ordering::Relaxed) >= enough).then_some(())).await;
+        until("the load goes on", async || {
+            (self.acknowledged.load(Ordering::Relaxed) >= enough).then_some(())
+        })
+        .await;
     }
 
     fn number(&self) -> u64 {
@@ -160,7 +195,10 @@ impl Load {
 
     /// Returns a new value of the type that the operator added last. The engines can be before or behind.
     fn level(&self) -> Level {
-        Level { kind: self.kind.load(Ordering::Relaxed) as usize, number: self.number() }
+        Level {
+            kind: self.kind.load(Ordering::Relaxed) as usize,
+            number: self.number(),
+        }
     }
 
     fn reject(&self, reason: &'static str) {
@@ -172,13 +210,18 @@ impl Load {
     fn explain(&self, error: sealwire_client::Error, names_level: bool, raced: bool) {
         let error = rpc_error(error);
         let paths = paths(&error);
-        let all = |property: &str| !paths.is_empty() && paths.iter().all(|path| path.ends_with(property));
+        let all =
+            |property: &str| !paths.is_empty() && paths.iter().all(|path| path.ends_with(property));
         match error.code {
             ErrorCode::Conflict if error.retry_after_ms.is_some() => self.reject("fenced"),
             ErrorCode::Conflict if raced && all(".email") => self.reject("taken"),
-            ErrorCode::BadRequest if names_level && (all(".level") || paths == ["$[0]"]) => self.reject("level"),
+            ErrorCode::BadRequest if names_level && (all(".level") || paths == ["$[0]"]) => {
+                self.reject("level")
+            }
             // The parameter `properties` is not a part of a payload.
-            ErrorCode::BadRequest if names_level && paths.is_empty() => self.reject("level, named to read"),
+            ErrorCode::BadRequest if names_level && paths.is_empty() => {
+                self.reject("level, named to read")
+            }
             _ => panic!("{error}: {paths:?}"),
         }
     }
@@ -205,24 +248,42 @@ impl Load {
     /// Adds one to three objects, most of them with a level.
     async fn add(&self, client: &Client, round: u64, known: &mut Vec<Known>) {
         let with_level = !round.is_multiple_of(4);
-        let made: Vec<(u64, Option<Level>)> =
-            (0..1 + round % 3).map(|_| (self.number(), with_level.then(|| self.level()))).collect();
+        let made: Vec<(u64, Option<Level>)> = (0..1 + round % 3)
+            .map(|_| (self.number(), with_level.then(|| self.level())))
+            .collect();
         let parts: Vec<String> = made
             .iter()
             .map(|(number, level)| {
-                let level = level.map(|level| format!(r#", "level": {}"#, level.json())).unwrap_or_default();
-                format!(r#"{{"email": "n{number}@example.com", "name": "group {}"{level}}}"#, number % GROUPS)
+                let level = level
+                    .map(|level| format!(r#", "level": {}"#, level.json()))
+                    .unwrap_or_default();
+                format!(
+                    r#"{{"email": "n{number}@example.com", "name": "group {}"{level}}}"#,
+                    number % GROUPS
+                )
             })
             .collect();
         let objects = doc(&format!("[{}]", parts.join(",")));
-        let add = AddObjects { objects: &objects, ..AddObjects::default() };
+        let add = AddObjects {
+            objects: &objects,
+            ..AddObjects::default()
+        };
         match in_time(client.objects_add(self.map(), add)).await {
             Ok(added) => {
                 for (object, (number, level)) in added.objects.into_iter().zip(made) {
                     let level = level.map(|level| (level, added.generation));
                     let email = format!("n{number}@example.com");
                     let (version, group) = (object.version, number % GROUPS);
-                    self.acknowledge(Known { id: object.id, version, email, group, level }, known);
+                    self.acknowledge(
+                        Known {
+                            id: object.id,
+                            version,
+                            email,
+                            group,
+                            level,
+                        },
+                        known,
+                    );
                 }
             }
             Err(error) => self.explain(error, with_level, false),
@@ -232,12 +293,23 @@ impl Load {
     /// Adds an object with a unique value that other writers want, too.
     async fn race(&self, client: &Client, round: u64, known: &mut Vec<Known>) {
         let (email, group) = (format!("race{}@example.com", round % RACES), round % GROUPS);
-        let objects = doc(&format!(r#"[{{"email": "{email}", "name": "group {group}"}}]"#));
-        let add = AddObjects { objects: &objects, ..AddObjects::default() };
+        let objects = doc(&format!(
+            r#"[{{"email": "{email}", "name": "group {group}"}}]"#
+        ));
+        let add = AddObjects {
+            objects: &objects,
+            ..AddObjects::default()
+        };
         match in_time(client.objects_add(self.map(), add)).await {
             Ok(mut added) => {
                 let object = added.objects.remove(0);
-                let known_object = Known { id: object.id, version: object.version, email, group, level: None };
+                let known_object = Known {
+                    id: object.id,
+                    version: object.version,
+                    email,
+                    group,
+                    level: None,
+                };
                 self.acknowledge(known_object, known);
             }
             Err(error) => self.explain(error, false, true),
@@ -254,7 +326,10 @@ impl Load {
     }
 
     fn wrote(&self, level: Level, id: &str, generation: u64) {
-        self.written.lock().unwrap().insert(level.number, (level, id.to_owned(), generation));
+        self.written
+            .lock()
+            .unwrap()
+            .insert(level.number, (level, id.to_owned(), generation));
         self.levels.lock().unwrap().push(level);
     }
 
@@ -266,18 +341,25 @@ impl Load {
         // Every seventh level is removed.
         let level = (with_level && !round.is_multiple_of(7)).then(|| self.level());
         let set = match (with_level, level) {
-            (true, level) => format!(r#""level": {}"#, level.map_or("null".to_owned(), Level::json)),
+            (true, level) => format!(
+                r#""level": {}"#,
+                level.map_or("null".to_owned(), Level::json)
+            ),
             (false, _) => format!(r#""name": "group {group}""#),
         };
         let (id, version) = (&object.id, object.version);
-        let change = doc(&format!(r#"[{{"id": "{id}", "set": {{{set}}}, "if_version": {version}}}]"#));
+        let change = doc(&format!(
+            r#"[{{"id": "{id}", "set": {{{set}}}, "if_version": {version}}}]"#
+        ));
         match in_time(client.objects_update(self.map(), &change)).await {
             Ok(updated) => {
                 assert_eq!(updated.objects[0].version, version + 1);
                 object.version += 1;
                 if with_level {
                     object.level = level.map(|level| (level, updated.generation));
-                    level.into_iter().for_each(|level| self.wrote(level, &object.id, updated.generation));
+                    level
+                        .into_iter()
+                        .for_each(|level| self.wrote(level, &object.id, updated.generation));
                 } else {
                     object.group = group;
                 }
@@ -306,14 +388,39 @@ impl Load {
             round += 1;
             let client = &self.clients[(round % 6) as usize];
             // Prefers what was written last.
-            let ids: Vec<String> = self.ids.lock().unwrap().iter().rev().step_by(3).take(12).cloned().collect();
+            let ids: Vec<String> = self
+                .ids
+                .lock()
+                .unwrap()
+                .iter()
+                .rev()
+                .step_by(3)
+                .take(12)
+                .cloned()
+                .collect();
             let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
-            let level = self.levels.lock().unwrap().iter().rev().nth(round as usize % 50).copied();
-            let only = PropertyDisclosure { properties: Some(vec!["level"]), masked: false };
+            let level = self
+                .levels
+                .lock()
+                .unwrap()
+                .iter()
+                .rev()
+                .nth(round as usize % 50)
+                .copied();
+            let only = PropertyDisclosure {
+                properties: Some(vec!["level"]),
+                masked: false,
+            };
             let all = PropertyDisclosure::default();
             let (found, names_level) = match (round % 5, level) {
-                (0, _) if !ids.is_empty() => (in_time(client.objects_get(self.map(), &ids, all)).await, false),
-                (1, _) if !ids.is_empty() => (in_time(client.objects_get(self.map(), &ids, only)).await, true),
+                (0, _) if !ids.is_empty() => (
+                    in_time(client.objects_get(self.map(), &ids, all)).await,
+                    false,
+                ),
+                (1, _) if !ids.is_empty() => (
+                    in_time(client.objects_get(self.map(), &ids, only)).await,
+                    true,
+                ),
                 (2, Some(level)) => (self.find(client, level).await, true),
                 (3, _) => {
                     let name = format!("\"group {}\"", round % GROUPS);
@@ -322,8 +429,14 @@ impl Load {
                     (found, false)
                 }
                 _ => {
-                    let listing = ObjectListing { limit: Some(50), ..ObjectListing::default() };
-                    (in_time(client.objects_list(self.map(), listing, all)).await, false)
+                    let listing = ObjectListing {
+                        limit: Some(50),
+                        ..ObjectListing::default()
+                    };
+                    (
+                        in_time(client.objects_list(self.map(), listing, all)).await,
+                        false,
+                    )
                 }
             };
             match found {
@@ -338,13 +451,19 @@ impl Load {
         let found = query(client, self.map(), "level", &level.json()).await?;
         for object in found.objects.iter().flatten() {
             let value = object.properties.iter().find(|(name, _)| name == "level");
-            assert_eq!(value.and_then(|(_, value)| Level::parse(&text(value))), Some(level));
+            assert_eq!(
+                value.and_then(|(_, value)| Level::parse(&text(value))),
+                Some(level)
+            );
         }
         Ok(found)
     }
 
     fn check_names(&self, found: &Result<Objects, sealwire_client::Error>, wanted: &str) {
-        for object in found.iter().flat_map(|found| found.objects.iter().flatten()) {
+        for object in found
+            .iter()
+            .flat_map(|found| found.objects.iter().flatten())
+        {
             let name = object.properties.iter().find(|(name, _)| name == "name");
             assert_eq!(name.map(|(_, value)| text(value)).as_deref(), Some(wanted));
         }
@@ -354,7 +473,11 @@ impl Load {
         let generation = found.generation;
         let seen = found.objects.into_iter().flatten().map(|object| {
             let level = object.properties.iter().find(|(name, _)| name == "level");
-            Seen { generation, id: object.id, level: level.map(|(_, value)| Level::parse(&text(value))) }
+            Seen {
+                generation,
+                id: object.id,
+                level: level.map(|(_, value)| Level::parse(&text(value))),
+            }
         });
         self.seen.lock().unwrap().extend(seen);
         self.acknowledged.fetch_add(1, Ordering::Relaxed);

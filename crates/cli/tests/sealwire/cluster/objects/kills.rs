@@ -46,9 +46,19 @@ fn no_acknowledged_object_is_lost_or_incomplete_when_engines_are_killed() {
         let operator = cluster.operator(&engines[0]);
         create_app(&operator).await;
         let properties = vec![
-            PropertySpec { unique: true, nullable: false, ..PropertySpec::new("email", "email") },
-            PropertySpec { index: true, ..PropertySpec::new("bulk", "string") },
-            PropertySpec { unique: true, ..PropertySpec::new("seat", "string") },
+            PropertySpec {
+                unique: true,
+                nullable: false,
+                ..PropertySpec::new("email", "email")
+            },
+            PropertySpec {
+                index: true,
+                ..PropertySpec::new("bulk", "string")
+            },
+            PropertySpec {
+                unique: true,
+                ..PropertySpec::new("seat", "string")
+            },
             PropertySpec::new("note", "string"),
         ];
         create(&operator, COLLECTION, properties).await;
@@ -75,12 +85,19 @@ fn no_acknowledged_object_is_lost_or_incomplete_when_engines_are_killed() {
         acknowledged.goes_on().await;
         acknowledged.stop.store(true, Ordering::Relaxed);
         writers.join_all().await;
-        let (count, lost) = (acknowledged.count.load(Ordering::Relaxed), acknowledged.lost.load(Ordering::Relaxed));
+        let (count, lost) = (
+            acknowledged.count.load(Ordering::Relaxed),
+            acknowledged.lost.load(Ordering::Relaxed),
+        );
         println!("{rounds} kills, {count} requests acknowledged, {lost} without a result");
         for engine in &engines {
             acknowledged.verify(&super::client(&cluster, engine)).await;
         }
-        assert_eq!(cluster.database.sql(AGREE).unwrap(), "0", "objects and terms do not agree");
+        assert_eq!(
+            cluster.database.sql(AGREE).unwrap(),
+            "0",
+            "objects and terms do not agree"
+        );
     });
 }
 
@@ -88,7 +105,10 @@ impl Acknowledged {
     /// Waits for more acknowledged requests.
     async fn goes_on(&self) {
         let enough = self.count.load(Ordering::Relaxed) + 30;
-        until("the load goes on", async || (self.count.load(Ordering::Relaxed) >= enough).then_some(())).await;
+        until("the load goes on", async || {
+            (self.count.load(Ordering::Relaxed) >= enough).then_some(())
+        })
+        .await;
     }
 
     async fn writer(self: Arc<Self>, client: Client, writer: u64) {
@@ -99,7 +119,9 @@ impl Acknowledged {
             self.race(&client, writer, n).await;
             // A bulk request whose result is unknown is left as it is.
             let bulk = format!("{writer}-{n}");
-            let Some(ids) = self.add(&client, &bulk).await else { continue };
+            let Some(ids) = self.add(&client, &bulk).await else {
+                continue;
+            };
             self.bulks.lock().unwrap().insert(bulk.clone(), 1);
             if self.update(&client, &ids).await {
                 self.bulks.lock().unwrap().insert(bulk, 2);
@@ -108,24 +130,44 @@ impl Acknowledged {
     }
 
     async fn add(&self, client: &Client, bulk: &str) -> Option<Vec<String>> {
-        let object = |at| format!(r#"{{"email": "{bulk}-{at}@example.com", "bulk": "{bulk}", "note": "first"}}"#);
-        let objects = doc(&format!("[{}]", (0..BULK).map(object).collect::<Vec<_>>().join(",")));
-        let add = AddObjects { objects: &objects, ..AddObjects::default() };
-        let added = self.result(in_time(client.objects_add(map(), add)).await).await?;
+        let object = |at| {
+            format!(r#"{{"email": "{bulk}-{at}@example.com", "bulk": "{bulk}", "note": "first"}}"#)
+        };
+        let objects = doc(&format!(
+            "[{}]",
+            (0..BULK).map(object).collect::<Vec<_>>().join(",")
+        ));
+        let add = AddObjects {
+            objects: &objects,
+            ..AddObjects::default()
+        };
+        let added = self
+            .result(in_time(client.objects_add(map(), add)).await)
+            .await?;
         Some(added.objects.into_iter().map(|object| object.id).collect())
     }
 
     async fn update(&self, client: &Client, ids: &[String]) -> bool {
         let change = |id: &String| format!(r#"{{"id": "{id}", "set": {{"note": "second"}}}}"#);
-        let changes = doc(&format!("[{}]", ids.iter().map(change).collect::<Vec<_>>().join(",")));
-        self.result(in_time(client.objects_update(map(), &changes)).await).await.is_some()
+        let changes = doc(&format!(
+            "[{}]",
+            ids.iter().map(change).collect::<Vec<_>>().join(",")
+        ));
+        self.result(in_time(client.objects_update(map(), &changes)).await)
+            .await
+            .is_some()
     }
 
     /// Adds an object with a seat that other writers want, too.
     async fn race(&self, client: &Client, writer: u64, n: u64) {
         let seat = format!("seat {}-{n}", writer / RACERS);
-        let objects = doc(&format!(r#"[{{"email": "racer{writer}-{n}@example.com", "seat": "{seat}"}}]"#));
-        let add = AddObjects { objects: &objects, ..AddObjects::default() };
+        let objects = doc(&format!(
+            r#"[{{"email": "racer{writer}-{n}@example.com", "seat": "{seat}"}}]"#
+        ));
+        let add = AddObjects {
+            objects: &objects,
+            ..AddObjects::default()
+        };
         match in_time(client.objects_add(map(), add)).await {
             Err(Error::Rpc(error)) if error.code == ErrorCode::Conflict => {
                 assert_eq!(super::paths(&error), ["$[0].seat"]);
@@ -157,7 +199,10 @@ impl Acknowledged {
 
     /// Verifies all objects through one engine.
     async fn verify(&self, client: &Client) {
-        let (mut bulks, mut seats) = (BTreeMap::<String, BTreeSet<_>>::new(), BTreeMap::<String, u64>::new());
+        let (mut bulks, mut seats) = (
+            BTreeMap::<String, BTreeSet<_>>::new(),
+            BTreeMap::<String, u64>::new(),
+        );
         let mut emails = BTreeSet::new();
         for object in list(client, map()).await {
             let value = |name: &str| {
@@ -165,11 +210,18 @@ impl Acknowledged {
                 text(value).trim_matches('"').to_owned()
             };
             let email = value("email");
-            assert!(emails.insert(email.clone()), "two objects have one unique value");
+            assert!(
+                emails.insert(email.clone()),
+                "two objects have one unique value"
+            );
             if email.starts_with("racer") {
                 *seats.entry(value("seat")).or_default() += 1;
             } else {
-                bulks.entry(value("bulk")).or_default().insert((email, object.version, value("note")));
+                bulks.entry(value("bulk")).or_default().insert((
+                    email,
+                    object.version,
+                    value("note"),
+                ));
             }
         }
         for (bulk, objects) in &bulks {
@@ -178,22 +230,40 @@ impl Acknowledged {
                 (0..BULK).map(object).collect::<BTreeSet<_>>()
             };
             let acknowledged = self.bulks.lock().unwrap().get(bulk).copied().unwrap_or(0);
-            let is_whole = acknowledged < 2 && *objects == of(1, "first") || *objects == of(2, "second");
-            assert!(is_whole, "{bulk} is incomplete, version {acknowledged} was acknowledged: {objects:?}");
+            let is_whole =
+                acknowledged < 2 && *objects == of(1, "first") || *objects == of(2, "second");
+            assert!(
+                is_whole,
+                "{bulk} is incomplete, version {acknowledged} was acknowledged: {objects:?}"
+            );
         }
         let acknowledged: BTreeSet<String> = self.bulks.lock().unwrap().keys().cloned().collect();
-        assert!(acknowledged.iter().all(|bulk| bulks.contains_key(bulk)), "an acknowledged request was lost");
-        assert!(seats.values().all(|holders| *holders == 1), "a seat was given twice");
+        assert!(
+            acknowledged.iter().all(|bulk| bulks.contains_key(bulk)),
+            "an acknowledged request was lost"
+        );
+        assert!(
+            seats.values().all(|holders| *holders == 1),
+            "a seat was given twice"
+        );
         let taken = self.seats.lock().unwrap().clone();
-        assert!(taken.iter().all(|seat| seats.contains_key(seat)), "a seat that was taken is lost");
+        assert!(
+            taken.iter().all(|seat| seats.contains_key(seat)),
+            "a seat that was taken is lost"
+        );
         for bulk in acknowledged.iter().step_by(1 + acknowledged.len() / 100) {
-            let found = query(client, map(), "bulk", &format!("\"{bulk}\"")).await.unwrap().objects;
+            let found = query(client, map(), "bulk", &format!("\"{bulk}\""))
+                .await
+                .unwrap()
+                .objects;
             assert_eq!(found.len(), BULK);
             let email = format!("\"{bulk}-0@example.com\"");
             let found = query(client, map(), "email", &email).await.unwrap().objects;
             let ids: Vec<&str> = found.iter().flatten().map(|object| &*object.id).collect();
             assert_eq!(ids.len(), 1);
-            let again = in_time(client.objects_get(map(), &ids, PropertyDisclosure::default())).await.unwrap();
+            let again = in_time(client.objects_get(map(), &ids, PropertyDisclosure::default()))
+                .await
+                .unwrap();
             assert_eq!(again.objects, found);
         }
     }

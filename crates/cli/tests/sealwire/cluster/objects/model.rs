@@ -23,7 +23,12 @@ impl Level {
         match kind {
             0 => number.to_string(),
             1 => format!("\"level {number}\""),
-            _ => format!("\"{:04}-{:02}-{:02}\"", 1_000 + number / 336, 1 + number / 28 % 12, 1 + number % 28),
+            _ => format!(
+                "\"{:04}-{:02}-{:02}\"",
+                1_000 + number / 336,
+                1 + number / 28 % 12,
+                1 + number % 28
+            ),
         }
     }
 
@@ -33,14 +38,23 @@ impl Level {
             return None;
         }
         let Some(text) = json.strip_prefix('"') else {
-            return Some(Self { kind: 0, number: json.parse().unwrap() });
+            return Some(Self {
+                kind: 0,
+                number: json.parse().unwrap(),
+            });
         };
         let text = text.strip_suffix('"').unwrap();
         if let Some(number) = text.strip_prefix("level ") {
-            return Some(Self { kind: 1, number: number.parse().unwrap() });
+            return Some(Self {
+                kind: 1,
+                number: number.parse().unwrap(),
+            });
         }
         let parts: Vec<u64> = text.split('-').map(|part| part.parse().unwrap()).collect();
-        Some(Self { kind: 2, number: (parts[0] - 1_000) * 336 + (parts[1] - 1) * 28 + parts[2] - 1 })
+        Some(Self {
+            kind: 2,
+            number: (parts[0] - 1_000) * 336 + (parts[1] - 1) * 28 + parts[2] - 1,
+        })
     }
 }
 
@@ -52,7 +66,10 @@ impl History {
     /// Returns the incarnation of `level` at a generation.
     pub(super) fn at(&self, generation: u64) -> Option<usize> {
         let changes = self.0.partition_point(|(since, _)| *since <= generation);
-        self.0[changes.checked_sub(1).expect("a response is older than the collection")].1
+        self.0[changes
+            .checked_sub(1)
+            .expect("a response is older than the collection")]
+        .1
     }
 }
 
@@ -83,13 +100,21 @@ pub(super) type Written = HashMap<u64, (Level, String, u64)>;
 /// # Errors
 /// The rule that is broken.
 pub(super) fn check(seen: &Seen, history: &History, written: &Written) -> Result<(), &'static str> {
-    let Seen { generation, id, level } = seen;
+    let Seen {
+        generation,
+        id,
+        level,
+    } = seen;
     let incarnation = history.at(*generation);
     if level.is_some() != incarnation.is_some() {
         return Err("the property of another schema");
     }
-    let (Some(Some(level)), Some(incarnation)) = (level, incarnation) else { return Ok(()) };
-    let Some((wrote, of, at)) = written.get(&level.number) else { return Err("the value of a rejected request") };
+    let (Some(Some(level)), Some(incarnation)) = (level, incarnation) else {
+        return Ok(());
+    };
+    let Some((wrote, of, at)) = written.get(&level.number) else {
+        return Err("the value of a rejected request");
+    };
     if level.kind != incarnation % TYPES.len() {
         Err("a value of the wrong type")
     } else if (wrote, of) != (level, id) {
@@ -114,12 +139,30 @@ fn levels_come_back_from_their_text() {
 
 #[test]
 fn the_model_finds_what_must_not_be_seen() {
-    let history =
-        History(vec![(5, Some(0)), (7, None), (9, Some(1)), (11, None), (13, Some(2)), (15, None), (17, Some(3))]);
+    let history = History(vec![
+        (5, Some(0)),
+        (7, None),
+        (9, Some(1)),
+        (11, None),
+        (13, Some(2)),
+        (15, None),
+        (17, Some(3)),
+    ]);
     let level = |kind, number| Level { kind, number };
-    let written: Written = [(1, (level(0, 1), "a".to_owned(), 6)), (2, (level(0, 2), "a".to_owned(), 17))].into();
-    let seen = |generation, level| Seen { generation, id: "a".to_owned(), level };
-    let other = |seen: Seen| Seen { id: "b".to_owned(), ..seen };
+    let written: Written = [
+        (1, (level(0, 1), "a".to_owned(), 6)),
+        (2, (level(0, 2), "a".to_owned(), 17)),
+    ]
+    .into();
+    let seen = |generation, level| Seen {
+        generation,
+        id: "a".to_owned(),
+        level,
+    };
+    let other = |seen: Seen| Seen {
+        id: "b".to_owned(),
+        ..seen
+    };
     for (seen, expected) in [
         (seen(5, Some(Some(level(0, 1)))), Ok(())),
         (seen(8, None), Ok(())),
@@ -127,10 +170,22 @@ fn the_model_finds_what_must_not_be_seen() {
         (seen(20, Some(Some(level(0, 2)))), Ok(())),
         (seen(6, None), Err("the property of another schema")),
         (seen(7, Some(None)), Err("the property of another schema")),
-        (seen(10, Some(Some(level(0, 1)))), Err("a value of the wrong type")),
-        (seen(17, Some(Some(level(0, 1)))), Err("a value of a dropped property")),
-        (seen(6, Some(Some(level(0, 3)))), Err("the value of a rejected request")),
-        (other(seen(6, Some(Some(level(0, 1))))), Err("the value of another object")),
+        (
+            seen(10, Some(Some(level(0, 1)))),
+            Err("a value of the wrong type"),
+        ),
+        (
+            seen(17, Some(Some(level(0, 1)))),
+            Err("a value of a dropped property"),
+        ),
+        (
+            seen(6, Some(Some(level(0, 3)))),
+            Err("the value of a rejected request"),
+        ),
+        (
+            other(seen(6, Some(Some(level(0, 1))))),
+            Err("the value of another object"),
+        ),
     ] {
         assert_eq!(check(&seen, &history, &written), expected, "{seen:?}");
     }

@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use sealwire_client::control::{
-    AppCall, AppOperation, Census, CensusCall, Kind, PropertySpec, RewrapRowsCall, RotateKind, TokenFormat,
+    AppCall, AppOperation, Census, CensusCall, Kind, PropertySpec, RewrapRowsCall, RotateKind,
+    TokenFormat,
 };
 use sealwire_client::{
-    AddObjects, Client, Detokenize, Error, ErrorCode, TokenLookupScope, TokenMap, Tokenize, TokenizeOptions,
+    AddObjects, Client, Detokenize, Error, ErrorCode, TokenLookupScope, TokenMap, Tokenize,
+    TokenizeOptions,
 };
 use sealwire_testkit::Postgres;
 
@@ -48,9 +50,15 @@ fn a_rewrap_that_is_killed_loses_nothing() {
         let operator = cluster.operator(&engines[0]);
         create_app(&operator).await;
         let note = PropertySpec::new("note", "string");
-        let email = PropertySpec { unique: true, nullable: false, ..PropertySpec::new("email", "email") };
+        let email = PropertySpec {
+            unique: true,
+            nullable: false,
+            ..PropertySpec::new("email", "email")
+        };
         create(&operator, COLLECTION, vec![email, note]).await;
-        cluster.collection(&engines[0], RANDOM, Kind::Random, TokenFormat::Opaque).await;
+        cluster
+            .collection(&engines[0], RANDOM, Kind::Random, TokenFormat::Opaque)
+            .await;
         cluster.agree(&engines.each_ref()).await;
         let client = super::client(&cluster, &engines[0]);
         let ids = add(&client).await;
@@ -88,12 +96,22 @@ fn a_rewrap_that_is_killed_loses_nothing() {
         for engine in &engines {
             let client = super::client(&cluster, engine);
             verify(&client, &ids, &written).await;
-            let call = Detokenize { writing: TokenLookupScope { collection: RANDOM }, ..Detokenize::new(APP, &tokens) };
+            let call = Detokenize {
+                writing: TokenLookupScope { collection: RANDOM },
+                ..Detokenize::new(APP, &tokens)
+            };
             assert_eq!(client.detokenize(call).await.unwrap().payload, values);
         }
-        assert_eq!(cluster.database.sql(AGREE).unwrap(), "0", "objects and terms do not agree");
+        assert_eq!(
+            cluster.database.sql(AGREE).unwrap(),
+            "0",
+            "objects and terms do not agree"
+        );
         // As if the killed engines had been silent for too long.
-        cluster.database.sql("DELETE FROM sealwire.instances").unwrap();
+        cluster
+            .database
+            .sql("DELETE FROM sealwire.instances")
+            .unwrap();
         for engine in &engines {
             only_the_newest_versions_have_rows(&cluster.operator_once(engine)).await;
         }
@@ -105,18 +123,45 @@ async fn add(client: &Client) -> Vec<String> {
     let mut ids = Vec::new();
     for from in (0..OBJECTS).step_by(300) {
         let object = |at| format!(r#"{{"email": "p{at}@example.com", "note": "0"}}"#);
-        let objects = doc(&format!("[{}]", (from..from + 300).map(object).collect::<Vec<_>>().join(",")));
-        let add = AddObjects { objects: &objects, ..AddObjects::default() };
-        ids.extend(in_time(client.objects_add(map(), add)).await.unwrap().objects.into_iter().map(|object| object.id));
+        let objects = doc(&format!(
+            "[{}]",
+            (from..from + 300).map(object).collect::<Vec<_>>().join(",")
+        ));
+        let add = AddObjects {
+            objects: &objects,
+            ..AddObjects::default()
+        };
+        ids.extend(
+            in_time(client.objects_add(map(), add))
+                .await
+                .unwrap()
+                .objects
+                .into_iter()
+                .map(|object| object.id),
+        );
     }
     ids
 }
 
 /// Makes tokens. Returns the values and the tokens.
 async fn tokenize(client: &Client) -> (Vec<u8>, Vec<u8>) {
-    let values = doc(&format!("[{}]", (0..TOKENS).map(|at| format!("\"v{at}\"")).collect::<Vec<_>>().join(",")));
-    let writing = TokenizeOptions { collection: RANDOM, ..TokenizeOptions::default() };
-    let tokens = in_time(client.tokenize(Tokenize { writing, ..Tokenize::new(APP, &values) })).await.unwrap();
+    let values = doc(&format!(
+        "[{}]",
+        (0..TOKENS)
+            .map(|at| format!("\"v{at}\""))
+            .collect::<Vec<_>>()
+            .join(",")
+    ));
+    let writing = TokenizeOptions {
+        collection: RANDOM,
+        ..TokenizeOptions::default()
+    };
+    let tokens = in_time(client.tokenize(Tokenize {
+        writing,
+        ..Tokenize::new(APP, &values)
+    }))
+    .await
+    .unwrap();
     (values.clone(), tokens.payload.to_vec())
 }
 
@@ -124,7 +169,9 @@ async fn tokenize(client: &Client) -> (Vec<u8>, Vec<u8>) {
 async fn rotate(operator: &Client) {
     for kind in [RotateKind::Xaes, RotateKind::Token] {
         let ask = AppOperation::Rotate { kind };
-        in_time(operator.change_app(AppCall { app: APP, ask })).await.unwrap();
+        in_time(operator.change_app(AppCall { app: APP, ask }))
+            .await
+            .unwrap();
     }
 }
 
@@ -136,7 +183,8 @@ fn explained(error: Error) {
     match error {
         Error::Disconnected { .. } | Error::Connect(_) | Error::Deadline => {}
         Error::Rpc(error) if error.code == ErrorCode::Unavailable => {}
-        Error::Rpc(error) if error.code == ErrorCode::Conflict && error.retry_after_ms.is_some() => {}
+        Error::Rpc(error)
+            if error.code == ErrorCode::Conflict && error.retry_after_ms.is_some() => {}
         other => panic!("not a failure that a killed engine explains: {other}"),
     }
 }
@@ -145,13 +193,19 @@ impl RewrapLoad {
     /// Waits until `rows` more rows were sealed again.
     async fn goes_on(&self, rows: u64) {
         let enough = self.rewrapped.load(Ordering::Relaxed) + rows;
-        until("the rewrap goes on", async || (self.rewrapped.load(Ordering::Relaxed) >= enough).then_some(())).await;
+        until("the rewrap goes on", async || {
+            (self.rewrapped.load(Ordering::Relaxed) >= enough).then_some(())
+        })
+        .await;
     }
 
     /// Waits for whole walks that seal nothing, and stops everything.
     async fn ends(&self) {
         let enough = self.walks.load(Ordering::Relaxed) + 4;
-        until("the rewrap ends", async || (self.walks.load(Ordering::Relaxed) >= enough).then_some(())).await;
+        until("the rewrap ends", async || {
+            (self.walks.load(Ordering::Relaxed) >= enough).then_some(())
+        })
+        .await;
         self.stop.store(true, Ordering::Relaxed);
     }
 
@@ -159,7 +213,12 @@ impl RewrapLoad {
     async fn rewrap(self: Arc<Self>, operator: Client) {
         let (mut after, mut rows, mut unopened) = (None::<String>, 0, 0);
         while !self.stop.load(Ordering::Relaxed) {
-            let call = RewrapRowsCall { app: APP, collection: None, after: after.as_deref(), limit: Some(PAGE) };
+            let call = RewrapRowsCall {
+                app: APP,
+                collection: None,
+                after: after.as_deref(),
+                limit: Some(PAGE),
+            };
             let page = match in_time(operator.keys_rewrap(call)).await {
                 Ok(page) => page,
                 Err(error) => {
@@ -169,11 +228,15 @@ impl RewrapLoad {
                 }
             };
             self.rewrapped.fetch_add(page.rewrapped, Ordering::Relaxed);
-            (rows, unopened) = (rows + page.rewrapped + page.changed, unopened + page.unopened);
+            (rows, unopened) = (
+                rows + page.rewrapped + page.changed,
+                unopened + page.unopened,
+            );
             after = page.next;
             if after.is_none() {
                 // An engine that has not heard of a rotation does not open what the other one has sealed.
-                self.walks.fetch_add(u64::from(rows + unopened == 0), Ordering::Relaxed);
+                self.walks
+                    .fetch_add(u64::from(rows + unopened == 0), Ordering::Relaxed);
                 (rows, unopened) = (0, 0);
             }
         }
@@ -181,9 +244,15 @@ impl RewrapLoad {
 
     /// Changes one object after the other until it is stopped. Returns the states that each can have: two if the response of
     /// its last change was lost, since the database can still commit what a killed engine sent. Such an object is left alone.
-    async fn update(self: Arc<Self>, client: Client, ids: Vec<String>) -> BTreeMap<String, Vec<State>> {
-        let mut known: BTreeMap<String, Vec<State>> =
-            ids.iter().map(|id| (id.clone(), vec![(1, "0".to_owned())])).collect();
+    async fn update(
+        self: Arc<Self>,
+        client: Client,
+        ids: Vec<String>,
+    ) -> BTreeMap<String, Vec<State>> {
+        let mut known: BTreeMap<String, Vec<State>> = ids
+            .iter()
+            .map(|id| (id.clone(), vec![(1, "0".to_owned())]))
+            .collect();
         for n in 1_u64.. {
             if self.stop.load(Ordering::Relaxed) {
                 break;
@@ -194,7 +263,9 @@ impl RewrapLoad {
                 tokio::task::yield_now().await;
                 continue;
             };
-            let change = doc(&format!(r#"[{{"id": "{id}", "set": {{"note": "{n}"}}, "if_version": {version}}}]"#));
+            let change = doc(&format!(
+                r#"[{{"id": "{id}", "set": {{"note": "{n}"}}, "if_version": {version}}}]"#
+            ));
             let next = (version + 1, n.to_string());
             match in_time(client.objects_update(map(), &change)).await {
                 Ok(changed) => {
@@ -213,35 +284,63 @@ impl RewrapLoad {
 }
 
 fn note_of(object: &sealwire_client::Object) -> String {
-    let (_, note) = object.properties.iter().find(|(name, _)| name == "note").unwrap();
+    let (_, note) = object
+        .properties
+        .iter()
+        .find(|(name, _)| name == "note")
+        .unwrap();
     text(note).trim_matches('"').to_owned()
 }
 
 /// Verifies that every object is there, whole and as its writer left it.
 async fn verify(client: &Client, ids: &[String], written: &BTreeMap<String, Vec<State>>) {
     let objects = list(client, map()).await;
-    let found: BTreeMap<_, _> =
-        objects.iter().map(|object| (object.id.clone(), (object.version, note_of(object)))).collect();
+    let found: BTreeMap<_, _> = objects
+        .iter()
+        .map(|object| (object.id.clone(), (object.version, note_of(object))))
+        .collect();
     assert_eq!(found.keys().collect::<BTreeSet<_>>(), ids.iter().collect());
     for (id, states) in written {
-        assert!(states.contains(&found[id]), "{id}: {:?} instead of {states:?}", found[id]);
+        assert!(
+            states.contains(&found[id]),
+            "{id}: {:?} instead of {states:?}",
+            found[id]
+        );
     }
 }
 
 /// Counts, with proof, and requires that only the newest versions have rows.
 async fn only_the_newest_versions_have_rows(operator: &Client) {
-    let (mut after, mut newest, mut rows) = (None::<String>, BTreeSet::new(), BTreeMap::<String, u64>::new());
+    let (mut after, mut newest, mut rows) = (
+        None::<String>,
+        BTreeSet::new(),
+        BTreeMap::<String, u64>::new(),
+    );
     loop {
-        let call = CensusCall { app: APP, prove: true, after: after.as_deref(), limit: Some(1_000) };
+        let call = CensusCall {
+            app: APP,
+            prove: true,
+            after: after.as_deref(),
+            limit: Some(1_000),
+        };
         let count = async || match in_time(operator.keys_census(call)).await {
             Ok(page) => Some(page),
             Err(error) => {
                 let error = rpc_error(error);
-                assert!(error.code == ErrorCode::Conflict && error.retry_after_ms.is_some(), "{error}");
+                assert!(
+                    error.code == ErrorCode::Conflict && error.retry_after_ms.is_some(),
+                    "{error}"
+                );
                 None
             }
         };
-        let Census { counts, keys, proven, next, .. } = until("a proven count", count).await;
+        let Census {
+            counts,
+            keys,
+            proven,
+            next,
+            ..
+        } = until("a proven count", count).await;
         assert!(proven);
         newest.extend(keys.into_iter().filter(|key| key.newest).map(|key| key.key));
         for count in counts {
@@ -254,5 +353,8 @@ async fn only_the_newest_versions_have_rows(operator: &Client) {
         }
     }
     let expected = [("objects", OBJECTS as u64), ("tokens", TOKENS as u64)];
-    assert_eq!(rows, expected.map(|(kind, rows)| (kind.to_owned(), rows)).into());
+    assert_eq!(
+        rows,
+        expected.map(|(kind, rows)| (kind.to_owned(), rows)).into()
+    );
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use sealwire_client::control::{Kind, PropertySpec, TokenFormat};
 use sealwire_client::{
-    AddObjects, Client, Detokenize, Error, ErrorCode, OnError, PropertyDisclosure, SubjectName, SubjectTarget,
-    TokenLookupScope, TokenMap, Tokenize, TokenizeOptions,
+    AddObjects, Client, Detokenize, Error, ErrorCode, OnError, PropertyDisclosure, SubjectName,
+    SubjectTarget, TokenLookupScope, TokenMap, Tokenize, TokenizeOptions,
 };
 use sealwire_testkit::Postgres;
 
@@ -61,7 +61,8 @@ fn name(subject: u64) -> String {
 
 #[test]
 fn an_erased_subject_is_gone_on_both_engines_under_load() {
-    let subjects = std::env::var("SEALWIRE_SUBJECTS").map_or(2_000, |subjects| subjects.parse().unwrap());
+    let subjects =
+        std::env::var("SEALWIRE_SUBJECTS").map_or(2_000, |subjects| subjects.parse().unwrap());
     run(async {
         let cluster = Cluster::new(Postgres::shared());
         let engines = start(&cluster).await;
@@ -75,13 +76,27 @@ fn an_erased_subject_is_gone_on_both_engines_under_load() {
             let erased = load.erase(subject, round as usize % 2).await;
             // Objects and tokens that were acknowledged before are gone on both engines.
             let before = [false, true].map(|is_token| load.before(subject, is_token, erased));
-            let [ids, tokens] = before.each_ref().map(|ids| ids.iter().map(String::as_str).collect::<Vec<_>>());
-            for (client, ids) in load.clients.iter().flat_map(|client| ids.chunks(500).map(move |ids| (client, ids))) {
-                let found = in_time(client.objects_get(map(), ids, PropertyDisclosure::default())).await.unwrap();
-                assert!(found.objects.iter().all(Option::is_none), "an engine opens an object of an erased subject");
+            let [ids, tokens] = before
+                .each_ref()
+                .map(|ids| ids.iter().map(String::as_str).collect::<Vec<_>>());
+            for (client, ids) in load
+                .clients
+                .iter()
+                .flat_map(|client| ids.chunks(500).map(move |ids| (client, ids)))
+            {
+                let found = in_time(client.objects_get(map(), ids, PropertyDisclosure::default()))
+                    .await
+                    .unwrap();
+                assert!(
+                    found.objects.iter().all(Option::is_none),
+                    "an engine opens an object of an erased subject"
+                );
             }
             for client in &load.clients {
-                assert!(there(client, &tokens).await.is_empty(), "an engine finds a token of an erased subject");
+                assert!(
+                    there(client, &tokens).await.is_empty(),
+                    "an engine finds a token of an erased subject"
+                );
             }
             slowest = slowest.max(begun.elapsed());
         }
@@ -146,11 +161,24 @@ async fn start(cluster: &Cluster<'_>) -> [EngineProcess; 2] {
     let operator = cluster.operator(&engines[0]);
     create_app(&operator).await;
     let properties = vec![
-        PropertySpec { index: true, ..PropertySpec::new("name", "name") },
-        PropertySpec { unique: true, ..PropertySpec::new("seat", "string") },
+        PropertySpec {
+            index: true,
+            ..PropertySpec::new("name", "name")
+        },
+        PropertySpec {
+            unique: true,
+            ..PropertySpec::new("seat", "string")
+        },
     ];
     create(&operator, COLLECTION, properties).await;
-    cluster.collection(&engines[0], TOKENS, Kind::Deterministic, TokenFormat::Opaque).await;
+    cluster
+        .collection(
+            &engines[0],
+            TOKENS,
+            Kind::Deterministic,
+            TokenFormat::Opaque,
+        )
+        .await;
     cluster.agree(&engines.each_ref()).await;
     engines
 }
@@ -159,7 +187,9 @@ async fn start(cluster: &Cluster<'_>) -> [EngineProcess; 2] {
 async fn there(client: &Client, tokens: &[&str]) -> BTreeSet<String> {
     let mut there = BTreeSet::new();
     for tokens in tokens.chunks(1_000) {
-        let found = in_time(client.tokens_get(TokenMap::new(APP, TOKENS), tokens)).await.unwrap();
+        let found = in_time(client.tokens_get(TokenMap::new(APP, TOKENS), tokens))
+            .await
+            .unwrap();
         there.extend(found.tokens.into_iter().flatten().map(|token| token.token));
     }
     there
@@ -168,9 +198,17 @@ async fn there(client: &Client, tokens: &[&str]) -> BTreeSet<String> {
 impl Load {
     fn new(cluster: &Cluster<'_>, engines: &[EngineProcess; 2]) -> Arc<Self> {
         // Without retries, so that each response is of one attempt.
-        let clients = engines.each_ref().map(|engine| super::client(cluster, engine));
+        let clients = engines
+            .each_ref()
+            .map(|engine| super::client(cluster, engine));
         let (added, erased) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { clients, added, erased, acknowledged: AtomicU64::new(0), stop: AtomicBool::new(false) })
+        Arc::new(Self {
+            clients,
+            added,
+            erased,
+            acknowledged: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        })
     }
 
     /// Adds one object about each of many subjects. Returns the ids.
@@ -179,11 +217,20 @@ impl Load {
         let numbers: Vec<u64> = (0..subjects).collect();
         for (part, numbers) in numbers.chunks(500).enumerate() {
             let object = |n: &u64| format!(r#"{{"name": "kept {n}", "seat": "kept {n}"}}"#);
-            let objects = doc(&format!("[{}]", numbers.iter().map(object).collect::<Vec<_>>().join(",")));
+            let objects = doc(&format!(
+                "[{}]",
+                numbers.iter().map(object).collect::<Vec<_>>().join(",")
+            ));
             let names: Vec<String> = numbers.iter().map(|n| format!("kept {n}")).collect();
             let subjects = names.iter().map(String::as_str).collect();
-            let add = AddObjects { objects: &objects, subjects, ..AddObjects::default() };
-            let added = in_time(self.clients[part % 2].objects_add(map(), add)).await.unwrap();
+            let add = AddObjects {
+                objects: &objects,
+                subjects,
+                ..AddObjects::default()
+            };
+            let added = in_time(self.clients[part % 2].objects_add(map(), add))
+                .await
+                .unwrap();
             ids.extend(added.objects.into_iter().map(|object| object.id));
         }
         ids
@@ -211,39 +258,82 @@ impl Load {
     /// Adds an object about a hot subject, and reads it.
     async fn add(&self, writer: u64, n: u64) {
         let (subject, client) = ((writer + n) % HOT, &self.clients[(writer % 2) as usize]);
-        let objects = doc(&format!(r#"[{{"name": "hot", "seat": "hot {writer}-{n}"}}]"#));
+        let objects = doc(&format!(
+            r#"[{{"name": "hot", "seat": "hot {writer}-{n}"}}]"#
+        ));
         let subject_name = name(subject);
-        let add = AddObjects { objects: &objects, subjects: vec![&subject_name], ..AddObjects::default() };
+        let add = AddObjects {
+            objects: &objects,
+            subjects: vec![&subject_name],
+            ..AddObjects::default()
+        };
         let begun = Instant::now();
-        let Some(added) = self.result(in_time(client.objects_add(map(), add)).await).await else { return };
+        let Some(added) = self
+            .result(in_time(client.objects_add(map(), add)).await)
+            .await
+        else {
+            return;
+        };
         let id = added.objects[0].id.clone();
         let read = in_time(client.objects_get(map(), &[&id], PropertyDisclosure::default())).await;
         if let Some(read) = self.result(read).await {
             // An erasure may have come between.
             let seat = |object: &sealwire_client::Object| super::text(&object.properties[1].1);
-            assert!(read.objects[0].as_ref().is_none_or(|object| seat(object) == format!("\"hot {writer}-{n}\"")));
+            assert!(
+                read.objects[0]
+                    .as_ref()
+                    .is_none_or(|object| seat(object) == format!("\"hot {writer}-{n}\""))
+            );
         }
-        self.added.lock().unwrap().push(Added { id, is_token: false, subject, begun, acknowledged: Instant::now() });
+        self.added.lock().unwrap().push(Added {
+            id,
+            is_token: false,
+            subject,
+            begun,
+            acknowledged: Instant::now(),
+        });
     }
 
     /// Replaces a value about a hot subject by a token, and reads it.
     async fn tokenize(&self, writer: u64, n: u64) {
         let (subject, client) = ((writer + n / 2) % HOT, &self.clients[(writer % 2) as usize]);
         let (value, subject_name) = (doc(&format!("\"card {writer}-{n}\"")), name(subject));
-        let writing =
-            TokenizeOptions { collection: TOKENS, subject: Some(&subject_name), ..TokenizeOptions::default() };
+        let writing = TokenizeOptions {
+            collection: TOKENS,
+            subject: Some(&subject_name),
+            ..TokenizeOptions::default()
+        };
         let begun = Instant::now();
-        let made = in_time(client.tokenize(Tokenize { writing, ..Tokenize::new(APP, &value) })).await;
-        let Some(made) = self.result(made).await else { return };
+        let made = in_time(client.tokenize(Tokenize {
+            writing,
+            ..Tokenize::new(APP, &value)
+        }))
+        .await;
+        let Some(made) = self.result(made).await else {
+            return;
+        };
         let acknowledged = Instant::now();
         let writing = TokenLookupScope { collection: TOKENS };
-        let call = Detokenize { writing, on_error: OnError::Report, ..Detokenize::new(APP, &made.payload) };
+        let call = Detokenize {
+            writing,
+            on_error: OnError::Report,
+            ..Detokenize::new(APP, &made.payload)
+        };
         if let Some(read) = self.result(in_time(client.detokenize(call)).await).await {
             // An erasure may have come between.
-            assert!(read.payload == value || read.payload == made.payload, "another value");
+            assert!(
+                read.payload == value || read.payload == made.payload,
+                "another value"
+            );
         }
         let id = super::text(&made.payload).trim_matches('"').to_owned();
-        self.added.lock().unwrap().push(Added { id, is_token: true, subject, begun, acknowledged });
+        self.added.lock().unwrap().push(Added {
+            id,
+            is_token: true,
+            subject,
+            begun,
+            acknowledged,
+        });
     }
 
     /// Erases a subject. Repeats the request until it has a response and no object is left. Returns when it began.
@@ -257,9 +347,14 @@ impl Load {
             }
         };
         loop {
-            let erased = in_time(self.clients[engine].subjects_erase(target, Some(version), None)).await;
+            let erased =
+                in_time(self.clients[engine].subjects_erase(target, Some(version), None)).await;
             if self.result(erased).await.is_some_and(|erased| erased.done) {
-                self.erased.lock().unwrap().push(Erased { subject, begun, answered: Instant::now() });
+                self.erased.lock().unwrap().push(Erased {
+                    subject,
+                    begun,
+                    answered: Instant::now(),
+                });
                 return begun;
             }
         }
@@ -269,13 +364,19 @@ impl Load {
     fn before(&self, subject: u64, is_token: bool, time: Instant) -> Vec<String> {
         let added = self.added.lock().unwrap();
         let is_before = |added: &&Added| added.is_token == is_token && added.acknowledged < time;
-        let before = added.iter().filter(|added| added.subject == subject).filter(is_before);
+        let before = added
+            .iter()
+            .filter(|added| added.subject == subject)
+            .filter(is_before);
         before.map(|added| added.id.clone()).collect()
     }
 
     async fn goes_on(&self) {
         let enough = self.acknowledged.load(Ordering::Relaxed) + 40;
-        until("the load goes on", async || (self.acknowledged.load(Ordering::Relaxed) >= enough).then_some(())).await;
+        until("the load goes on", async || {
+            (self.acknowledged.load(Ordering::Relaxed) >= enough).then_some(())
+        })
+        .await;
     }
 
     /// Counts a result. Panics at an error that a killed engine does not explain.
@@ -287,8 +388,11 @@ impl Load {
             }
             Err(Error::Disconnected { .. } | Error::Connect(_) | Error::Deadline) => {}
             // A request whose subject is erased again and again gives up after some attempts.
-            Err(Error::Rpc(error)) if [ErrorCode::Unavailable, ErrorCode::Conflict].contains(&error.code) => {}
-            Err(other) => panic!("not a failure that a killed engine or an erasure explains: {other}"),
+            Err(Error::Rpc(error))
+                if [ErrorCode::Unavailable, ErrorCode::Conflict].contains(&error.code) => {}
+            Err(other) => {
+                panic!("not a failure that a killed engine or an erasure explains: {other}")
+            }
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
         None
@@ -297,33 +401,79 @@ impl Load {
     /// Verifies through both engines that exactly those objects and tokens are there that no erasure took.
     async fn verify(&self, cluster: &Cluster<'_>, kept: &BTreeSet<String>) {
         let mut erasures: HashMap<u64, Vec<(Instant, Instant)>> = HashMap::new();
-        for Erased { subject, begun, answered } in &*self.erased.lock().unwrap() {
-            erasures.entry(*subject).or_default().push((*begun, *answered));
+        for Erased {
+            subject,
+            begun,
+            answered,
+        } in &*self.erased.lock().unwrap()
+        {
+            erasures
+                .entry(*subject)
+                .or_default()
+                .push((*begun, *answered));
         }
         for client in &self.clients {
-            let mut there: BTreeSet<String> = list(client, map()).await.into_iter().map(|object| object.id).collect();
-            assert!(kept.is_subset(&there), "an object of another subject is gone");
-            let rows = cluster.database.sql("SELECT count(*) FROM sealwire.objects WHERE collection = 1").unwrap();
-            assert_eq!(rows, there.len().to_string(), "rows are left that nobody sees");
+            let mut there: BTreeSet<String> = list(client, map())
+                .await
+                .into_iter()
+                .map(|object| object.id)
+                .collect();
+            assert!(
+                kept.is_subset(&there),
+                "an object of another subject is gone"
+            );
+            let rows = cluster
+                .database
+                .sql("SELECT count(*) FROM sealwire.objects WHERE collection = 1")
+                .unwrap();
+            assert_eq!(
+                rows,
+                there.len().to_string(),
+                "rows are left that nobody sees"
+            );
             let added = std::mem::take(&mut *self.added.lock().unwrap());
-            let made: Vec<&str> = added.iter().filter(|added| added.is_token).map(|added| &*added.id).collect();
+            let made: Vec<&str> = added
+                .iter()
+                .filter(|added| added.is_token)
+                .map(|added| &*added.id)
+                .collect();
             let tokens = self::there(client, &made).await;
-            let rows = cluster.database.sql("SELECT count(*) FROM sealwire.tokens").unwrap();
+            let rows = cluster
+                .database
+                .sql("SELECT count(*) FROM sealwire.tokens")
+                .unwrap();
             // A request whose response was lost made a token, too.
             assert!(rows.parse::<usize>().unwrap() >= tokens.len());
             there.extend(tokens);
-            for Added { id, subject, begun, acknowledged, .. } in &added {
+            for Added {
+                id,
+                subject,
+                begun,
+                acknowledged,
+                ..
+            } in &added
+            {
                 let of_subject = erasures.get(subject).map_or(&[][..], Vec::as_slice);
                 if of_subject.iter().any(|(erased, _)| erased > acknowledged) {
-                    assert!(!there.contains(id), "an object or token outlived the erasure of its subject");
+                    assert!(
+                        !there.contains(id),
+                        "an object or token outlived the erasure of its subject"
+                    );
                 } else if of_subject.iter().all(|(_, answered)| answered < begun) {
-                    assert!(there.contains(id), "an acknowledged object or token is lost");
+                    assert!(
+                        there.contains(id),
+                        "an acknowledged object or token is lost"
+                    );
                 }
             }
             *self.added.lock().unwrap() = added;
         }
         self.verify_token_rows(cluster).await;
-        assert_eq!(cluster.database.sql(AGREE).unwrap(), "0", "objects and terms do not agree");
+        assert_eq!(
+            cluster.database.sql(AGREE).unwrap(),
+            "0",
+            "objects and terms do not agree"
+        );
     }
 
     /// Verifies that every row of a token is under the present key of its subject.

@@ -33,7 +33,9 @@ impl FullDiskEngine {
     /// Starts an engine on the files of a harness.
     fn start(harness: &Harness, on_failure: &str, folder: &Path) -> Self {
         let tls = &harness.config.tls;
-        let sealwire_config::KekSource::File(kek) = &harness.config.kek else { panic!("the default is a file") };
+        let sealwire_config::KekSource::File(kek) = &harness.config.kek else {
+            panic!("the default is a file")
+        };
         let text = format!(
             "[listen]\naddress = \"127.0.0.1:0\"\n[admin]\naddress = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n\
              [tls]\ncertificate = {:?}\nkey = {:?}\nclient_ca = {:?}\n[state]\nmode = \"stateless\"\nfile = {:?}\n\
@@ -62,13 +64,25 @@ impl FullDiskEngine {
         // Later output must not fill the pipe.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         let text = |name: &str| ready[name].as_str().unwrap().to_owned();
-        Self { child, address: text("address"), admin: text("admin").parse().unwrap() }
+        Self {
+            child,
+            address: text("address"),
+            admin: text("admin").parse().unwrap(),
+        }
     }
 
     fn limit_files(&self, bytes: Option<u64>) {
         let pid = Pid::from_child(&self.child);
         let maximum = getrlimit(Resource::Fsize).maximum;
-        prlimit(Some(pid), Resource::Fsize, Rlimit { current: bytes.or(maximum), maximum }).unwrap();
+        prlimit(
+            Some(pid),
+            Resource::Fsize,
+            Rlimit {
+                current: bytes.or(maximum),
+                maximum,
+            },
+        )
+        .unwrap();
     }
 
     async fn is_ready(&self) -> bool {
@@ -86,7 +100,12 @@ impl FullDiskEngine {
 
 async fn client(harness: &Harness, engine: &FullDiskEngine) -> Client {
     let endpoints = vec![Endpoint::new(&*engine.address, "localhost")];
-    let config = ClientConfig { endpoints, connections: 1, attempts_max: 1, ..harness.client_config() };
+    let config = ClientConfig {
+        endpoints,
+        connections: 1,
+        attempts_max: 1,
+        ..harness.client_config()
+    };
     Client::connect(config).await.unwrap()
 }
 
@@ -101,14 +120,22 @@ fn a_full_disk_refuses_calls_or_counts_them_and_both_end_with_a_gap() {
         })
         .await;
         for on_failure in ["reject", "continue"] {
-            let folder = harness.config.state.file.parent().unwrap().join(format!("audit-{on_failure}"));
+            let folder = harness
+                .config
+                .state
+                .file
+                .parent()
+                .unwrap()
+                .join(format!("audit-{on_failure}"));
             let engine = FullDiskEngine::start(&harness, on_failure, &folder);
             let client = client(&harness, &engine).await;
             let payload = fields(3);
             let call = || client.encrypt(Encrypt::new(APP, &payload));
             call().await.unwrap();
             // There is no space even for the record of a gap.
-            let segment = std::fs::metadata(folder.join("audit-0000000000000001.jsonl")).unwrap().len();
+            let segment = std::fs::metadata(folder.join("audit-0000000000000001.jsonl"))
+                .unwrap()
+                .len();
             engine.limit_files(Some(segment + 10));
             let (mut good, mut refused) = (1, 0);
             if on_failure == "reject" {
@@ -142,14 +169,23 @@ fn a_full_disk_refuses_calls_or_counts_them_and_both_end_with_a_gap() {
                 let lost: u64 = found.iter().filter_map(|record| record.lost).sum();
                 let calls = found.iter().filter(|record| record.event == "call").count() as u64;
                 if calls + lost == good + refused {
-                    assert!(lost > 0 && (on_failure == "continue" || lost == refused), "{lost} lost");
+                    assert!(
+                        lost > 0 && (on_failure == "continue" || lost == refused),
+                        "{lost} lost"
+                    );
                     break found;
                 }
-                assert!(Instant::now() < end, "{calls} calls and {lost} lost, of {good} and {refused}");
+                assert!(
+                    Instant::now() < end,
+                    "{calls} calls and {lost} lost, of {good} and {refused}"
+                );
                 sleep(Duration::from_millis(20)).await;
             };
             let ok = found.iter().filter(|record| record.event == "call");
-            assert!(ok.clone().all(|record| record.outcome.as_deref() == Some("ok")));
+            assert!(
+                ok.clone()
+                    .all(|record| record.outcome.as_deref() == Some("ok"))
+            );
             drop(engine);
             verified(&harness.config, &folder);
         }

@@ -6,7 +6,8 @@ use sealwire_client::{Client, ErrorCode, PropertyDisclosure, TokenMap};
 use super::{Vault, code, connect, doc, map, one_vault, rpc_error, run, text};
 use crate::e2e::access::{NOBODY, grant_role};
 
-const ANNA: &str = r#"[{"email": "anna@example.com", "name": "Anna", "card": "4111111111111111", "age": 41}]"#;
+const ANNA: &str =
+    r#"[{"email": "anna@example.com", "name": "Anna", "card": "4111111111111111", "age": 41}]"#;
 
 impl Vault {
     /// Returns a client with these grants alone.
@@ -17,8 +18,18 @@ impl Vault {
 }
 
 async fn properties(client: &Client, id: &str, disclosure: PropertyDisclosure<'_>) -> Vec<String> {
-    let found = client.objects_get(map(), &[id], disclosure).await.unwrap().objects.remove(0).unwrap();
-    found.properties.iter().map(|(name, value)| format!("{name}={}", text(value))).collect()
+    let found = client
+        .objects_get(map(), &[id], disclosure)
+        .await
+        .unwrap()
+        .objects
+        .remove(0)
+        .unwrap();
+    found
+        .properties
+        .iter()
+        .map(|(name, value)| format!("{name}={}", text(value)))
+        .collect()
 }
 
 #[test]
@@ -33,22 +44,58 @@ fn a_role_sees_the_properties_of_its_grants_through_their_masks() {
             ])
             .await;
         let all = PropertyDisclosure::default;
-        assert_eq!(properties(&support, &id, all()).await, ["card=\"************1111\""]);
-        let because = TokenMap { reason: Some("ticket 7"), ..map() };
-        let found = support.objects_get(because, &[&id], all()).await.unwrap().objects.remove(0).unwrap();
-        assert_eq!(found.properties.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["name", "card"]);
-        let named = |name| PropertyDisclosure { properties: Some(vec![name]), masked: false };
+        assert_eq!(
+            properties(&support, &id, all()).await,
+            ["card=\"************1111\""]
+        );
+        let because = TokenMap {
+            reason: Some("ticket 7"),
+            ..map()
+        };
+        let found = support
+            .objects_get(because, &[&id], all())
+            .await
+            .unwrap()
+            .objects
+            .remove(0)
+            .unwrap();
+        assert_eq!(
+            found
+                .properties
+                .iter()
+                .map(|(name, _)| &**name)
+                .collect::<Vec<_>>(),
+            ["name", "card"]
+        );
+        let named = |name| PropertyDisclosure {
+            properties: Some(vec![name]),
+            masked: false,
+        };
         for name in ["name", "email", "shoe"] {
             let error = rpc_error(support.objects_get(map(), &[&id], named(name)).await);
             assert_eq!(error.code, ErrorCode::Forbidden, "{name}");
-            assert!(error.message.contains(&format!("objects.get for property {name}")), "{}", error.message);
+            assert!(
+                error
+                    .message
+                    .contains(&format!("objects.get for property {name}")),
+                "{}",
+                error.message
+            );
         }
         // A request can ask for less than its role shows.
-        let masked = PropertyDisclosure { properties: Some(vec!["name", "card", "age"]), masked: true };
+        let masked = PropertyDisclosure {
+            properties: Some(vec!["name", "card", "age"]),
+            masked: true,
+        };
         let shown = properties(&vault.client, &id, masked).await;
-        assert!(!shown[0].contains("Anna") && shown[1].contains("1111") && !shown[2].contains("41"), "{shown:?}");
+        assert!(
+            !shown[0].contains("Anna") && shown[1].contains("1111") && !shown[2].contains("41"),
+            "{shown:?}"
+        );
         let clauses = doc(r#"[{"property": "card", "eq": "4111111111111111"}]"#);
-        let found = support.objects_query(map(), &clauses, all(), None, None).await;
+        let found = support
+            .objects_query(map(), &clauses, all(), None, None)
+            .await;
         assert_eq!(code(found), ErrorCode::Forbidden);
     });
 }
@@ -66,28 +113,73 @@ fn finding_and_writing_need_grants_of_their_own() {
             ])
             .await;
         let query = async |clauses: &str| {
-            finder.objects_query(map(), &doc(clauses), PropertyDisclosure::default(), None, None).await
+            finder
+                .objects_query(
+                    map(),
+                    &doc(clauses),
+                    PropertyDisclosure::default(),
+                    None,
+                    None,
+                )
+                .await
         };
-        let found =
-            query(r#"[{"property": "email", "eq": "anna@example.com"}]"#).await.unwrap().objects.remove(0).unwrap();
-        assert_eq!((&found.id, found.properties.len()), (&id, 0), "found, and nothing of it is read");
-        let error =
-            rpc_error(query(r#"[{"property": "email", "eq": "a@example.com"}, {"property": "age", "eq": 41}]"#).await);
+        let found = query(r#"[{"property": "email", "eq": "anna@example.com"}]"#)
+            .await
+            .unwrap()
+            .objects
+            .remove(0)
+            .unwrap();
+        assert_eq!(
+            (&found.id, found.properties.len()),
+            (&id, 0),
+            "found, and nothing of it is read"
+        );
+        let error = rpc_error(
+            query(
+                r#"[{"property": "email", "eq": "a@example.com"}, {"property": "age", "eq": 41}]"#,
+            )
+            .await,
+        );
         assert_eq!(error.code, ErrorCode::Forbidden);
-        assert!(error.message.contains("objects.query for property age"), "{}", error.message);
-        let update =
-            async |set: &str| finder.objects_update(map(), &doc(&format!(r#"[{{"id": "{id}", "set": {set}}}]"#))).await;
+        assert!(
+            error.message.contains("objects.query for property age"),
+            "{}",
+            error.message
+        );
+        let update = async |set: &str| {
+            finder
+                .objects_update(map(), &doc(&format!(r#"[{{"id": "{id}", "set": {set}}}]"#)))
+                .await
+        };
         update(r#"{"age": 42}"#).await.unwrap();
-        assert_eq!(code(update(r#"{"age": 42, "name": "Eve"}"#).await), ErrorCode::Forbidden);
+        assert_eq!(
+            code(update(r#"{"age": 42, "name": "Eve"}"#).await),
+            ErrorCode::Forbidden
+        );
         let add = async |objects: &str| {
             let objects = doc(objects);
-            let add = sealwire_client::AddObjects { objects: &objects, ..sealwire_client::AddObjects::default() };
+            let add = sealwire_client::AddObjects {
+                objects: &objects,
+                ..sealwire_client::AddObjects::default()
+            };
             finder.objects_add(map(), add).await
         };
         add(r#"[{"email": "b@example.com"}]"#).await.unwrap();
-        assert_eq!(code(add(r#"[{"email": "c@example.com", "age": 1}]"#).await), ErrorCode::Forbidden);
-        assert_eq!(code(finder.objects_delete(map(), &[&id], None).await), ErrorCode::Forbidden);
-        assert_eq!((vault.value(&id, "age").await, vault.value(&id, "name").await), ("42".into(), "\"Anna\"".into()));
+        assert_eq!(
+            code(add(r#"[{"email": "c@example.com", "age": 1}]"#).await),
+            ErrorCode::Forbidden
+        );
+        assert_eq!(
+            code(finder.objects_delete(map(), &[&id], None).await),
+            ErrorCode::Forbidden
+        );
+        assert_eq!(
+            (
+                vault.value(&id, "age").await,
+                vault.value(&id, "name").await
+            ),
+            ("42".into(), "\"Anna\"".into())
+        );
     });
 }
 
@@ -103,14 +195,34 @@ fn a_check_explains_properties() {
             .await;
         let check = async |operation, property| {
             let (app, collection) = (Some("shop"), Some("people"));
-            let call = CheckCall { principal: NOBODY, operation, app, collection, property, reason: None };
+            let call = CheckCall {
+                principal: NOBODY,
+                operation,
+                app,
+                collection,
+                property,
+                reason: None,
+            };
             vault.operator.check(call).await
         };
         let card = check("objects.get", Some("card")).await.unwrap();
-        assert_eq!((card.permitted, card.mask.as_deref()), (true, Some("partial(last=4)")));
-        for (operation, property) in [("objects.get", "name"), ("objects.get", "email"), ("objects.query", "card")] {
-            assert!(!check(operation, Some(property)).await.unwrap().permitted, "{operation} {property}");
+        assert_eq!(
+            (card.permitted, card.mask.as_deref()),
+            (true, Some("partial(last=4)"))
+        );
+        for (operation, property) in [
+            ("objects.get", "name"),
+            ("objects.get", "email"),
+            ("objects.query", "card"),
+        ] {
+            assert!(
+                !check(operation, Some(property)).await.unwrap().permitted,
+                "{operation} {property}"
+            );
         }
-        assert_eq!(code(check("encrypt", Some("card")).await), ErrorCode::BadRequest);
+        assert_eq!(
+            code(check("encrypt", Some("card")).await),
+            ErrorCode::BadRequest
+        );
     });
 }

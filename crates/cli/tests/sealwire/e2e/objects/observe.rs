@@ -4,11 +4,12 @@
 use sealwire_access::{Principal, RoleName, principal_key, role_key};
 use sealwire_apps::{CollectionKind, CollectionRules, Scope};
 use sealwire_client::control::{
-    AppCall, AppOperation, CheckCall, Checked, PrincipalCall, PrincipalOperation, RoleCall, RoleOperation, Secret,
+    AppCall, AppOperation, CheckCall, Checked, PrincipalCall, PrincipalOperation, RoleCall,
+    RoleOperation, Secret,
 };
 use sealwire_client::{
-    Decrypt, Detokenize, Encrypt, Error, Listing, Mask, MaskRule, Masking, Rewrap, RuleFields, TokenLookupScope,
-    Tokenize, TokenizeOptions,
+    Decrypt, Detokenize, Encrypt, Error, Listing, Mask, MaskRule, Masking, Rewrap, RuleFields,
+    TokenLookupScope, Tokenize, TokenizeOptions,
 };
 use sealwire_config::AccessMode;
 use sealwire_token::Format;
@@ -51,7 +52,9 @@ struct Site {
 
 impl Site {
     async fn start(mode: AccessMode) -> Self {
-        let prepare = async |control: &sealwire_apps::Control| everything_on(&**control.store(), FULL, "*").await;
+        let prepare = async |control: &sealwire_apps::Control| {
+            everything_on(&**control.store(), FULL, "*").await
+        };
         let change = |config: &mut sealwire_config::Config| {
             enforcing(config);
             config.access.mode = mode;
@@ -67,12 +70,34 @@ impl Site {
         vault.harness.create_collection(APP, TOKENS, rules).await;
 
         let payload = doc(&format!(r#"["{SECRET}"]"#));
-        let envelope = vault.client.encrypt(Encrypt::new(APP, &payload)).await.unwrap().payload;
-        let writing = TokenizeOptions { collection: TOKENS, subject: Some(ANNA), ..TokenizeOptions::default() };
-        let tokens = vault.client.tokenize(Tokenize { writing, ..Tokenize::new(APP, &payload) }).await.unwrap().payload;
+        let envelope = vault
+            .client
+            .encrypt(Encrypt::new(APP, &payload))
+            .await
+            .unwrap()
+            .payload;
+        let writing = TokenizeOptions {
+            collection: TOKENS,
+            subject: Some(ANNA),
+            ..TokenizeOptions::default()
+        };
+        let tokens = vault
+            .client
+            .tokenize(Tokenize {
+                writing,
+                ..Tokenize::new(APP, &payload)
+            })
+            .await
+            .unwrap()
+            .payload;
         let object = format!(r#"[{{"email": "anna@example.com", "name": "{SECRET}"}}]"#);
         let id = vault.add_about(PEOPLE, &object, &[ANNA]).await.remove(0);
-        Self { vault, envelope: envelope.to_vec(), tokens: tokens.to_vec(), id }
+        Self {
+            vault,
+            envelope: envelope.to_vec(),
+            tokens: tokens.to_vec(),
+            id,
+        }
     }
 
     /// Sends a request of each operation that reaches values, and of some that do not.
@@ -80,56 +105,133 @@ impl Site {
         let all = PropertyDisclosure::default;
         let bytes = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let debug = |objects: &Vec<Option<Object>>| {
-            let values = objects.iter().flatten().flat_map(|object| &object.properties);
+            let values = objects
+                .iter()
+                .flatten()
+                .flat_map(|object| &object.properties);
             values.map(|(_, value)| bytes(value)).collect::<String>()
         };
         let own = doc(r#"["own"]"#);
         let clauses = doc(&format!(r#"[{{"property": "name", "eq": "{SECRET}"}}]"#));
-        let opening =
-            Detokenize { writing: TokenLookupScope { collection: TOKENS }, ..Detokenize::new(APP, &self.tokens) };
-        let writing = TokenizeOptions { collection: TOKENS, ..TokenizeOptions::default() };
-        let rules = vec![MaskRule { fields: RuleFields::Path("$"), mask: "redact" }];
-        let masking = Mask { writing: Masking { rules, ..Masking::default() }, ..Mask::new(APP, &own) };
+        let opening = Detokenize {
+            writing: TokenLookupScope { collection: TOKENS },
+            ..Detokenize::new(APP, &self.tokens)
+        };
+        let writing = TokenizeOptions {
+            collection: TOKENS,
+            ..TokenizeOptions::default()
+        };
+        let rules = vec![MaskRule {
+            fields: RuleFields::Path("$"),
+            mask: "redact",
+        }];
+        let masking = Mask {
+            writing: Masking {
+                rules,
+                ..Masking::default()
+            },
+            ..Mask::new(APP, &own)
+        };
         let exported = |page: &sealwire_client::SubjectExport| {
-            let objects = page.objects.iter().flat_map(|object| &object.properties).map(|(_, value)| bytes(value));
-            let tokens = page.tokens.iter().filter_map(|token| token.value.as_deref()).map(bytes);
+            let objects = page
+                .objects
+                .iter()
+                .flat_map(|object| &object.properties)
+                .map(|(_, value)| bytes(value));
+            let tokens = page
+                .tokens
+                .iter()
+                .filter_map(|token| token.value.as_deref())
+                .map(bytes);
             objects.chain(tokens).collect::<String>()
         };
         let map = || TokenMap::new(APP, TOKENS);
         vec![
-            ("decrypt", got(client.decrypt(Decrypt::new(APP, &self.envelope)).await, |found| bytes(&found.payload))),
-            ("detokenize", got(client.detokenize(opening).await, |found| bytes(&found.payload))),
+            (
+                "decrypt",
+                got(
+                    client.decrypt(Decrypt::new(APP, &self.envelope)).await,
+                    |found| bytes(&found.payload),
+                ),
+            ),
+            (
+                "detokenize",
+                got(client.detokenize(opening).await, |found| {
+                    bytes(&found.payload)
+                }),
+            ),
             ("objects.get", {
                 let found = client.objects_get(super::map(), &[&self.id], all()).await;
                 got(found, |found| debug(&found.objects))
             }),
             ("objects.query", {
-                let found = client.objects_query(super::map(), &clauses, all(), None, None).await;
+                let found = client
+                    .objects_query(super::map(), &clauses, all(), None, None)
+                    .await;
                 got(found, |found| debug(&found.objects))
             }),
             ("objects.list", {
-                let found = client.objects_list(super::map(), ObjectListing::default(), all()).await;
+                let found = client
+                    .objects_list(super::map(), ObjectListing::default(), all())
+                    .await;
                 got(found, |found| debug(&found.objects))
             }),
-            ("subjects.export", got(client.subjects_export(named(ANNA), None, None).await, exported)),
+            (
+                "subjects.export",
+                got(
+                    client.subjects_export(named(ANNA), None, None).await,
+                    exported,
+                ),
+            ),
             ("subjects.export of tokens", {
                 // The cursor of the token before the first one.
                 let after = format!("token.0.{}", "0".repeat(32));
-                got(client.subjects_export(named(ANNA), Some(&after), None).await, exported)
+                got(
+                    client
+                        .subjects_export(named(ANNA), Some(&after), None)
+                        .await,
+                    exported,
+                )
             }),
-            ("tokens.list", got(client.tokens_list(map(), Listing::default()).await, |_| String::new())),
-            ("rewrap", got(client.rewrap(Rewrap::new(APP, &self.envelope)).await, |_| String::new())),
-            ("encrypt", got(client.encrypt(Encrypt::new(APP, &own)).await, |_| String::new())),
+            (
+                "tokens.list",
+                got(client.tokens_list(map(), Listing::default()).await, |_| {
+                    String::new()
+                }),
+            ),
+            (
+                "rewrap",
+                got(
+                    client.rewrap(Rewrap::new(APP, &self.envelope)).await,
+                    |_| String::new(),
+                ),
+            ),
+            (
+                "encrypt",
+                got(client.encrypt(Encrypt::new(APP, &own)).await, |_| {
+                    String::new()
+                }),
+            ),
             ("mask", got(client.mask(masking).await, |_| String::new())),
             ("tokenize", {
-                let made = client.tokenize(Tokenize { writing, ..Tokenize::new(APP, &own) }).await;
+                let made = client
+                    .tokenize(Tokenize {
+                        writing,
+                        ..Tokenize::new(APP, &own)
+                    })
+                    .await;
                 got(made, |_| String::new())
             }),
         ]
     }
 
     async fn check(&self, operation: &str) -> Checked {
-        let call = CheckCall { principal: NOBODY, operation, app: Some(APP), ..CheckCall::default() };
+        let call = CheckCall {
+            principal: NOBODY,
+            operation,
+            app: Some(APP),
+            ..CheckCall::default()
+        };
         self.vault.operator.check(call).await.unwrap()
     }
 }
@@ -172,61 +274,152 @@ fn observing_shows_no_value_that_a_mask_hides() {
         );
 
         // The grants are on another app: nothing here is granted.
-        grant_role(operator, NOBODY, "limited", &["decrypt apps=other mask=redact"]).await;
+        grant_role(
+            operator,
+            NOBODY,
+            "limited",
+            &["decrypt apps=other mask=redact"],
+        )
+        .await;
         let masked = connect(harness, harness.address, NOBODY).await;
-        assert_eq!(site.reads(&masked).await, expected(Got::Other, denied, Got::Other), "a principal with a mask");
+        assert_eq!(
+            site.reads(&masked).await,
+            expected(Got::Other, denied, Got::Other),
+            "a principal with a mask"
+        );
         let export = site.check("subjects.export").await;
         assert_eq!((export.permitted, &*export.mode), (false, "observe"));
         assert!(export.missing.unwrap().contains("access.mode \"observe\""));
         let decrypt = site.check("decrypt").await;
-        assert_eq!((decrypt.permitted, decrypt.role, decrypt.mask.as_deref()), (true, None, Some("redact")));
-        assert!(decrypt.missing.unwrap().contains("no role of this principal grants decrypt"));
+        assert_eq!(
+            (decrypt.permitted, decrypt.role, decrypt.mask.as_deref()),
+            (true, None, Some("redact"))
+        );
+        assert!(
+            decrypt
+                .missing
+                .unwrap()
+                .contains("no role of this principal grants decrypt")
+        );
 
         // On the control listener, the principal cannot take its mask off.
         let control = connect(harness, harness.control_address(), NOBODY).await;
-        let principal = |ask| PrincipalCall { principal: NOBODY, ask };
+        let principal = |ask| PrincipalCall {
+            principal: NOBODY,
+            ask,
+        };
         let grant = PrincipalOperation::Grant { role: FULL };
-        assert_eq!(code(control.change_principal(principal(grant)).await), ErrorCode::Forbidden);
+        assert_eq!(
+            code(control.change_principal(principal(grant)).await),
+            ErrorCode::Forbidden
+        );
         let revoke = PrincipalOperation::Revoke { role: None };
-        assert_eq!(code(control.change_principal(principal(revoke)).await), ErrorCode::Forbidden);
-        let set = RoleOperation::Set { grants: vec!["decrypt apps=*"] };
-        assert_eq!(code(control.change_role(RoleCall { role: "limited", ask: set }).await), ErrorCode::Forbidden);
+        assert_eq!(
+            code(control.change_principal(principal(revoke)).await),
+            ErrorCode::Forbidden
+        );
+        let set = RoleOperation::Set {
+            grants: vec!["decrypt apps=*"],
+        };
+        assert_eq!(
+            code(
+                control
+                    .change_role(RoleCall {
+                        role: "limited",
+                        ask: set
+                    })
+                    .await
+            ),
+            ErrorCode::Forbidden
+        );
         // Nor is a key of its own the newest that seals, to which a rewrap would move every value.
-        let private_key = Secret("1111111111111111111111111111111111111111111111111111111111111111");
-        let import = AppOperation::Import { suite: sealwire_wire::Suite::P256, private_key, seals: true };
-        assert_eq!(code(control.change_app(AppCall { app: APP, ask: import }).await), ErrorCode::Forbidden);
-        for ask in [AppOperation::Disable { key: None }, AppOperation::Enable { key: None }] {
-            assert_eq!(code(control.change_app(AppCall { app: APP, ask }).await), ErrorCode::Forbidden);
+        let private_key =
+            Secret("1111111111111111111111111111111111111111111111111111111111111111");
+        let import = AppOperation::Import {
+            suite: sealwire_wire::Suite::P256,
+            private_key,
+            seals: true,
+        };
+        assert_eq!(
+            code(
+                control
+                    .change_app(AppCall {
+                        app: APP,
+                        ask: import
+                    })
+                    .await
+            ),
+            ErrorCode::Forbidden
+        );
+        for ask in [
+            AppOperation::Disable { key: None },
+            AppOperation::Enable { key: None },
+        ] {
+            assert_eq!(
+                code(control.change_app(AppCall { app: APP, ask }).await),
+                ErrorCode::Forbidden
+            );
         }
         assert!(control.roles(Default::default()).await.is_ok());
 
         // A role that is in the store and cannot be read takes its mask along.
         let role = role_key(&RoleName::new("limited").unwrap());
-        let damaged = br#"{"format":1,"role":"limited","grants":[{"operations":["later.operation"]}]}"#;
-        harness.change(async |control, _| put(&**control.store(), &role, damaged.to_vec()).await).await;
-        assert_eq!(site.reads(&masked).await, expected(denied, denied, Got::Other), "an unreadable role");
+        let damaged =
+            br#"{"format":1,"role":"limited","grants":[{"operations":["later.operation"]}]}"#;
+        harness
+            .change(async |control, _| put(&**control.store(), &role, damaged.to_vec()).await)
+            .await;
+        assert_eq!(
+            site.reads(&masked).await,
+            expected(denied, denied, Got::Other),
+            "an unreadable role"
+        );
         assert!(!site.check("decrypt").await.permitted && site.check("encrypt").await.permitted);
 
         // So does a principal whose roles cannot be read.
         let key = principal_key(&Principal::from_text(NOBODY).unwrap());
-        harness.change(async |control, _| put(&**control.store(), &key, b"{}".to_vec()).await).await;
-        assert_eq!(site.reads(&masked).await, expected(unavailable, unavailable, Got::Other), "unreadable roles");
-        assert!(!site.check("subjects.export").await.permitted && site.check("encrypt").await.permitted);
+        harness
+            .change(async |control, _| put(&**control.store(), &key, b"{}".to_vec()).await)
+            .await;
+        assert_eq!(
+            site.reads(&masked).await,
+            expected(unavailable, unavailable, Got::Other),
+            "unreadable roles"
+        );
+        assert!(
+            !site.check("subjects.export").await.permitted && site.check("encrypt").await.permitted
+        );
     });
 }
 
 #[test]
 fn modes_that_do_not_observe_are_named_by_a_check() {
     run(async {
-        for (mode, permitted, got) in
-            [(AccessMode::Off, true, Got::Secret), (AccessMode::Enforce, false, Got::Failed(ErrorCode::Forbidden))]
-        {
+        for (mode, permitted, got) in [
+            (AccessMode::Off, true, Got::Secret),
+            (
+                AccessMode::Enforce,
+                false,
+                Got::Failed(ErrorCode::Forbidden),
+            ),
+        ] {
             let site = Site::start(mode).await;
             let harness = &site.vault.harness;
-            grant_role(&site.vault.operator, NOBODY, "limited", &["decrypt apps=other mask=redact"]).await;
+            grant_role(
+                &site.vault.operator,
+                NOBODY,
+                "limited",
+                &["decrypt apps=other mask=redact"],
+            )
+            .await;
             let masked = connect(harness, harness.address, NOBODY).await;
             let others = if permitted { Got::Other } else { got };
-            assert_eq!(site.reads(&masked).await, expected(got, got, others), "{}", mode.name());
+            assert_eq!(
+                site.reads(&masked).await,
+                expected(got, got, others),
+                "{}",
+                mode.name()
+            );
             let check = site.check("subjects.export").await;
             assert_eq!((check.permitted, &*check.mode), (permitted, mode.name()));
         }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use sealwire_store::{
-    Filter, Fingerprint, FoundRow, Group, MapId, Page, Reseal, Row, StoreError, SubjectId, Sweep, TokenId, TokenStore,
-    Written,
+    Filter, Fingerprint, FoundRow, Group, MapId, Page, Reseal, Row, StoreError, SubjectId, Sweep,
+    TokenId, TokenStore, Written,
 };
 use tokio::sync::watch;
 
@@ -21,7 +21,12 @@ pub(crate) struct Balky {
 
 impl Balky {
     pub(crate) fn over(store: Arc<dyn TokenStore>) -> Self {
-        Self { store, lost: AtomicBool::new(false), held: watch::Sender::new(false), waits: watch::Sender::new(0) }
+        Self {
+            store,
+            lost: AtomicBool::new(false),
+            held: watch::Sender::new(false),
+            waits: watch::Sender::new(0),
+        }
     }
 
     /// Sets whether every operation fails as unavailable.
@@ -36,7 +41,11 @@ impl Balky {
 
     /// Waits until `count` operations wait.
     pub(crate) async fn holds(&self, count: u32) {
-        self.waits.subscribe().wait_for(|waits| *waits >= count).await.unwrap();
+        self.waits
+            .subscribe()
+            .wait_for(|waits| *waits >= count)
+            .await
+            .unwrap();
     }
 
     /// Returns the number of waiting operations, including those that were dropped while they waited.
@@ -60,16 +69,27 @@ impl TokenStore for Balky {
     async fn write(&self, now: u64, groups: Vec<Group>) -> Vec<Result<Written, StoreError>> {
         match self.ready().await {
             Ok(()) => self.store.write(now, groups).await,
-            Err(error) => groups.iter().map(|_| Err(StoreError::Unavailable(error.to_string()))).collect(),
+            Err(error) => groups
+                .iter()
+                .map(|_| Err(StoreError::Unavailable(error.to_string())))
+                .collect(),
         }
     }
 
-    async fn get(&self, now: u64, keys: &[(MapId, TokenId)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
+    async fn get(
+        &self,
+        now: u64,
+        keys: &[(MapId, TokenId)],
+    ) -> Result<Vec<Option<FoundRow>>, StoreError> {
         self.ready().await?;
         self.store.get(now, keys).await
     }
 
-    async fn find(&self, now: u64, keys: &[(MapId, Fingerprint)]) -> Result<Vec<Option<FoundRow>>, StoreError> {
+    async fn find(
+        &self,
+        now: u64,
+        keys: &[(MapId, Fingerprint)],
+    ) -> Result<Vec<Option<FoundRow>>, StoreError> {
         self.ready().await?;
         self.store.find(now, keys).await
     }
@@ -111,7 +131,9 @@ impl TokenStore for Balky {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
         self.ready().await?;
-        self.store.archive(now, map, expired_before, after, limit, dry_run).await
+        self.store
+            .archive(now, map, expired_before, after, limit, dry_run)
+            .await
     }
 
     async fn prune(
@@ -123,7 +145,9 @@ impl TokenStore for Balky {
         dry_run: bool,
     ) -> Result<Page<u64>, StoreError> {
         self.ready().await?;
-        self.store.prune(map, archived_before, after, limit, dry_run).await
+        self.store
+            .prune(map, archived_before, after, limit, dry_run)
+            .await
     }
 
     async fn sweep(
@@ -153,7 +177,9 @@ impl TokenStore for Balky {
         after: Option<TokenId>,
         limit: usize,
     ) -> Result<Page<Vec<Row>>, StoreError> {
-        self.store.rows_of_other_keys(map, number, after, limit).await
+        self.store
+            .rows_of_other_keys(map, number, after, limit)
+            .await
     }
 
     async fn reseal(&self, map: MapId, rows: &[Reseal<TokenId>]) -> Result<Vec<bool>, StoreError> {
@@ -178,14 +204,20 @@ impl TokenStore for Balky {
         after: Option<(MapId, TokenId)>,
         limit: usize,
     ) -> Result<Page<u64, (MapId, TokenId)>, StoreError> {
-        self.store.erase_subject_rows(app, subject, version, after, limit).await
+        self.store
+            .erase_subject_rows(app, subject, version, after, limit)
+            .await
     }
 
     async fn next_map(&self, after: Option<MapId>) -> Result<Option<MapId>, StoreError> {
         self.store.next_map(after).await
     }
 
-    async fn scan(&self, after: Option<(MapId, TokenId)>, limit: usize) -> Result<Vec<(MapId, Row)>, StoreError> {
+    async fn scan(
+        &self,
+        after: Option<(MapId, TokenId)>,
+        limit: usize,
+    ) -> Result<Vec<(MapId, Row)>, StoreError> {
         self.store.scan(after, limit).await
     }
 
